@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-import job_helpers
 import pytest
 from PIL import Image
 
@@ -21,7 +20,7 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
-from course.jobs.warm import client
+from course.jobs.tickets import stop_runners
 from tools.slurm_box import control
 from tools.slurm_box.setup import FIRST_PORT, ClusterError
 
@@ -41,7 +40,6 @@ SLOWEST_FIRST = (
     "notebooks/test_notebooks.py",
     "jobs/test_endings.py",
     "labs/test_loading.py",
-    "jobs/test_warm.py",
     "tools/test_rehearsal.py",
     "race/test_entering.py",
     "predictions",
@@ -153,15 +151,13 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            patch.setattr(job_helpers, "FIRST", tmp_path_factory.getbasetemp().parent / "first")
         first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
         patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
         patch.setattr(tempfile, "tempdir", None)  # or it stays that of before
         try:
             yield
         finally:
-            client.stop_all()
+            stop_runners()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -179,8 +175,8 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_starts() -> Iterator[None]:
-    """Jobs, kernels and commands of the tests import PyTorch without looking for garbage."""
+def importable_helpers() -> Iterator[None]:
+    """Processes that tests start can import the functions in tests/start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS / "start"), prepend=os.pathsep)
         yield
@@ -218,15 +214,8 @@ def in_cluster(home: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def runs_root(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """An empty place for runs, so that no test sees the user's own.
-
-    Its parameter, if it has one, says how this process launches: "cold" or "warm".
-    """
-    if how := getattr(request, "param", None):
-        job_helpers.only(how, monkeypatch)
+def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for runs, so that no test sees the user's own."""
     root = tmp_path / "runs"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     return root

@@ -1,15 +1,15 @@
 """What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +17,12 @@ from typing import Any
 
 import psutil
 import pytest
-from filelock import FileLock
 
 from course.config import Config, rung
 from course.jobs import launch as jobs
 from course.jobs import own_slurm
-from course.jobs.warm import client, kernels
+from course.jobs.processes import of_runs
+from course.jobs.scripts import Surroundings, run_script
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
 
@@ -42,72 +42,6 @@ narrow.use()
 # their tasks starts a Python of its own.
 WHOLE = 'executor = "slurm"\nnodes = 2\ngpus_per_node = 1\nsbatch = ["exclusive"]\n'
 SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
-
-
-# Where the first of several test processes notes the place of its server of warm starts, which then
-# forks one for each of the others; None: there are no others.
-FIRST: Path | None = None
-
-both_ways = pytest.mark.parametrize("runs_root", ["cold", "warm"], indirect=True)
-
-
-def only(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process start jobs cold alone, or warm alone."""
-    if how == "cold":
-        monkeypatch.setenv("COURSE_WARM", "0")
-        return
-    if sys.platform != "linux":
-        pytest.skip("a warm start forks, which Linux alone does well")
-    monkeypatch.delenv("COURSE_WARM", raising=False)
-    warm_up()
-    # A busy machine may let the server wait; its answer must come nevertheless.
-    monkeypatch.setattr(client, "ANSWER_S", 60)
-
-    def refuse(*_: Any, **__: Any) -> None:
-        pytest.fail("the server of warm starts has not taken the job")
-
-    monkeypatch.setattr(client, "start_server", refuse)  # what a cold start ends with
-
-
-def warm_up() -> None:
-    """Have a server of warm starts that answers, where one may; starting it takes ten seconds."""
-    if not client.is_wanted():
-        return
-    known = client.name(), client.signature()  # to find them takes longer than to ask
-    if is_warm(*known):
-        return
-    with FileLock(FIRST.with_suffix(".lock")) if FIRST else nullcontext():
-        if not (FIRST and FIRST.exists() and fork_server(FIRST.read_text(), *known)):
-            client.start_server()
-        eventually(lambda: is_warm(*known), "a server of warm starts")
-        if FIRST and not FIRST.exists():
-            FIRST.write_text(tempfile.gettempdir())
-
-
-def fork_server(place: str, *known: str) -> bool:
-    """Have a server that serves in `place` fork one for this test process, if it can."""
-    ours = ("COURSE_", "SUBMITIT_", "OMP_NUM_THREADS")  # as `client.start_server` leaves them out
-    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    folder = Path(tempfile.mkdtemp())
-    ends = [str(folder / name) for name in ("printed.out", "printed.err", "printed.code")]
-    script, user = str(SCRIPTS / "serves.py"), json.dumps(client.user())
-    command = [sys.executable, "-m", "as_new", *ends, script, *known, user]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", place)
-        forked = kernels.start(command, folder, env)
-    if forked:
-        forked.wait(DEADLINE_S)
-    return forked is not None
-
-
-def is_warm(name: str = "", signature: str = "") -> bool:
-    """Is there a server of warm starts that would take a job of this process?"""
-    try:
-        with client.connected(name or client.name()) as server:
-            told = client.ask(server, {"look": True})["signature"]
-            return told == (signature or client.signature())
-    except (OSError, ValueError):
-        return False
 
 
 def launch(script: str, **options: Any) -> Run:
@@ -133,28 +67,18 @@ def prepared(
     return Run(folder)
 
 
-def by_fork() -> str:
-    """What a script begins with that Slurm starts, and a fork is to execute in its place."""
-    if not client.is_wanted():
-        return ""
-    warm_up()
-    known = client.name(), client.signature(), client.user()
-    return f"import as_forked\nas_forked.execute{known!r}\n"
-
-
-def narrow_solution(folder: Path, also: str = "", name: str = "train.py", first: str = "") -> Path:
+def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Path:
     """The solution, which trains narrow networks: where what a network learns is not the subject.
 
     Args:
         folder: where the script is put.
         also: more that it executes before it trains.
         name: of the solution.
-        first: what it begins with.
     """
     script = folder / name
     solution, end = (PROJECT / "solutions" / name).read_text(), 'if __name__ == "__main__":'
     assert solution.count(end) == 1
-    script.write_text(first + solution.replace(end, NARROW + also + end))
+    script.write_text(solution.replace(end, NARROW + also + end))
     return script
 
 
@@ -184,24 +108,22 @@ def train_together(
 def run_forked(
     script: Path, *arguments: str, folder: Path, env: dict[str, str], timeout_s: float = 240
 ) -> subprocess.CompletedProcess:
-    """As `python SCRIPT ARGUMENT…` ends, but forked where that can be: PyTorch is imported there.
+    """Run a script as jobs do, in a fork of a process that has imported PyTorch.
 
     Args:
         folder: an empty place for what it prints.
     """
-    command = [sys.executable, "-u", str(script), *arguments]
-    warm_up()
-    out, err, code = (folder / name for name in ("printed.out", "printed.err", "printed.code"))
-    module = [sys.executable, "-m", "as_new", *map(str, (out, err, code, script)), *arguments]
-    process = kernels.start(module, folder, env)
-    if process is None:
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
-    try:
-        process.wait(timeout_s)
-    finally:
-        process.kill()
-    ended = int(code.read_text()) if code.exists() else -signal.SIGKILL
-    return subprocess.CompletedProcess(command, ended, out.read_text(), err.read_text())
+    out, err = folder / "printed.out", folder / "printed.err"
+    surroundings = Surroundings(env, Path.cwd(), out, err)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["course.jobs.preload"])
+    process = context.Process(target=run_script, args=(script, surroundings, arguments))
+    process.start()
+    process.join(timeout_s)
+    code = process.exitcode
+    process.kill()
+    assert code is not None, f"{script} ran for more than {timeout_s} s"
+    return subprocess.CompletedProcess([str(script)], code, out.read_text(), err.read_text())
 
 
 def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.CompletedProcess]:
@@ -209,7 +131,6 @@ def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.Co
     places = [folder / rank for rank in "01"]
     for place in places:
         place.mkdir()
-    warm_up()
 
     def run(place: Path) -> subprocess.CompletedProcess:
         return run_forked(script, *arguments, place.name, folder=place, env=dict(os.environ))
@@ -273,38 +194,31 @@ def signals_of_a_terminal() -> Iterator[None]:
 
 
 def processes_of(root: Path) -> list[psutil.Process]:
-    """Every living process that was started for this runs folder, whoever its parent is."""
-    return [process for process in psutil.process_iter() if _belongs(process, root)]
+    """Return every living process of the runs in a folder, on this machine or Slurm's nodes."""
+    folders = [Run(path.parent) for path in root.rglob("launch.json")]
+    with_variable = [each for each in psutil.process_iter() if _belongs(each, root)]
+    return list({*of_runs(*folders), *with_variable})
 
 
 def _belongs(process: psutil.Process, root: Path) -> bool:
     try:
-        return process.environ().get("COURSE_RUNS") == str(root)
+        # Python's resource tracker ends with the process that uses it, which may be the test's.
+        return process.environ().get("COURSE_RUNS") == str(root) and not any(
+            "multiprocessing.resource_tracker" in word for word in process.cmdline()
+        )
     except psutil.Error:  # it ended meanwhile, or is a zombie
         return False
 
 
 def trainings_of(run: Run) -> int:
-    """How many processes execute the run's snapshot, whether or not anybody watches them."""
-    script = str(run.script)
-    return sum(script in command for command in _commands(run.folder.parent))
-
-
-def _commands(root: Path) -> list[list[str]]:
-    commands = []
-    for process in processes_of(root):
-        with suppress(psutil.Error):  # it ended meanwhile
-            commands.append(process.cmdline())
-    # Python's resource tracker ends with the process that uses it, which may be the test's own.
-    return [
-        command for command in commands if "multiprocessing.resource_tracker" not in str(command)
-    ]
+    """Return how many processes execute the run's snapshot, supervised or not."""
+    return sum(process.name() == run.script.name for process in of_runs(run))
 
 
 def expect_no_process(root: Path, timeout_s: float = 10) -> None:
     """Fail, naming them, where processes of the runs folder go on."""
     deadline = time.monotonic() + timeout_s
-    while left := _commands(root):
+    while left := processes_of(root):
         assert time.monotonic() < deadline, f"processes are left: {left}"
         time.sleep(0.05)
 

@@ -93,7 +93,7 @@ def test_no_circle() -> None:
 def test_modules_are_imported_by_name_only_where_they_are_discovered() -> None:
     call = re.compile(r"\b(import_module|__import__)\(")
     dynamic = {name for name, path in modules(PROJECT).items() if call.search(path.read_text())}
-    assert dynamic - LAZY == {"course.jobs.warm.start", "course.checks.small_runs"}
+    assert dynamic - LAZY == {"course.checks.small_runs"}
 
 
 def test_an_import_upwards_is_found(tmp_path: Path) -> None:

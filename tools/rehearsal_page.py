@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed", "interrupted"
 REPORT = "report.html"
 TEMPLATE = Path(__file__).with_name("rehearsal_page.html.j2")
-PACKAGES = ("torch", "torchvision", "submitit", "papermill", "jupyterlab")
+PACKAGES = ("torch", "torchvision", "papermill", "jupyterlab")
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,13 @@ def run_as_dict(run: Run) -> dict[str, Any]:
 
 def show_run(run: Run) -> None:
     """Print what a person needs of a run: status, speed, memory, loss, folder and next step."""
-    from course.jobs.launch import explain, refresh
+    from course.jobs.launch import explain, refresh, why_queued
 
     status = refresh(run)
     if status not in ("ok", "queued", "running"):
         typer.echo(explain(run), err=True)
-    typer.echo(f"{run.name}: {status}")
+    reason = why_queued(run, status)
+    typer.echo(f"{run.name}: {status}" + f" ({reason})" * bool(reason))
     rows = dict(_measurements(run.record)) if run.record else {}
     rows |= {"folder": run_as_dict(run)["folder"], "next": _next_command(run, status)}
     for name, value in rows.items():

@@ -85,12 +85,7 @@ def _converted(root: Path, cfg: Config) -> Path:
     """Return the folder of the set in the config's format; convert the default set if needed."""
     if cfg.data == "default":
         return convert.convert(cfg.format)
-    folder = convert.target_folder(cfg.format, root.resolve())
-    if not (folder / convert.INDEX).exists():  # hours for a large set, so not within a run
-        raise DataError(
-            f"{root} was not converted yet: course data --as {cfg.format} --data-root {root}"
-        )
-    return folder
+    return convert.converted_folder(cfg.format, root)
 
 
 def _check_converted(train: Files | Raw, val: Files | Raw, stored: Path, kind: str) -> None:

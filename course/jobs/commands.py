@@ -58,7 +58,7 @@ def submit(
             request |= {"job_id": str(number)}
             write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
         except BaseException:
-            local.kill_left(run)
+            local.withdraw(run)
             shutil.rmtree(run.folder, ignore_errors=True)
             raise
     return str(number)

@@ -1,10 +1,24 @@
-"""What runs jobs: this machine, Slurm, or nothing, where runs were recorded. All do the same."""
+"""What runs jobs: this machine, Slurm, or nothing, where runs were recorded.
+
+Each executor has the same functions, of which `launch`, `wait`, `cancel` and `queue` make use:
+
+answer(config, request, site)        the run, if it is known without a job; None: submit one
+submit(folder, request, site)        start the job of a run's folder: its job_id and more
+batch_script(folder, request, site)  the text of that job
+submitted(run)                       the text that the job was submitted as; "" if there is none
+is_alive(run)                        whether the job exists, or is about to
+ending(run)                          status and error of a run that left no record
+call_off(run)                        request the end of a run; TimeoutError: no answer
+stop(runs)                           end runs whose records are written
+withdraw(run)                        remove what an interrupted launch left in the queue
+tell(runs)                           state, reason, elapsed_s, nodes of runs that wait or compute
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from course.config import Config
 from course.jobs import local, slurm
@@ -13,86 +27,50 @@ from course.runs import recordings
 from course.runs.run import Run
 
 
-class Engine(Protocol):
-    """What `launch`, `wait`, `cancel` and `queue` need of whatever runs jobs."""
-
-    def answer(self, config: Config, request: dict[str, Any], site: Site, /) -> Run | None:
-        """The run that a launch would be, if it is known without a job; None: submit one."""
-
-    def submit(self, folder: Path, request: dict[str, Any], site: Site, /) -> dict[str, Any]:
-        """Start the job of a run's folder: its job_id, and what else it is found by."""
-
-    def batch_script(self, folder: Path, request: dict[str, Any], site: Site, /) -> str:
-        """The text of that job."""
-
-    def submitted(self, run: Run, /) -> str:
-        """The text that a run's job really was submitted as; empty where there is none."""
-
-    def is_alive(self, run: Run, /) -> bool:
-        """Is the run's job there, or about to be?"""
-
-    def ending(self, run: Run, /) -> tuple[str, str]:
-        """How a run ended that left no record: status and error."""
-
-    def call_off(self, run: Run, /) -> None:
-        """Ask that a run be ended, before its record says so. Raises TimeoutError: no answer."""
-
-    def stop(self, runs: Sequence[Run], /) -> None:
-        """End runs whose records are written."""
-
-    def kill_left(self, run: Run, /) -> None:
-        """End whatever of the run's job is left."""
-
-    def tell(self, runs: Iterable[Run], /) -> dict[str, dict[str, Any]]:
-        """What is known of runs that wait or compute: state, reason, elapsed_s, nodes, by name."""
-
-
 class Recorded:
-    """Another machine, of which there are recordings: it answers with them, and starts nothing."""
+    """Another machine's recordings: launches get recorded runs, and nothing starts."""
 
     def answer(self, config: Config, request: dict[str, Any], site: Site) -> Run:
-        """The run that was recorded with this config. Raises ValueError: there is none."""
+        """Return the run that was recorded with this config. Raises ValueError: there is none."""
         machine = site.name.removeprefix(recordings.SITE)
         return recordings.answer(machine, config, request["gpus"], request.get("added"))
-
-    def submit(self, _folder: Path, _request: dict[str, Any], site: Site) -> dict[str, Any]:
-        """Raise ValueError: there is nothing to submit to."""
-        raise ValueError(f"site {site.name!r} starts no jobs: it answers with recorded runs")
 
     def batch_script(self, _folder: Path, _request: dict[str, Any], site: Site) -> str:
         """Raise ValueError: there would be no job."""
         raise ValueError(f"site {site.name!r} starts no jobs, so there is no batch script for it")
 
+    submit = batch_script
+
     def submitted(self, run: Run) -> str:
-        """Raise ValueError: recordings are packed without it, as it names another's account."""
+        """Raise ValueError: recordings are stored without it, as it names another's account."""
         raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
 
     def is_alive(self, _run: Run) -> bool:
-        """It was over when it was recorded."""
+        """Return False: it was over when it was recorded."""
         return False
 
     def ending(self, run: Run) -> tuple[str, str]:
-        """What its record says."""
+        """Return what its record says."""
         return run.status, run.record.error if run.record else ""
 
     def call_off(self, _run: Run | Sequence[Run]) -> None:
-        """Nothing is left to be ended; nor is there for `stop` and `kill_left`."""
+        """Do nothing: nothing is left to end."""
 
-    stop = kill_left = call_off
+    stop = withdraw = call_off
 
     def tell(self, _runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-        """None of them waits or computes."""
+        """Return {}: none of them waits or computes."""
         return {}
 
 
-_ENGINES: dict[str, Engine] = {"local": local, "slurm": slurm, "recorded": Recorded()}
+_ENGINES: dict[str, Any] = {"local": local, "slurm": slurm, "recorded": Recorded()}
 
 
-def engine(executor: str) -> Engine:
-    """The engine of a site's `executor`."""
+def engine(executor: str) -> Any:
+    """Return what runs the jobs of a site with this `executor`."""
     return _ENGINES[executor]
 
 
-def engine_of(run: Run) -> Engine:
-    """The engine that is asked about a run: of a recorded one, not the engine that it ran by."""
+def engine_of(run: Run) -> Any:
+    """Return what answers for a run; a recorded one is not asked of where it ran."""
     return engine("recorded" if run.is_recorded else run.launched.get("executor", "local"))

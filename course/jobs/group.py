@@ -1,55 +1,70 @@
-"""Runs that take turns in one job: who conducts them, where, and whether they fit together."""
+"""Runs that take turns in one job: their conductor, its address, and whether memory suffices."""
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from subprocess import Popen
 from typing import TYPE_CHECKING
 
 import psutil
 
 from course.config import GIB, Config
 from course.jobs.processes import POLL_S
-from course.jobs.warm import forks
-from course.jobs.warm import start as warm
-from course.jobs.warm.forks import Forked
-from course.jobs.warm.fresh import Process
 from course.runs.files import write_atomically
-from course.runs.run import FOLDER_VARIABLE, Run
+from course.runs.run import Run
 from course.training.ranks import store
 
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
 
-# Linux gives ports from 32,768 on to connections: of those one may be taken as ranks want to meet.
+# Below 32,768, from where on Linux gives ports to connections: such a port might be taken.
 PORTS = range(22_000, 32_000)
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
-WORKER_GIB = 0.3  # of a DataLoader worker, whose libraries are shared with the process it is of
+WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
-# What an image of 224 px may take at most, whatever the network: ResNet-152 in fp32 takes 0.19.
+# At most, for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
 IMAGE_GIB = 0.2
 
 
+@dataclass(frozen=True)
+class Task:
+    """A task of a job: one rank of each of its runs."""
+
+    rank: int
+    count: int  # of tasks in the job
+    local_rank: int
+    job_id: str
+    nodes: int = 1
+
+
+def slurm_task() -> Task:
+    """Return the task of Slurm that this process belongs to."""
+    from submitit import JobEnvironment
+
+    job = JobEnvironment()
+    return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
+
+
 def address_file(run: Run) -> Path:
-    """Where the group's conductor writes how it is reached; on the disk that all tasks share."""
+    """Return the file with the conductor's address, on the disk that all tasks share."""
     attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
     return run.job.folder / f"turns-{attempt}.json"
 
 
 def first_node(run: Run) -> str:
-    """The address of the job's first node, as its tasks reach it."""
+    """Return the address at which tasks reach the job's first node."""
     if run.launched.get("executor") == "slurm":
         # From there srun started the tasks.
         return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
@@ -57,51 +72,50 @@ def first_node(run: Run) -> str:
 
 
 def first_port(job_id: str) -> int:
-    """The port where ranks of a Slurm job's first run meet: derived from its id, by all tasks."""
+    """Return the port where the ranks of a Slurm job's first run meet; all tasks derive it."""
     return Random(job_id).choice(PORTS)
 
 
 def store_file(run: Run, start: int) -> Path:
-    """Where rank 0 of a run on this machine writes the port of the ranks' store.
+    """Return the file with the port of a local run's store, which rank 0 writes.
 
     Args:
-        start: how often each rank's process was started before: each time they meet anew.
+        start: how often each rank's process was started before.
     """
     return run.folder / f"store-{start}.port"
 
 
-def start_store(run: Run, start: int) -> Popen | Forked:
+def start_store(run: Run, start: int, context: BaseContext) -> BaseProcess:
     """Start the process that holds the store of a local run's ranks, and write down its port.
 
     PyTorch's own store, in rank 0, would listen to other machines too, at a port that may be taken
     by then. This one listens on loopback, at a port that the system chose, as torchrun's does.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        number, port = listener.fileno(), listener.getsockname()[1]
-        command = [sys.executable, "-P", "-m", "course.training.ranks.store", str(number)]
-        env = {**os.environ, FOLDER_VARIABLE: str(run.folder), "CUDA_VISIBLE_DEVICES": ""}
-        if warm.is_prepared():
-            process = Process(command, env, run.folder, session=True)
-            started = forks.fork(partial(store.serve, number), process, keep=[number])
-        else:
-            started = Popen(command, env=env, pass_fds=[number], start_new_session=True)
-    write_atomically(store_file(run, start), str(port))
-    return started
+        process = context.Process(target=store.serve, args=(listener,))
+        process.start()
+        write_atomically(store_file(run, start), str(listener.getsockname()[1]))
+    return process
 
 
-def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]:
-    """Shall the runs of the job take turns? The first task decides, and conducts them.
+def start_turns(
+    run: Run, tasks: Sequence[Task], context: BaseContext, deadline: float
+) -> tuple[bool, Conductor | None]:
+    """Decide whether the runs of the job take turns; the supervisor of rank 0 conducts them.
 
     Args:
-        deadline: until when another task waits for that, by `time.monotonic`.
+        run: the job's first run.
+        tasks: those of this supervisor. Others read the decision in a file.
+        context: starts processes.
+        deadline: until when the decision is waited for, by `time.monotonic`.
 
     Returns:
-        Whether they do, and in the first task who gives out the turns.
+        Whether they do, and in the supervisor of rank 0 the conductor.
     """
     if len(run.together) == 1:
         return False, None
     path = address_file(run)
-    if rank > 0:
+    if tasks[0].rank > 0:
         while not path.exists():
             given_up = all(each.record for each in run.together)
             if given_up or time.monotonic() > deadline:
@@ -110,13 +124,15 @@ def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]
         return "why_not" not in json.loads(path.read_text()), None
     living = [each for each in run.together if not each.record]
     try:
-        refused = refusal(living)
+        refused = refusal(living, context)
         if not refused:
             from course.jobs.conductor import Conductor
 
-            made = Conductor(living, first_node(run))
-            made.publish(path)
-            return True, made
+            conductor = Conductor(living)
+            if len(tasks) < tasks[0].count:
+                conductor.listen(first_node(run), path)
+            conductor.start()
+            return True, conductor
     except Exception as error:  # whatever it is, the runs can go one after the other
         refused = f"{type(error).__name__}: {error}"
     with suppress(OSError):  # a full disk: the others give up at their deadline
@@ -124,27 +140,27 @@ def agree(run: Run, rank: int, deadline: float) -> tuple[bool, Conductor | None]
     return False, None
 
 
-def refusal(runs: Sequence[Run]) -> str:
-    """Why the runs cannot take turns: they do not fit into memory at the same time, say; or "".
+def refusal(runs: Sequence[Run], context: BaseContext) -> str:
+    """Return why the runs cannot take turns, such as too little memory; "" if they can.
 
-    Where a rough upper bound fits, nothing else is asked; else `predict` tells the peak of
-    each, which takes seconds.
+    If a rough upper bound of their memory fits, that suffices. Otherwise `predict` computes each
+    peak, which takes seconds.
     """
     if len(runs) < 2:
         return "the others were over before it began"
     free = None
-    if any(run.config.device == "auto" for run in runs):  # apart: a fork cannot inherit NVML
-        free = (_apart(_gpu_free_gib) or [None])[0]
+    if any(run.config.device == "auto" for run in runs):  # in a process: no fork can inherit NVML
+        free = (_in_process(context, _gpu_free_gib) or [None])[0]
     if free == 0:
         return "this site gives each process a GPU of its own"
     where = "the host's memory" if free is None else "the GPU's memory"
-    # On a GPU lies one process of each run; in the host's memory lie all of this node.
+    # A GPU has one process of each run; the host's memory has all processes of this node.
     processes = [run for run in runs for _ in range(run.launched["gpus"] if free is None else 1)]
     fixed = CONTEXT_GIB if free is not None else LIBRARIES_GIB
     free = _host_free_gib(runs) if free is None else free
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
         return ""
-    found = dict(zip([run.folder for run in runs], _apart(partial(_peaks_gib, runs))))
+    found = dict(zip([run.folder for run in runs], _in_process(context, partial(_peaks_gib, runs))))
     needed = sum(fixed + found.get(run.folder, math.inf) for run in processes)
     if needed <= free:
         return ""
@@ -152,7 +168,7 @@ def refusal(runs: Sequence[Run]) -> str:
 
 
 def _host_free_gib(runs: Sequence[Run]) -> float:
-    """What training processes may take of this machine's memory, or of a container's or job's."""
+    """Return the free memory of this machine, or of its container or job, for the processes."""
     free = psutil.virtual_memory().available
     own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     for folder in (Path("/sys/fs/cgroup") / own, Path("/sys/fs/cgroup")):
@@ -170,14 +186,13 @@ def _peaks_gib(runs: Sequence[Run]) -> list[float]:
     return [predict(resolve(_share(run))).peak_gib for run in runs]
 
 
-def _apart(work: Callable[[], list[float]]) -> list[float]:
-    """What `work` returns, done in a process of its own; [] where it fails.
+def _in_process(context: BaseContext, work: Callable[[], list[float]]) -> list[float]:
+    """Return what `work` returns in another process; [] if it fails.
 
-    Autograd starts threads, and a process with threads can fork no training process.
+    This process must keep no GPU open.
     """
-    processes = multiprocessing.get_context("fork")
-    reader, writer = processes.Pipe(duplex=False)
-    worker = processes.Process(target=lambda: writer.send(work()))
+    reader, writer = context.Pipe(duplex=False)
+    worker = context.Process(target=_send, args=(writer, work))
     worker.start()
     writer.close()
     try:
@@ -188,8 +203,12 @@ def _apart(work: Callable[[], list[float]]) -> list[float]:
         worker.join()
 
 
+def _send(writer: Connection, work: Callable[[], list[float]]) -> None:
+    writer.send(work())
+
+
 def _share(run: Run) -> Config:
-    """What one of the run's processes trains; on an accelerator, for which memory is predicted."""
+    """Return the config of one of the run's processes, on an accelerator: `predict` needs one."""
     config = run.config
     return replace(config, device="auto", batch_size=config.batch_size // run.launched["gpus"])
 
@@ -200,9 +219,9 @@ def _at_most_gib(run: Run) -> float:
 
 
 def _gpu_free_gib() -> list[float]:
-    """What is free on this task's NVIDIA GPU; [] without one. torch would have to open it.
+    """Return the free memory of this task's NVIDIA GPU, without opening it; [] without a GPU.
 
-    0 where the site gives each process a GPU of its own: then no two runs can share one.
+    0 if the site gives each process its own GPU: then no two runs can share one.
     """
     import pynvml
 

@@ -30,6 +30,7 @@ from course.runs.restarts import take_over
 from course.runs.run import Run, record_of
 from course.text import wrap_text
 
+PATIENCE_S = 2.0  # until a progress line explains why a run waits
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
 
 
@@ -45,19 +46,18 @@ def launch(
 ) -> Run:
     """Start a job that runs `script`, and return at once.
 
-    The same script text, config, site and GPU count are the same run: launched again it is
-    returned as it stands, running or over. One that failed, ran out of time, was cancelled or
-    lost is started anew, since its cause may be mended; with `save_every` it goes on from its last
-    checkpoint. A site whose name begins with "recorded-"
-    starts nothing: it answers with what another machine measured.
+    The same script text, config, site and GPU count are the same run: a second launch returns it,
+    running or over. A run that failed, timed out, was cancelled or lost is restarted, in case you
+    fixed the cause; with `save_every` it goes on from its last checkpoint. A site whose name begins
+    with "recorded-" starts nothing: it returns what another machine measured.
 
     Args:
         script: a Python file, relative to the current folder or to the project.
-        gpus: devices, a process each (processes alone where there is no GPU).
-        time_min: end the run after so many minutes; None: the site's own limit.
-        rerun: start it anew in any case.
-        against: the run to compare with. Its snapshot is run once more beside this one, and the
-            two take turns, so that their ratio does not depend on what else the machine does.
+        gpus: devices with a process each; only processes where there is no GPU.
+        time_min: minutes after which the run is ended; None: the site's limit.
+        rerun: start it again in any case.
+        against: the run to compare with. Its snapshot runs once more in the same job, and the two
+            take turns, so that their ratio does not depend on what else the machine does.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
@@ -68,7 +68,7 @@ def launch(
         return answered
     if against is not None and against.launched.get("site") != site:
         where = against.launched.get("site")
-        print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}, beside it")
+        print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}")
         against = None
     group = [asked] if against is None else [*beside(asked, against)]
     return _launch(group, rerun)[0]
@@ -80,9 +80,8 @@ def launch_all(
     """`launch` for each config; further options are those of `launch`.
 
     Args:
-        turns: one job for all of them, in which they take turns: whatever the machine does
-            meanwhile, it does to all, so their ratios do not depend on it. Its limit `time_min`
-            is of them together; `against` cannot be given.
+        turns: run all in one job, in which they take turns, so that their ratios do not depend
+            on what else the machine does. They share its limit `time_min`; `against` is refused.
     """
     configs = list(configs)
     if not turns or len(configs) < 2:
@@ -94,16 +93,16 @@ def launch_all(
 
 
 def launch_planned(asked: Plan) -> Run:
-    """`launch` of what was planned already, on a site that runs jobs."""
+    """Launch a plan on a site that runs jobs."""
     return _launch([asked], rerun=False)[0]
 
 
 def enter(asked: Plan, job: dict[str, Any], job_folder: Path) -> Run:
-    """The folder of a run that a job makes for itself, which computes already.
+    """Create the folder of a run that a job begins by itself.
 
     Args:
-        job: its job_id, and what else it is found by.
-        job_folder: where its own logs lie; its name is the job's.
+        job: its job_id, and what else identifies it.
+        job_folder: with the job's own logs; its name is the job's.
     """
     with launching():
         _, folder = asked.attempts()
@@ -113,7 +112,7 @@ def enter(asked: Plan, job: dict[str, Any], job_folder: Path) -> Run:
 
 
 def _common(place: Site) -> dict[str, Any]:
-    """What a launch leaves in its run's folder, whatever it is a run of."""
+    """Return the part of a request that all launches have."""
     return {
         "time_min": place.time_min,
         "git_sha": runs.git_sha(),
@@ -123,7 +122,7 @@ def _common(place: Site) -> dict[str, Any]:
 
 
 def _answer(asked: Plan) -> Run | None:
-    """The run that the site has already, if it is one that starts none."""
+    """Return the run that a site of recordings has; None on other sites."""
     run = engine(asked.place.executor).answer(asked.config, asked.request, asked.place)
     if run:
         print(f"{run.name} [{run.status}]: {run.record.machine}")
@@ -131,14 +130,14 @@ def _answer(asked: Plan) -> Run | None:
 
 
 def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
-    """Find or start the runs of one job; the first of them, or all, are what was asked for."""
+    """Find or start the runs of one job."""
     with launching():
         return _find_or_start(group, rerun)
 
 
 @contextmanager
 def launching() -> Iterator[Path]:
-    """Hold the runs folder, which is handed out, for a launch: two may not take the same name.
+    """Hold the runs folder for a launch, and yield it: two must not take the same name.
 
     Raises:
         JobError: it cannot be written.
@@ -175,16 +174,16 @@ def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
 def wait(
     of: Run | Sequence[Run], *, timeout_s: float | None = None, check: bool = True
 ) -> Run | Sequence[Run]:
-    """Follow runs until they are over, with their steps as progress. Returns what was given.
+    """Wait until runs are over, show their steps as progress, and return them.
 
     Interrupting the wait leaves the runs alone.
 
     Args:
-        timeout_s: stop waiting after so long; the runs go on.
-        check: raise if a run ended otherwise than `ok`; False to look at the status yourself.
+        timeout_s: when to stop waiting; the runs go on.
+        check: raise unless every run ended with status `ok`.
 
     Raises:
-        JobError: a run ended otherwise than ok (with the end of its log), or is not over yet.
+        JobError: a run did not end ok (with the end of its log), or is not over yet.
     """
     wanted = [of] if isinstance(of, Run) else list(of)
     began = time.time()
@@ -207,22 +206,22 @@ def wait(
 
 
 def cancel(run: Run) -> Run:
-    """End a run that waits or computes; one that is over is left as it is.
+    """End a run that waits or computes; leave one that is over as it is.
 
     Raises:
-        JobError: Slurm does not take the request just now; the run is as it was.
+        JobError: Slurm does not take the request now; the run goes on.
     """
     return cancel_all([run])[0]
 
 
 def cancel_all(runs: Sequence[Run]) -> list[Run]:
-    """End runs that wait or compute, at once: none starts because another made room for it.
+    """End runs that wait or compute at once: none starts because another made room for it.
 
     Raises:
-        JobError: Slurm does not take some requests just now; those runs are as they were. Or a
-            run's folder cannot be written; then nothing was cancelled.
+        JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot
+            be written; then nothing was cancelled.
     """
-    # Their repetitions as well: nobody else needs them, and alone they would be over in no time.
+    # With their repetitions, which no other run needs.
     every = [each for run in runs for each in (run, *run.repeats)]
     every = [each for each in every if refresh(each) in ("queued", "running")]
     for each in every:
@@ -253,11 +252,11 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
 
 
 def refresh(run: Run) -> str:
-    """The run's status; a run whose processes are gone without a record is recorded as lost."""
+    """Return the run's status; record how it ended if its job is gone without a record."""
     ran_by = engine_of(run)
     if run.record is None and not ran_by.is_alive(run) and run.record is None:
         status, error = ran_by.ending(run)
-        if status in ("queued", "running"):  # it was put back, or nobody can say just now
+        if status in ("queued", "running"):  # it was put back, or its end is not known yet
             return status
         values = {"status": status, "error": error}
         try:
@@ -267,7 +266,7 @@ def refresh(run: Run) -> str:
             return "lost"
     status = run.status
     if status == "running" and ran_by.tell([run]).get(run.name, {}).get("state") == "pending":
-        return "queued"  # it was put back, and waits to begin anew
+        return "queued"  # it was put back, and waits to restart
     return status
 
 
@@ -278,7 +277,7 @@ _NOT_THE_SCRIPT = {
 
 
 def explain(run: Run) -> str:
-    """Why a run is not ok, for people: its status, error, where its logs lie, what to do."""
+    """Return why a run is not ok: its status, its error, what to do, where its logs are."""
     record = run.record
     if record is None and refresh(run) == "lost":
         return f"{run.name}: lost, and {run.folder} cannot take its record. Make room there"
@@ -287,7 +286,7 @@ def explain(run: Run) -> str:
     advice = {
         "oom": "It needs more memory than there is: lower batch_size or image_px.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
-        "cancelled": "Launch it again, if it is wanted after all.",
+        "cancelled": "Launch it again if you want it after all.",
     }.get(
         record.status,
         _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
@@ -302,16 +301,16 @@ def explain(run: Run) -> str:
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:
-    """Start one job for all these runs; its logs and scripts lie in the first one's folder.
+    """Start one job for all these runs; its logs are in the first one's folder.
 
     Args:
-        earlier: by folder, an attempt at the same run that came to no good end.
+        earlier: by folder, an attempt at the same run that did not end ok.
     """
     started, place = [Run(folder) for folder in folders], group[0].place
     common = _common(place)
     try:
         for run, asked in zip(started, group):
-            _write_folder(run, asked, common | _togetherness(run, started))
+            _write_folder(run, asked, common | _group_folders(run, started))
             if run.folder in earlier:
                 take_over(earlier[run.folder].folder, run.folder)
         most = {"gpus": max(each.request["gpus"] for each in group)}
@@ -320,7 +319,7 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
             request = run.launched | job
             write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
     except BaseException:
-        engine(place.executor).kill_left(started[0])
+        engine(place.executor).withdraw(started[0])
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -330,8 +329,8 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
     return started
 
 
-def _togetherness(run: Run, group: Sequence[Run]) -> dict[str, Any]:
-    """Where the runs of the group lie, seen from one of them: what is compared with comes first."""
+def _group_folders(run: Run, group: Sequence[Run]) -> dict[str, Any]:
+    """Return the folders of a group's runs, relative to one of them; repetitions come first."""
     if len(group) == 1:
         return {}
     ordered = sorted(group, key=lambda each: not each.is_repeat)
@@ -354,6 +353,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
         bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
+        explained = ""
         while True:
             status, steps = refresh(run), steps_done(run)
             state = _state(run, status, steps)
@@ -361,6 +361,10 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
                 bar.set_description_str(f"{run.name} [{state}]", refresh=False)
                 bar.n = min(steps, total)
                 bar.refresh()
+            is_late = not quiet and time.time() > began + PATIENCE_S
+            if is_late and (reason := why_queued(run, status)) not in ("", explained):
+                bar.write(f"{run.name} waits: {reason}", file=sys.stdout)
+                explained = reason
             if status not in ("queued", "running"):
                 bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
                 bar.refresh()
@@ -370,14 +374,21 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
             time.sleep(0.3)
 
 
+def why_queued(run: Run, status: str) -> str:
+    """Return why a run with this status has not begun; "" if it has, or is about to."""
+    if status != "queued":
+        return ""
+    return engine_of(run).tell([run]).get(run.name, {}).get("reason", "")
+
+
 def _state(run: Run, status: str, steps: int) -> str:
-    """The words in brackets in a progress line."""
+    """Return the words in brackets in a progress line."""
     if status == "running" and run.is_waiting_for_turn:
         return "running, waiting for its turn"
     return "running, importing" if (status, steps) == ("running", 0) else status
 
 
 def steps_done(run: Run) -> int:
-    """How many training steps the run has behind it."""
+    """Return how many training steps the run has completed."""
     path = run.folder / "steps.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

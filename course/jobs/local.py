@@ -1,11 +1,9 @@
-"""This machine as a place for jobs: a process for each, which waits for its turn."""
+"""This machine as a place for jobs: one at a time, in the order of launch."""
 
 from __future__ import annotations
 
-import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -14,121 +12,82 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from course.config import Config
-from course.jobs import wait
-from course.jobs.processes import (
-    alive,
-    identity,
-    is_alive,
-    is_last_of_group,
-    job_environment,
-    kill_left,
-    mark,
-    neighbours,
-    of_runs,
-)
+from course.jobs import tickets
+from course.jobs.processes import POLL_S, kill_left, neighbours, of_runs
 from course.jobs.sites import Site
-from course.jobs.tickets import VARIABLE, first_in_queue, take_ticket
-from course.jobs.warm import client
 from course.runs import logs
 from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run
 
-_controllers: list[subprocess.Popen] = []  # started by this process; those that end are reaped
+STOP_S = 10.0  # for the supervisor to end cancelled runs
 
 
 def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
-    """Nothing is known before a job has run."""
+    """Return None: nothing is known before a job has run."""
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
-    """Start the job of a run's folder on this machine: its job_id, and its first process."""
-    ticket, handles = take_ticket(folder, shared=site.shared)
-    try:
-        (folder / "logs").mkdir(exist_ok=True)
-        env = job_environment() | {FOLDER_VARIABLE: mark(Run(folder)), VARIABLE: str(ticket)}
-        controller = client.start_controller(folder, request["gpus"], env, handles)
-        if controller is None:
-            controller = _start_controller(folder, request["gpus"], env, handles)
-            client.start_server()  # for the launches that come after this one
-    except BaseException:
-        ticket.unlink(missing_ok=True)
-        raise
-    finally:
-        for handle in handles:  # the job has them now
-            os.close(handle)
-    return {"job_id": str(int(controller[0])), "controller": controller}
-
-
-def _start_controller(
-    folder: Path, tasks: int, env: dict[str, str], handles: Sequence[int]
-) -> list[float]:
-    """Start the job's first process, in a session of its own: that process's identity.
-
-    Interrupting or restarting a Jupyter kernel signals its whole process group.
-    """
-    lock = "".join(map(str, handles[1:]))
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", wait.__file__, str(folder), str(tasks), env[VARIABLE], lock],
-        env=env,
-        pass_fds=handles,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _controllers[:] = [each for each in _controllers if each.poll() is None]
-    _controllers.append(process)
-    return identity(process.pid)
+    """Put the job of a run's folder into this machine's queue: its job_id and ticket."""
+    ticket = tickets.take_ticket(folder, request["gpus"], shared=site.shared)
+    return {"job_id": ticket.name, "ticket": str(ticket)}
 
 
 def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
-    """What stands in for a batch script on this machine: the command of each process."""
+    """Return what corresponds to a batch script on this machine: the command of each process."""
     count = request["gpus"]
-    tasks = [wait.task_command(str(folder), rank, count, "job") for rank in range(count)]
-    commands = " &\n".join(map(shlex.join, tasks))
+    script = shlex.join([sys.executable, "-u", str(folder / "train.py")])
+    commands = [f"RANK={rank} LOCAL_RANK={rank} {script}" for rank in range(count)]
     processes = "1 process" if count == 1 else f"{count} processes"
     return (
-        f"# No scheduler here: {processes}, in one session\n"
-        f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}\n"
-        f"{commands}\n"
+        f"# No scheduler here: {processes}\n"
+        f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))} WORLD_SIZE={count}\n"
+        + " &\n".join(commands)
+        + "\n"
     )
 
 
+def is_alive(run: Run) -> bool:
+    """Return whether the run's job waits or computes, or is about to."""
+    if "ticket" in run.launched:
+        return tickets.is_open(Path(run.launched["ticket"]), run.started.get("supervisor", []))
+    return run.is_being_submitted
+
+
 def ending(run: Run) -> tuple[str, str]:
-    """How a run ended whose processes are gone without a record: status and error."""
+    """Return status and error of a run whose job is gone without a record."""
     kill_left(run)
-    said = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
-    last_words = said or "it printed no error"
-    error = f"the job ended without a record; the end of its standard error:\n{last_words}"
-    return "lost", error
+    text = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
+    last_words = text or "it printed no error"
+    return "lost", f"the job ended without a record; the end of its standard error:\n{last_words}"
 
 
 def call_off(_run: Run) -> None:
-    """Nobody is to be asked here before a run is ended."""
+    """Do nothing: the supervisor sees the record of a cancelled run."""
 
 
 def stop(runs: Sequence[Run]) -> None:
-    """End the runs' processes: ten seconds for supervisors to do so by themselves, then at once."""
-    for run in runs:
-        if not run.started and is_last_of_group(run):  # nobody but its first process is there
-            with suppress(psutil.Error):  # it ended meanwhile
-                if controller := alive(run.launched.get("controller", [0, 0])):
-                    controller.terminate()
-    deadline = time.monotonic() + 10
-    while next(of_runs(runs), None) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    """End the processes of runs that have a record: supervisors have STOP_S to do so."""
+    deadline = time.monotonic() + STOP_S
+    while of_runs(*runs) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     kill_left(*runs)
 
 
-def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-    """What is known of runs that wait or compute here: state, reason, elapsed_s, nodes, by name.
+def withdraw(run: Run) -> None:
+    """Remove what an interrupted launch may have left in the queue."""
+    with suppress(OSError):
+        for ticket in tickets.tickets(tickets.queue_folder()):
+            if tickets.read(ticket).get("folder") == str(run.job.folder):
+                ticket.unlink(missing_ok=True)
 
-    A run whose processes are gone is left out.
+
+def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """Return state, reason, elapsed_s and nodes of runs that wait or compute here, by name.
+
+    A run whose job is gone is left out.
     """
-    told = {}
+    rows = {}
     living = [run for run in runs if is_alive(run)]
     others = neighbours() if living else []
     for run in living:
@@ -140,36 +99,36 @@ def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             state, reason = "running", f"on {started['host']}"
             if others:
                 reason += f", at the same time as jobs of {', '.join(others)}: times are noisy"
-        told[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
+        rows[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
         if not _on_gpu(run):
-            told[run.name]["gpus"] = 0
-    _explain_waiting(told, living, others)
-    return told
+            rows[run.name]["gpus"] = 0
+    _explain_waiting(rows, living, others)
+    return rows
 
 
 def _explain_waiting(
-    told: dict[str, dict[str, Any]], runs: Sequence[Run], others: Sequence[str]
+    rows: dict[str, dict[str, Any]], runs: Sequence[Run], others: Sequence[str]
 ) -> None:
-    """Say of runs that wait whose job computes before them."""
-    waiting = [run for run in runs if told[run.name]["state"] == "pending"]
-    first = first_in_queue() if waiting else None
+    """Name the job that computes before a run that waits."""
+    waiting = [run for run in runs if rows[run.name]["state"] == "pending"]
+    first = tickets.first_in_queue() if waiting else None
     for run in waiting:
         reason = "it is next: it starts"
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif others:
-            reason = f"it is next, after jobs of {', '.join(others)}, if all users take turns here"
-        told[run.name]["reason"] = reason
+        elif others and tickets.read(Path(run.launched["ticket"])).get("shared"):
+            reason = f"all users of this machine take turns: jobs of {', '.join(others)} compute"
+        rows[run.name]["reason"] = reason
 
 
 def _on_gpu(run: Run) -> bool:
-    """May the run compute on a GPU of this machine? Its `gpus` are processes, where it may not."""
+    """Return whether the run may use a GPU of this machine; if not, its `gpus` are processes."""
     return has_gpu() and (run.is_command or run.config.device != "cpu")
 
 
 def has_gpu() -> bool:
-    """Is there a GPU here, as far as its device files tell? To ask PyTorch takes seconds."""
+    """Return whether this machine has a GPU by its device files; asking PyTorch takes seconds."""
     files = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, and either inside Windows
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
     return apple or any(next(Path("/dev").glob(each), None) for each in files)

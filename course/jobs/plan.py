@@ -235,7 +235,23 @@ def _with_data_root(config: Config, place: Site) -> Config:
             f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
             f"the config, or for site {place.name!r} in {sites.user_file()}"
         )
-    return replace(config, data_root=str(Path(folder).expanduser().resolve()))
+    root = Path(folder).expanduser().resolve()
+    if place.executor == "local":  # elsewhere the disks may differ
+        _check_data(root, config.format)
+    return replace(config, data_root=str(root))
+
+
+def _check_data(root: Path, format_: str) -> None:
+    """Raise an error for a data set that is missing, before a job waits in the queue."""
+    from course.data.formats import convert
+
+    if missing := [split for split in convert.SPLITS if not (root / split).is_dir()]:
+        raise ValueError(
+            f"data_root={str(root)!r}: expected a folder with train/ and val/ inside, and "
+            f"{' and '.join(missing)} is missing: set it to another folder"
+        )
+    if format_ in convert.KINDS:
+        convert.converted_folder(format_, root)
 
 
 def find_script(script: str | Path) -> Path:

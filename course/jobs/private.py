@@ -1,4 +1,4 @@
-"""A folder on this machine that only its user can read and write: for locks, sockets, caches."""
+"""A folder on this machine that only its user can read and write, for locks and caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 
 def user_folder() -> Path:
-    """Return this user's own folder in the temporary directory of this machine; create it first.
+    """Return this user's folder in the temporary directory of this machine; create it first.
 
     Raises:
         PermissionError: something else has its name, or other users can write to it.
@@ -34,9 +34,9 @@ def user_folder() -> Path:
 
 
 def _check(folder: Path) -> None:
-    """Raise PermissionError unless this is a folder of this user's, and not a link to one."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    """Raise PermissionError unless this is a folder of this user, and not a link to one."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(
             f"{folder} must be a folder that belongs to you, and it does not: remove it or ask its "
             f"owner to, or set TMPDIR to a folder of your own (chmod 700)"
@@ -89,7 +89,7 @@ def _create(folder: Path) -> None:
 
 
 def _new_folder() -> str:
-    """Return a new folder; where there is no room for one, a name at which compiling fails."""
+    """Return a new folder; on a full disk, a name at which compiling fails."""
     try:
         return tempfile.mkdtemp(prefix="make-training-fast-")
     except OSError:

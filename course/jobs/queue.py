@@ -1,4 +1,4 @@
-"""The queue: which runs wait or compute, why they wait, and how far they are."""
+"""The queue: the runs that wait or compute, why they wait, and their progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ SLOW = "The queue could not be read so soon. Run the cell again, or look at queu
 
 
 def table() -> pd.DataFrame:
-    """The runs that wait or compute, in the order of their launch.
+    """Return the runs that wait or compute, in the order of their launch.
 
-    Columns: job, name, site, state (pending, running, or another word of Slurm's in small
-    letters), reason (why it waits, or where it computes), elapsed_s (since it began to compute),
-    nodes (asked for, or in use), gpus (0 where it computes on this machine's processor), step (how
-    many are done), steps (0: a batch script's).
-    elapsed_s and nodes are missing where nobody says. A run that turns out to be over is recorded
-    as such, and left out.
+    Columns: job, name, site, state (pending, running, or another state of Slurm in lower case),
+    reason (why it waits, or where it computes), elapsed_s (since it began to compute), nodes
+    (requested, or in use), gpus (0 if it computes on this machine's CPU), step (completed ones),
+    steps (0 for a batch script). elapsed_s and nodes may be missing. A run that turns out to be
+    over is recorded, and left out.
     """
     import pandas as pd
 
@@ -37,7 +36,7 @@ def table() -> pd.DataFrame:
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The queue for people: every cell a text, times as squeue has them."""
+    """Return the queue with every cell as text, and times in squeue's format."""
     shown = table[["job", "name", "site", "state", "reason"]].copy()
     elapsed = table["elapsed_s"]
     shown["elapsed"] = elapsed.fillna(0).map(clock).where(elapsed.notna(), "?")
@@ -53,14 +52,14 @@ def _on_one_line(cell: object) -> str:
 
 
 def as_lines(table: pd.DataFrame | None) -> str:
-    """The queue for a terminal; None: it could not be read in time."""
+    """Return the queue for a terminal; None: it could not be read in time."""
     if table is None:
         return SLOW
     return EMPTY if table.empty else as_text(table).to_string(index=False)
 
 
 def as_page(table: pd.DataFrame | None) -> str:
-    """The queue for a page without a kernel; all that it says is escaped."""
+    """Return the queue as escaped HTML, for a page without a kernel."""
     if table is None or table.empty:
         return f"<p>{as_lines(table)}</p>"
     return as_text(table).to_html(index=False, justify="left")
@@ -71,20 +70,20 @@ def _rows() -> list[dict[str, Any]]:
     by_engine: dict[str, list[Run]] = {}
     for run in open_runs:
         by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
-    told: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():
-        told |= engine(name).tell(runs)
+        states |= engine(name).tell(runs)
     rows = []
     for run in open_runs:
         with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder
-            said = told.get(run.name) or _found_over(run)
-            if said and run.record is None:
-                rows.append(_row(run, said))
+            state = states.get(run.name) or _record_ending(run)
+            if state and run.record is None:
+                rows.append(_row(run, state))
     return rows
 
 
-def _found_over(run: Run) -> dict[str, Any] | None:
-    """Record how a run ended that its engine does not know any more; None if it is over."""
+def _record_ending(run: Run) -> dict[str, Any] | None:
+    """Record how a run ended that its executor no longer lists; None if it is over."""
     status = refresh(run)
     if status not in ("queued", "running"):
         return None
@@ -93,18 +92,18 @@ def _found_over(run: Run) -> dict[str, Any] | None:
     return {"state": state, "reason": "", "elapsed_s": None, "nodes": None}
 
 
-def _row(run: Run, said: dict[str, Any]) -> dict[str, Any]:
-    asked = run.launched
-    # A job that was put back begins anew: its steps so far do not count.
-    step = 0 if said["state"] == "pending" else steps_done(run)
+def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    request = run.launched
+    # A job that was put back restarts: its steps so far do not count.
+    step = 0 if state["state"] == "pending" else steps_done(run)
     written = run.script.stat().st_mtime_ns  # once, at its launch
     return {
-        "order": (asked.get("launched_at", ""), written),
-        "job": str(asked.get("job_id", "")),
+        "order": (request.get("launched_at", ""), written),
+        "job": str(request.get("job_id", "")),
         "name": run.name,
-        "site": asked.get("site", ""),
-        "gpus": asked.get("gpus", 1),
-        **said,
+        "site": request.get("site", ""),
+        "gpus": request.get("gpus", 1),
+        **state,
         "step": step,
         "steps": 0 if run.is_command else run.config.epochs * run.config.steps,
     }

@@ -1,4 +1,4 @@
-"""Where do jobs run? Sites are entries of sites.toml, and of the user's own file over it."""
+"""Sites: the places where jobs run, from sites.toml and the user's own file."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from course.runs.recordings import SITE, check_shipped, machines
 from course.runs.run import EXECUTORS
 from course.text import closest
 
-ANYWHERE = 4  # processes that any machine may start, even on one core: ranks 2 × 2, to see
+MIN_RANKS = 4  # processes that any machine may start, even on one core: a mesh of 2 × 2
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place that runs jobs, and what it needs to know for that."""
+    """A place that runs jobs, with its settings."""
 
     name: str
     executor: str = "local"
     time_min: float = 60
     data_root: str = ""
-    shared: bool = False  # of the local executor alone: all users of the machine take turns
-    # Of Slurm alone:
+    shared: bool = False  # only local: all users of the machine take turns
+    # Only for Slurm:
     gpus_per_node: int = 4
     cpus_per_gpu: int = 1  # for each task; a task has one GPU
     nodes: int = 1  # at most, for one job
@@ -89,44 +89,44 @@ class Site:
 
     @property
     def preparation(self) -> list[str]:
-        """Lines of shell before the job: the modules, then the set-up."""
+        """Return the shell lines before the job: the modules, then the set-up."""
         return [*(f"module load {shlex.quote(name)}" for name in self.modules), *self.setup]
 
     def shape(self, gpus: int) -> tuple[int, int]:
-        """Nodes, and tasks on each, of a job with so many GPUs, one a task.
+        """Return nodes, and tasks per node, of a job with this many GPUs, one per task.
 
         Raises:
-            ValueError: more than a node has, and not whole nodes; or there are too many.
+            ValueError: they are too many, or more than one node but not whole nodes.
         """
-        inside, most = self.gpus_per_node, self.nodes * self.gpus_per_node
-        if not 1 <= gpus <= most or (gpus > inside and gpus % inside):
-            few = "1" if inside == 1 else f"1 to {inside}"
-            more = f", or a multiple of {inside} up to {most}" if most > inside else ""
+        per_node, most = self.gpus_per_node, self.nodes * self.gpus_per_node
+        if not 1 <= gpus <= most or (gpus > per_node and gpus % per_node):
+            valid = "1" if per_node == 1 else f"1 to {per_node}"
+            valid += f", or a multiple of {per_node} up to {most}" if most > per_node else ""
             raise ValueError(
-                f"gpus={gpus}: site {self.name!r} has nodes of {inside} GPUs, at most {self.nodes} "
-                f"for a job: choose {few}{more} (whole nodes)"
+                f"gpus={gpus}: site {self.name!r} has nodes of {per_node} GPUs, at most "
+                f"{self.nodes} for a job: choose {valid} (whole nodes)"
             )
-        return (1, gpus) if gpus <= inside else (gpus // inside, inside)
+        return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
 
     def check_gpus(self, gpus: int) -> None:
         """Raise ValueError if this site cannot give a job so many devices (processes)."""
         if self.executor == "slurm":
             self.shape(gpus)
-        if self.executor != "local":  # a recording says itself what it was made with
+        if self.executor != "local":  # a recording has its own number
             return
-        most = max(ANYWHERE, os.cpu_count() or 1)
+        most = max(MIN_RANKS, os.cpu_count() or 1)
         if not 1 <= gpus <= most:
             raise ValueError(f"gpus={gpus}: site {self.name!r} takes 1 to {most} on this machine")
 
 
 def user_file() -> Path:
-    """The user's own sites: the file that COURSE_SITES names, else one in the config folder."""
-    given = os.environ.get("COURSE_SITES")
-    return Path(given) if given else user_config_path("make-training-fast") / "sites.toml"
+    """Return the file of the user's own sites: COURSE_SITES, or one in the config folder."""
+    path = os.environ.get("COURSE_SITES")
+    return Path(path) if path else user_config_path("make-training-fast") / "sites.toml"
 
 
 def get(name: str) -> Site:
-    """The site of this name.
+    """Return the site of this name.
 
     Raises:
         ValueError: no such site, or an entry with unknown or wrong settings; the message

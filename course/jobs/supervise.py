@@ -1,8 +1,7 @@
-"""The body of a job: waits for its turn, runs the snapshots, and sees to it that records are left.
+"""Supervise a job: start its scripts, watch them, and leave a record of how each run ended.
 
-It runs once on every task (on Slurm under submitit) as the parent of the training processes: of
-one, or, where runs of a group take turns, of one for each. So it can tell what such a process no
-longer can: that it was killed, or ran past its time.
+On this machine one supervisor has all ranks of a job (`course.jobs.runner`); on Slurm each task
+has one. It is the only one that can record that a script was killed, or ran past its time.
 """
 
 from __future__ import annotations
@@ -14,24 +13,19 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from subprocess import Popen
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course.jobs import group, tickets
-from course.jobs.processes import (
-    COMMAND_VARIABLE,
-    end_command,
-    identity,
-    loopback,
-    usable_cores,
-)
-from course.jobs.warm import client
-from course.jobs.warm import start as warm
-from course.jobs.warm.forks import Forked
+import psutil
+
+from course.jobs import group
+from course.jobs.group import Task, slurm_task
+from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
+from course.jobs.scripts import Surroundings, process_context, run_command, run_script
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
@@ -39,267 +33,264 @@ from course.runs.restarts import GO_ON, interruptions
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
 from course.training import turn
 
-if TYPE_CHECKING:
-    from submitit import JobEnvironment
-
 WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
-# For a last checkpoint, once the job is asked to end: here less than `local.stop` waits. Slurm ends
-# it by itself, after a grace of its own.
+# For a last checkpoint, once the job must end: here less than `local.stop` waits. Slurm ends it
+# by itself, after a grace period of its own.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
-GRACE_S = 15.0  # for the processes that are left once the run's verdict is in
+GRACE_S = 15.0  # for the processes that are left once a run has its record
+COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
 
 
 class Ended(Exception):
-    """The job's verdict is in, or must be given now."""
+    """This supervisor was asked to end."""
 
 
-@dataclass(frozen=True)
-class LocalTask:
-    """A task of a job on this machine, with the names that submitit has for those of Slurm."""
-
-    global_rank: int
-    num_tasks: int
-    job_id: str
-    num_nodes: int = 1
-    hostname: str = socket.gethostname()
-
-    @property
-    def local_rank(self) -> int:
-        """The same: there is one machine."""
-        return self.global_rank
+def supervise_task(folder: str) -> None:
+    """Run the job of a run's folder as a task of Slurm; submitit calls this."""
+    status = supervise_slurm(Run(Path(folder)), process_context(preload=False))
+    if status not in ("ok", ""):  # or accounting would call the job completed
+        sys.exit(EXIT_CODES.get(status, 1))
 
 
-def supervise(folder: str, task: LocalTask | JobEnvironment | None = None) -> None:
-    """Run the job of the run in `folder` as this task of it: that run, and those of its group.
+def supervise_slurm(first: Run, context: BaseContext) -> str:
+    """Run the job of this Slurm step, and return how its first run ended; "": it goes on later."""
+    task = slurm_task()
+    if task.rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
+        _clear_earlier_attempt(first.together)
+    try:
+        members = supervise(first, [task], dict(os.environ), context)
+    except Ended:  # or preempted, and put back into the queue: accounting has the reason
+        for run in (each for each in first.together if not each.record):
+            if task.rank == 0:
+                (run.folder / "started.json").unlink(missing_ok=True)
+        return ""
+    verdicts = [member.verdict for member in members if member.verdict]
+    if not verdicts or any(verdict.status == "ok" for verdict in verdicts):
+        return "ok" if verdicts else ""
+    return verdicts[0].status
+
+
+def supervise(
+    first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext
+) -> list[SupervisedRank]:
+    """Run a job's scripts to their ends.
 
     Args:
-        task: None: that of Slurm, as submitit calls it.
+        first: the run in whose folder the job's logs are; runs of its group take turns with it.
+        tasks: those that this supervisor has.
+        env: of the scripts.
+        context: starts them.
+
+    Raises:
+        Ended: this process got a SIGTERM. No script is left.
     """
-    signal.signal(signal.SIGTERM, _cancelled)
-    if task is None:
-        from submitit import JobEnvironment  # only here: it takes longer than all the rest
-
-        task = JobEnvironment()
-    first = Run(Path(folder))
-    by_slurm = first.launched.get("executor") == "slurm"
+    before = signal.signal(signal.SIGTERM, _end)
     members = [
-        (SupervisedCommand if run.is_command else SupervisedRun)(run, task, number)
+        (SupervisedCommand if run.is_command else SupervisedRank)(run, task, number, env, context)
         for number, run in enumerate(first.together)
-        if run.is_command or task.global_rank < run.launched["gpus"]
+        for task in tasks
+        if task.rank < run.launched["gpus"] and (task.rank == 0 or not run.is_command)
     ]
-    if by_slurm:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning before Slurm's limit
-        _begin_anew(first.together, task)
     try:
-        with nullcontext() if by_slurm else _turn(first, task.global_rank):
-            _compute(members, task)
-    except Ended as end:
-        for member in members:
-            if by_slurm and task.global_rank == 0 and not member.verdict:
-                # Or preempted, and put back into the queue: accounting knows which.
-                (member.run.folder / "started.json").unlink(missing_ok=True)
-            elif not by_slurm:
-                member.give(Record(str(end), error=_explain(str(end), first.launched)))
-    verdicts = [member.verdict for member in members if member.verdict]
-    if by_slurm and verdicts and all(verdict.status != "ok" for verdict in verdicts):
-        # Or accounting would call the job completed.
-        sys.exit(EXIT_CODES.get(verdicts[0].status, 1))
+        _compute(members, tasks)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return members
 
 
-def _begin_anew(runs: Sequence[Run], task: LocalTask | JobEnvironment) -> None:
-    """Slurm restarts a job that it had preempted, or whose node went down."""
-    if task.global_rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
-        for run in (each for each in runs if not each.record):
-            # One that saves goes on from its checkpoint, and keeps the steps before it by itself.
-            steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
-            for path in [*steps, *run.folder.glob("rank*")]:
-                path.unlink(missing_ok=True)
+def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
+    """Remove what is left of an attempt that Slurm preempted, or whose node went down."""
+    for run in (each for each in runs if not each.record):
+        # A run that saves goes on from its checkpoint, and keeps the steps before it by itself.
+        steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
+        for path in [*steps, *run.folder.glob("rank*")]:
+            path.unlink(missing_ok=True)
 
 
 def _saves(run: Run) -> bool:
-    """Does it write checkpoints, so that it can go on?"""
+    """Return whether the run writes checkpoints, so that it can go on from one."""
     return not run.is_command and run.config.save_every > 0
 
 
-def _cancelled(*_: Any) -> None:
-    raise Ended("cancelled")
+def _end(*_: Any) -> None:
+    raise Ended
 
 
-@contextmanager
-def _turn(run: Run, rank: int) -> Iterator[None]:
-    """Make sure that no other run computes on this machine: two at once would spoil both times."""
-    if rank > 0:
-        while not any(each.started for each in run.together):
-            _leave_if_over(run)
-            time.sleep(WATCH_S)
-        yield
-        return
-    with tickets.turn():
-        _leave_if_over(run)
-        yield
-
-
-def _leave_if_over(run: Run) -> None:
-    records = [each.record for each in run.together]
-    if all(records):
-        raise Ended(records[0].status)
-
-
-def _compute(members: Sequence[SupervisedRun], task: LocalTask | JobEnvironment) -> None:
-    """Run the members' snapshots to their ends. Whatever happens, no process outlives this one."""
-    waiting = [each for each in members if not each.run.record]
+def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
+    """Run the members' scripts to their ends. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
-    together, turns = group.agree(members[0].run, task.global_rank, deadline)
-    if together and _is_local(members[0].run) and client.is_wanted():
-        warm.prepare()  # once for all of them, rather than once for each
-    running: list[SupervisedRun] = []
+    takes_turns, conductor = group.start_turns(members[0].run, tasks, members[0].context, deadline)
+    waiting, running = [*members], []
     try:
         while waiting or running:
-            while waiting and (together or not running) and waiting[0].may_begin():
-                running.append(waiting.pop(0))
-                with _sigterm_held():
-                    running[-1].start(in_turns=together)
-                if turns and not waiting:
-                    turns.start()  # only now: a process is better not forked beside a thread
-            for member in list(running):
+            for member in [*waiting]:
+                if member.run.record:
+                    waiting.remove(member)
+                    continue
+                current = (running or waiting)[0].run
+                if (takes_turns or member.run == current) and member.may_begin():
+                    waiting.remove(member)
+                    running.append(member)
+                    with _sigterm_held():
+                        member.start(conductor, takes_turns=takes_turns)
+            for member in [*running]:
                 if member.is_over(deadline):
                     running.remove(member)
-                    if turns:
-                        turns.is_over(member.run, member.verdict.status)
+                    if conductor and member.rank == 0:
+                        conductor.end(member.run, member.verdict.status)
             if waiting or running:  # a short job is looked at more often, so that it is soon over
                 time.sleep(min(WATCH_S, (time.monotonic() - began) / 10))
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # they end, and nothing may come between
-        for member in running:
-            member.ask_to_save()
-        for member in running:
-            member.end()
-
-
-def _is_local(run: Run) -> bool:
-    return run.launched.get("executor", "local") == "local"
+        with _sigterm_held(raises=False):
+            for member in running:
+                member.ask_to_save()
+            for member in running:
+                member.end()
 
 
 @contextmanager
-def _sigterm_held() -> Iterator[None]:
+def _sigterm_held(*, raises: bool = True) -> Iterator[None]:
     """Hold a SIGTERM back: a process that is just being started would be left behind."""
     held: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: held.append(number))
+    before = signal.signal(signal.SIGTERM, lambda number, _: held.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, _cancelled)
-    if held:
-        raise Ended("cancelled")
+        signal.signal(signal.SIGTERM, before)
+    if held and raises:
+        raise Ended
 
 
-class SupervisedRun:
-    """One run of the job, on this task: its process, and what it is worth."""
+class SupervisedRank:
+    """A rank of a run: its process, and its verdict on how the run ended."""
 
-    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
-        self.run, self.number = run, number
-        self.rank, self.ranks = task.global_rank, run.launched["gpus"]
+    def __init__(
+        self, run: Run, task: Task, number: int, env: dict[str, str], context: BaseContext
+    ) -> None:
+        self.run, self.number, self.context = run, number, context
+        self.rank = task.rank
+        self.ranks = 1 if run.is_command else run.launched["gpus"]  # a command starts its own
         self.verdict: Record | None = None
-        self._task, self._child = task, None
-        self._verdict_since = 0.0  # since when the record is there, though the process is, too
-        self._is_through = False  # did this rank end well?
-        self._in_turns = False
+        self._task, self._env = task, env
+        self._executor = run.launched.get("executor", "local")
+        self._child: BaseProcess | None = None
+        self._store: BaseProcess | None = None  # of a local run's ranks, in rank 0
         self._starts = 0  # of the training process so far
-        self._store: Popen | Forked | None = None  # of a local run's ranks, in rank 0
-        self._interruptions = 0  # that were planted, and are behind it
+        self._interruptions = 0  # planted ones, so far
+        self._must_restart = False
+        self._has_finished = False  # this rank, without an error
+        self._verdict_since = 0.0  # since when there is a record, while the process goes on
+        self._conductor: Any = None
+        self._takes_turns = False
         self._times_race = self.rank == 0 and "race" in run.launched
         self._race_began_s: float | None = None  # by the disk's clock
 
-    def start(self, *, in_turns: bool) -> None:
-        """Start the training process; rank 0 notes that the run has begun."""
-        self._in_turns = in_turns
-        try:
-            self._child = self._start_process(in_turns)
-            if self.rank == 0:
-                started = {
-                    "host": self._task.hostname,
-                    "supervisor": identity(os.getpid()),
-                    "started_at": datetime.now().isoformat(timespec="seconds"),
-                }
-                write_atomically(self.run.folder / "started.json", json.dumps(started))
-        except OSError as error:  # a run that nobody can see must not compute
-            self.kill()
-            self.give(_unwritable(error))
-
     def may_begin(self) -> bool:
-        """Has the first task begun this run? One whose turn it is not must not compute."""
-        if self.rank == 0 or self.run.record:
+        """Return whether rank 0 has begun this start of the run, and the others may follow."""
+        if self.rank == 0:
             return True
-        if _is_local(self.run):
+        if self._executor == "local":
             return group.store_file(self.run, self._starts).exists()
         return len(self.run.together) == 1 or bool(self.run.started)
 
-    def _start_process(self, in_turns: bool) -> Popen | Forked:
-        script, folder, env = self.run.script, self.run.folder, self._environment()
-        if in_turns:
+    def start(self, conductor: Any = None, *, takes_turns: bool = False) -> None:
+        """Start the training process, and note that the run has begun."""
+        self._conductor, self._takes_turns = conductor, takes_turns
+        try:
+            self._begin()
+        except OSError as error:  # a run that no one can see must not compute
+            self.kill()
+            self.give(_unwritable(error))
+
+    def _begin(self) -> None:
+        """Start the process, and write down what is known of it."""
+        since = time.time()
+        self._child = self._start_process()
+        if self.rank > 0 and self._executor != "local":  # rank 0 does, on another node perhaps
+            return
+        started = self.run.started or {
+            "host": socket.gethostname(),
+            "supervisor": identity(os.getpid()),
+            "started_at": datetime.now().isoformat(timespec="seconds"),
+            "processes": [],
+        }
+        for process in (self._child, self._store):
+            if process:
+                started["processes"].append([process.pid, since])
+        write_atomically(self.run.folder / "started.json", json.dumps(started))
+
+    def _start_process(self) -> BaseProcess:
+        connection = None
+        env = self._environment()
+        if self._conductor and not self._conductor.listens:
+            connection = self._conductor.connect()
+        elif self._takes_turns:
             env[turn.VARIABLE] = str(group.address_file(self.run))
-        if self.run == self.run.job:
-            return warm.start_script(script, cwd=folder, env=env)
-        # The job's own logs are those of the run in whose folder they lie.
-        place = folder / "logs"
-        place.mkdir(exist_ok=True)
-        stem = f"{self.run.launched.get('job_id', 'job')}_{self.rank}_log"
-        with (place / f"{stem}.out").open("a") as out, (place / f"{stem}.err").open("a") as err:
-            streams = {"stdout": out.fileno(), "stderr": err.fileno()}
-            return warm.start_script(script, cwd=folder, env=env, **streams)
+        out = err = None
+        if self._executor == "local" or self.run != self.run.job:
+            # The other log files of a Slurm job are those of the run in whose folder they are.
+            folder = self.run.folder / "logs"
+            folder.mkdir(exist_ok=True)
+            stem = f"{self._task.job_id}_{self.rank}_log"
+            out, err = folder / f"{stem}.out", folder / f"{stem}.err"
+        surroundings = Surroundings(env, self.run.folder, out, err)
+        process = self.context.Process(
+            target=run_script, args=(self.run.script, surroundings, (), connection)
+        )
+        process.start()
+        if connection:
+            connection.close()  # or its end would not be seen when the process ends
+        return process
 
     def _environment(self) -> dict[str, str]:
-        within = min(self.ranks, self._task.num_tasks // self._task.num_nodes)
-        env = os.environ | {
+        on_node = min(self.ranks, self._task.count // self._task.nodes)
+        env = self._env | {
             **self._meeting_point(),
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self._task.local_rank),
             "WORLD_SIZE": str(self.ranks),
-            "LOCAL_WORLD_SIZE": str(within),
+            "LOCAL_WORLD_SIZE": str(on_node),
             FOLDER_VARIABLE: str(self.run.folder),
         }
-        if not self.run.is_command and self.run.config.device == "cpu":
+        if self.run.config.device == "cpu":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL
         cores = len(usable_cores()) // self.ranks
-        if self.run.launched.get("executor") == "slurm":
-            cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
+        if self._executor == "slurm":
+            cores = int(env.get("SLURM_CPUS_PER_TASK", cores))
         if self.ranks > 1:  # or each process would start a thread for every core
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
             # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends
-            # the process: by default a minute, for dumps of its flight recorder, which nobody
+            # the process: by default a minute, for dumps of its flight recorder, which nothing
             # reads here.
             env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
         return env
 
     def _meeting_point(self) -> dict[str, str]:
-        """Where the ranks meet, each time they start; never where an outer job's ranks do."""
+        """Return where the ranks meet, at each start; never where an outer job's ranks do."""
         start, self._starts = self._starts, self._starts + 1
-        if not _is_local(self.run):  # each run of the job has a process group
+        if self._executor == "slurm":  # each run of the job has a process group
             port = group.first_port(self._task.job_id) + self.number
             return {"MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port)}
         here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": loopback()}
         if self.ranks == 1:
             return here
-        path = group.store_file(self.run, start)
         if self.rank == 0:
             self._end_store()
-            self._store = group.start_store(self.run, start)
-        while not path.exists() and not self.run.record:
-            time.sleep(WATCH_S)
-        port = path.read_text() if path.exists() else "0"  # the run is over: its process will end
+            self._store = group.start_store(self.run, start, self.context)
+        port = group.store_file(self.run, start).read_text()
         # With this variable of torchrun's, rank 0 expects a store there, and starts none itself.
         return here | {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
     def _end_store(self) -> None:
         if self._store:
-            self._store.send_signal(signal.SIGKILL)
-            self._store.wait()
+            self._store.kill()
+            self._store.join()
 
     def is_over(self, deadline: float) -> bool:
-        """Has the run ended on this task? If so, its verdict is given and no process is left."""
+        """Return whether the run has ended here; then it has a verdict, and no process is left."""
         try:
             verdict = self.verdict or self._look(deadline)
         except OSError as error:
@@ -313,19 +304,21 @@ class SupervisedRun:
         return True
 
     def _look(self, deadline: float) -> Record | None:
-        """What the run is worth by what is seen just now; None: it goes on."""
+        """Return the verdict by what can be seen now; None: the run goes on."""
         self._look_at_race()
-        now, record, code = time.monotonic(), self.run.record, self._child.poll()
+        now, record, code = time.monotonic(), self.run.record, self._child.exitcode
         if now > deadline:
-            return self._ended("timeout")
+            return self.ended("timeout")
         if code is None:
             if record:
                 self._verdict_since = self._verdict_since or now
             lingers = record and now > self._verdict_since + GRACE_S
             cancelled = record and record.status == "cancelled"
-            return self._ended(record.status) if lingers or cancelled else None
-        if self._goes_on(code) and not record:
-            self._child = self._start_process(self._in_turns)
+            return self.ended(record.status) if lingers or cancelled else None
+        if not record and (self._must_restart or self._goes_on(code)):
+            self._must_restart = not self.may_begin()
+            if not self._must_restart:
+                self._begin()
             return None
         verdict = self._by_exit(code)
         if verdict.status != "ok":
@@ -357,16 +350,21 @@ class SupervisedRun:
             write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
-        """Has the process ended before the run, so that another is to go on?"""
+        """Return whether the process has ended before the run, and another one must go on."""
         planted = len(interruptions(self.run.folder))
         was_planted, self._interruptions = planted > self._interruptions, planted
         return (code == GO_ON and _saves(self.run)) or (was_planted and code != 0)
 
-    def _ended(self, status: str) -> Record:
-        return Record(status, error=_explain(status, self.run.launched))
+    def ended(self, status: str) -> Record:
+        """Return the record of a run that was ended, with its reason."""
+        reasons = {
+            "timeout": f"still running after its {self.run.launched['time_min']:g} minutes",
+            "cancelled": "cancelled on request",
+        }
+        return Record(status, error=reasons.get(status, ""))
 
     def _by_exit(self, code: int) -> Record:
-        """What a process is worth by its exit alone, should it leave no record."""
+        """Return the verdict by a process's exit code, for a run that leaves no record."""
         if code == 0:
             return Record("ok")
         if hung := ranks.hangs(self.run):
@@ -382,32 +380,30 @@ class SupervisedRun:
         return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
 
     def _own_words(self, verdict: Record) -> Record:
-        """How the script of a rank says itself that it failed, rather than the end of its log."""
+        """Return the error that a rank's script recorded, if it did; its log may end otherwise."""
         own = [each for each in self.run.ranks if each["rank"] == self.rank and each["error"]]
         if verdict.status != "failed" or not own:
             return verdict
         return Record(own[0]["status"], error=own[0]["error"])
 
     def _with_others(self, verdict: Record, record: Record | None) -> Record | None:
-        """Rank 0 is not done before every rank is: one that fails later fails the run."""
-        if not self._is_through:
+        """Let rank 0 wait for every rank: one that fails later fails the run."""
+        if not self._has_finished:
             (self.run.folder / f"rank{self.rank}.done").touch()
-            self._is_through = True
+            self._has_finished = True
         if self.rank > 0 or len(list(self.run.folder.glob("rank*.done"))) == self.ranks:
             return verdict
-        return self._ended(record.status) if record and record.status != "ok" else None
+        return self.ended(record.status) if record and record.status != "ok" else None
 
     def ask_to_save(self) -> None:
-        """Tell a process that can go on later that its end is near."""
+        """Send SIGTERM to a process that can write a checkpoint and go on later."""
         if self._child is not None and _saves(self.run):
-            self._child.send_signal(signal.SIGTERM)
+            self._child.terminate()
 
     def end(self) -> None:
         """End the process; one that saves has SAVE_S to do so."""
         if self._child is not None and _saves(self.run):
-            deadline = time.monotonic() + SAVE_S[self.run.launched.get("executor", "local")]
-            while time.monotonic() < deadline and self._child.poll() is None:
-                time.sleep(WATCH_S)
+            self._child.join(SAVE_S[self._executor])
         self.kill()
 
     def kill(self) -> None:
@@ -417,8 +413,8 @@ class SupervisedRun:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.send_signal(signal.SIGKILL)  # a fork may not have a group of its own yet
-        self._child.wait()
+        self._child.kill()  # it may not have a group of its own yet
+        self._child.join()
 
     def give(self, verdict: Record) -> None:
         """Leave a record, unless there is one: the first verdict stands."""
@@ -434,54 +430,51 @@ class SupervisedRun:
         self.verdict = self.verdict or verdict
 
 
-class SupervisedCommand(SupervisedRun):
-    """A command that is no training script: it ends as its process does, with all it started."""
+class SupervisedCommand(SupervisedRank):
+    """A command that is no training script; what it starts ends with it."""
 
-    def __init__(self, run: Run, task: LocalTask | JobEnvironment, number: int) -> None:
-        super().__init__(run, task, number)
-        self.ranks = 1  # whatever it starts itself
-
-    def _start_process(self, in_turns: bool) -> Popen:
-        asked = self.run.launched
-        dropped = (FOLDER_VARIABLE, "SUBMITIT_", "SLURM")  # it is no run of the course
-        env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-        env |= {COMMAND_VARIABLE: str(self.run.folder)}
+    def _start_process(self) -> BaseProcess:
+        launched = self.run.launched
+        dropped = (FOLDER_VARIABLE, "SLURM")  # it is no run of the course
+        env = {key: value for key, value in self._env.items() if not key.startswith(dropped)}
         out, err = self.run.logs
-        for place in (Path(asked["cwd"]), out.parent):
+        for place in (Path(launched["cwd"]), out.parent):
             if not place.is_dir():
                 raise NotADirectoryError(f"{place}: gone since the job was submitted")
-        with out.open("ab") as stdout, err.open("ab") as stderr, open(os.devnull) as nothing:
-            streams = {"stdin": nothing, "stdout": stdout, "stderr": stderr}
-            return Popen(
-                asked["command"], cwd=asked["cwd"], env=env, start_new_session=True, **streams
-            )
+        surroundings = Surroundings(env, Path(launched["cwd"]), out, err)
+        process = process_context(preload=False, forks=False).Process(
+            target=run_command, args=(launched["command"], surroundings)
+        )
+        process.start()
+        return process
 
     def kill(self) -> None:
-        """End the command, and what it started in whatever process group, not all at once."""
-        if self._child is not None:
-            end_command(self.run)
-            self._child.wait()
+        """End the command and what it started, with COMMAND_GRACE_S to do so by itself."""
+        if self._child is None:
+            return
+        processes = of_runs(self.run)
+        with suppress(psutil.NoSuchProcess):  # some start others in a session of their own
+            processes += psutil.Process(self._child.pid).children(recursive=True)
+        for process in processes:
+            with suppress(psutil.Error):
+                process.terminate()
+        _, left = psutil.wait_procs(processes, timeout=COMMAND_GRACE_S)
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        kill_left(self.run)
+        self._child.join()
 
-    def give(self, verdict: Record) -> None:
-        """Leave a record, and say in its own log that it did not end by itself."""
-        if self.verdict is None and verdict.status in ("timeout", "cancelled"):
+    def ended(self, status: str) -> Record:
+        """Return the record of a command that must end, and note the reason in its own log."""
+        record = super().ended(status)
+        if record.error:
             with suppress(OSError), self.run.logs[1].open("a") as err:
-                err.write(f"course: job {self.run.name} is ended: {verdict.error}\n")
-        super().give(verdict)
+                err.write(f"course: job {self.run.name} is ended: {record.error}\n")
+        return record
 
 
 def _unwritable(error: OSError) -> Record:
     if isinstance(error, NotADirectoryError):
         return Record("failed", error=str(error))
     return Record("failed", error=f"the run's folder cannot be written: {error}")
-
-
-def _explain(status: str, asked: dict[str, Any]) -> str:
-    if status == "timeout":
-        return f"still running after its {asked['time_min']:g} minutes"
-    return "cancelled on request" if status == "cancelled" else ""
-
-
-if __name__ == "__main__":
-    _, first_folder, rank, tasks, job = sys.argv
-    supervise(first_folder, LocalTask(int(rank), int(tasks), job))

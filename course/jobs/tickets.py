@@ -1,74 +1,218 @@
-"""One job at a time computes on this machine: each has a ticket, in the order of launch.
+"""The queue of this machine: a ticket for each job of this user, in the order of launch.
 
-The tickets are in a folder of this user; `wait.py` does the waiting. Where a site sets `shared`,
-the jobs of all users take turns, by a lock that every user of the machine can take.
+One supervisor per user works through the tickets, a job at a time (`course.jobs.runner`), so a
+waiting job is only a file. The supervisor holds a lock. If it is killed, the next look at the
+queue starts another one. Where a site sets `shared`, jobs of all users take turns by a second
+lock.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from course.jobs.errors import JobError
 from course.jobs.private import user_folder
-from course.jobs.processes import kill_left
-from course.jobs.wait import open_if_held, tickets
-from course.runs.run import Run
+from course.jobs.processes import POLL_S, alive, job_environment, usable_cores
+from course.runs.files import write_atomically
+from course.runs.run import PROJECT, Run
 
-VARIABLE = "COURSE_TICKET"  # the path of a job's ticket, for its processes
 # The same for all users, whatever their TMPDIR is. Others cannot remove it: these folders are
 # sticky, or root's. To lock a file it is enough to read it, so others cannot write to it either.
 MACHINE_LOCK = Path("/run/lock" if os.path.isdir("/run/lock") else "/tmp", "make-training-fast")
+RUNNER = "from course.jobs.runner import main; main()"
+# Beginnings of variables that a job gets, but for which it needs no new supervisor: they differ
+# between a user's shells and notebooks, are set by imports, or are read after them.
+PASSED_ON = (
+    *("COURSE_", "PYTEST_", "JPY_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "_"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR", "CUDA_MODULE_LOADING"),
+    *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_"),
+)
+_runners: list[subprocess.Popen] = []  # that this process has started
 
 
-def take_ticket(folder: Path, *, shared: bool) -> tuple[Path, list[int]]:
-    """Put the job of a run's folder at the end of this machine's queue.
+def queue_folder() -> Path:
+    """Return this user's queue; each Slurm allocation on this machine has one of its own."""
+    return user_folder() / f"queue{os.environ.get('SLURM_JOB_ID', '')}"
+
+
+def take_ticket(folder: Path, tasks: int, *, shared: bool) -> Path:
+    """Put the job of a run's folder at the end of the queue, and make sure that it is served.
+
+    Args:
+        tasks: how many ranks the job has.
+        shared: whether it waits for jobs of other users, too.
 
     Returns:
-        The ticket, and descriptors for the job's first process: the ticket, locked, and where
-        all users share one turn the lock of the machine.
+        The ticket, whose name is the job's number.
 
     Raises:
         JobError: a folder or file that the queue needs cannot be used.
     """
     try:
-        handles = [_open_machine_lock()] if shared else []
-        queue = user_folder() / "queue"
+        if shared:
+            os.close(_open_machine_lock())
+        queue = queue_folder()
         queue.mkdir(exist_ok=True)
-        _forget_dead_tickets(queue, folder)
-        name = str(time.time_ns())
-        draft = queue / f".{name}"
-        handles.insert(0, os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        os.write(handles[0], os.fsencode(folder))
-        fcntl.flock(handles[0], fcntl.LOCK_EX)
-        draft.rename(queue / name)  # only now do others see it
+        for ticket in tickets(queue):  # of a job whose folder was removed
+            if read(ticket).get("folder") == str(folder):
+                ticket.unlink(missing_ok=True)
+        ticket = queue / str(_next_number(queue))
+        job = {"folder": str(folder), "tasks": tasks, "shared": shared, "env": job_environment()}
+        job["needs"] = _needs(job["env"])
+        write_atomically(ticket, json.dumps(job), mode=0o600)
+        start_runner(queue)
     except OSError as error:
         raise JobError(f"the queue of this machine cannot be used: {error}") from error
-    return queue / name, handles
+    return ticket
 
 
-def _forget_dead_tickets(queue: Path, folder: Path) -> None:
-    """Remove tickets that dead jobs of this folder left: the next job would end the new one."""
-    for ticket in tickets(str(queue)):
-        if (handle := open_if_held(ticket)) is not None:
-            os.close(handle)
-        elif Path(ticket).read_bytes() == os.fsencode(folder):
-            os.unlink(ticket)
+def _next_number(queue: Path) -> int:
+    with (queue / "last").open("a+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        last.seek(0)
+        number = int(last.read() or 0) + 1
+        last.truncate(0)
+        last.write(str(number))
+    return number
+
+
+def _needs(env: dict[str, str]) -> dict[str, Any]:
+    """Return what a job's supervisor must have been started with.
+
+    Libraries read their variables when they are imported, and modules are imported once: a changed
+    environment or course needs another supervisor.
+    """
+    changed = max(path.stat().st_mtime_ns for path in (PROJECT / "course").rglob("*.py"))
+    kept = {name: value for name, value in env.items() if not name.startswith(PASSED_ON)}
+    return {
+        "python": sys.executable,
+        "course": [str(PROJECT), changed],
+        "cores": usable_cores(),
+        "env": kept,
+    }
+
+
+def tickets(queue: Path) -> list[Path]:
+    """Return all tickets, the oldest first."""
+    with suppress(FileNotFoundError):
+        numbers = sorted(int(name) for name in os.listdir(queue) if name.isdigit())
+        return [queue / str(number) for number in numbers]
+    return []
+
+
+def read(ticket: Path) -> dict[str, Any]:
+    """Return a ticket's job; {} if its time is over."""
+    try:
+        return json.loads(ticket.read_text())
+    except FileNotFoundError:
+        return {}
+
+
+def is_served(queue: Path) -> bool:
+    """Return whether a supervisor holds the queue."""
+    with suppress(FileNotFoundError), (queue / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@contextmanager
+def serving(queue: Path) -> Iterator[bool]:
+    """Hold the queue as its supervisor; False: another process does."""
+    with (queue / "lock").open("a") as lock:
+        is_ours = False
+        for _ in range(10):  # `is_served` holds it for a moment
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (queue / "pid").write_text(str(os.getpid()))
+                is_ours = True
+                break
+            time.sleep(POLL_S)
+        yield is_ours
+
+
+def start_runner(queue: Path) -> None:
+    """Start a supervisor for the first ticket, unless there is one, or nothing to do.
+
+    It has a session of its own: interrupting a Jupyter kernel signals its whole process group.
+    """
+    _runners[:] = [each for each in _runners if each.poll() is None]  # reaps those that ended
+    first = next(iter(tickets(queue)), None)
+    needs = read(first).get("needs") if first and not is_served(queue) else None
+    if needs is None or any(str(queue) in each.args for each in _runners):
+        return
+    if not Path(needs["python"]).exists():  # the job's environment was removed: it is lost
+        first.unlink(missing_ok=True)
+        return
+    with (queue / "supervisor.log").open("w") as log:
+        runner = subprocess.Popen(
+            [needs["python"], "-P", "-c", RUNNER, str(queue), digest(needs)],
+            cwd="/",  # a job's folder may hold modules that would be imported
+            env=needs["env"],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    _runners.append(runner)
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):  # this process may use fewer cores than the one that launched
+            os.sched_setaffinity(runner.pid, needs["cores"])
+
+
+def digest(needs: dict[str, Any]) -> str:
+    """Return a short text that is equal for equal needs."""
+    return hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_open(ticket: Path, supervisor: list[float]) -> bool:
+    """Return whether a job waits or computes; start a supervisor if a waiting job has none.
+
+    Args:
+        supervisor: identity of the process that began the job; empty: the job has not begun.
+    """
+    try:
+        if not ticket.exists():
+            return False
+        start_runner(ticket.parent)
+    except PermissionError:  # another user's
+        return True
+    return not supervisor or alive(supervisor) is not None
+
+
+@contextmanager
+def machine_turn() -> Iterator[None]:
+    """Hold the turn that all users of this machine share."""
+    lock = _open_machine_lock()
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _open_machine_lock() -> int:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of that name holds up no launch
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of that name blocks no launch
     try:
         with suppress(FileNotFoundError):
             return os.open(MACHINE_LOCK, flags)
         with suppress(FileExistsError):
-            handle = os.open(MACHINE_LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(handle, 0o644)  # whatever the umask is
-            return handle
+            lock = os.open(MACHINE_LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(lock, 0o644)  # whatever the umask is
+            return lock
         return os.open(MACHINE_LOCK, flags)  # another user has just created it
     except OSError as error:
         raise PermissionError(
@@ -78,37 +222,19 @@ def _open_machine_lock() -> int:
         ) from error
 
 
-@contextmanager
-def turn() -> Iterator[None]:
-    """Hold this user's turn, in a job whose wait is over; first end what dead jobs left behind."""
-    ticket = Path(os.environ[VARIABLE])
-    with (ticket.parent.parent / "turn.lock").open("a") as lock:
-        # It is free, unless an earlier job goes on without its first process.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _end_dead_jobs(ticket)
-        try:
-            yield
-        finally:
-            ticket.unlink(missing_ok=True)
-
-
-def _end_dead_jobs(own: Path) -> None:
-    """End what is left of jobs before this one that did not hand back their tickets."""
-    dead, alive = [], Run(Path(os.fsdecode(own.read_bytes()))).together
-    for ticket in map(Path, tickets(str(own.parent))):
-        if ticket < own and (handle := open_if_held(str(ticket))) is None:
-            dead += Run(Path(os.fsdecode(ticket.read_bytes()))).together
-            ticket.unlink(missing_ok=True)
-        elif ticket < own:
-            os.close(handle)
-    kill_left(*(run for run in dead if run not in alive))
-
-
 def first_in_queue() -> Run | None:
-    """The job whose turn it is among this user's: it computes, or is about to."""
-    with suppress(OSError):  # there is no queue: the jobs are another user's, say
-        for ticket in tickets(str(user_folder() / "queue")):
-            if (handle := open_if_held(ticket)) is not None:
-                with os.fdopen(handle, "rb") as file:
-                    return Run(Path(os.fsdecode(file.read())))
+    """Return the job whose turn it is among this user's: it computes, or is about to."""
+    with suppress(OSError):  # another user's folder
+        for ticket in tickets(queue_folder()):
+            if job := read(ticket):
+                return Run(Path(job["folder"]))
     return None
+
+
+def stop_runners() -> None:
+    """End this user's supervisors, and with them the jobs that compute."""
+    for queue in user_folder().glob("queue*"):
+        if is_served(queue):
+            os.kill(int((queue / "pid").read_text()), signal.SIGTERM)
+    for each in _runners:
+        each.wait()

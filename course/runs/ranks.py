@@ -46,7 +46,7 @@ def hangs(run: Run) -> dict[int, failures.Hang]:
     """Return the hangs of a run by rank, sorted, from the ranks' logs."""
     result = {}
     for path in run.logs:
-        if task := re.search(r"_(\d+)_log\.err$", path.name):  # submitit's file names
+        if task := re.search(r"_(\d+)_log\.err$", path.name):  # JOB_RANK_log.err
             rank = int(task[1])
             result[rank] = failures.hang(logs.tail(path, LOG_LINES), rank)
     return {rank: result[rank] for rank in sorted(result) if result[rank]}

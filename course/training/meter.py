@@ -79,8 +79,7 @@ class Meter:
         run.set(**run.describe(device))
         memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
-        threads = torch.get_num_threads() if device.type == "cpu" else 1
-        self.turn = turn.of_this_process(self.config, run.rank, threads + self.config.workers)
+        self.turn = turn.of_this_process(self.config, run.rank)
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """Yield up to `config.steps` batches of this epoch, and time what is done with them."""
@@ -194,7 +193,7 @@ class Meter:
 
     def _end_step(self) -> None:
         number, rate = self.turn.number, self._observers.rate
-        turns = {} if number is None else {"turn": number, "again": self.turn.again}
+        turns = {} if number is None else {"turn": number}
         rates = {} if rate is None else {"lr": rate}
         self._running.append(_Step(self.step, self._epoch, turns, rates, self._laps, self._marks))
         self._marks, self._laps = self._marks[-1:], []  # the next step begins where this one ends
@@ -241,9 +240,7 @@ class Meter:
         """Return medians and quartiles over the steps after warm-up, and first and last loss."""
         warmup = self.config.warmup_steps
         turns = self._turns[warmup:]
-        last_attempt = {row.get("turn"): row.get("again") for row in turns}
-        counts = [row.get("again") == last_attempt[row.get("turn")] for row in turns]
-        measured = np.array(self._seconds)[warmup:][counts]
+        measured = np.array(self._seconds)[warmup:]
         losses = self._losses[self._first : self._first + len(self._seconds)].tolist()
         ends = {}
         if losses:

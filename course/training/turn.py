@@ -17,8 +17,6 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from course.config import Config
 from course.runs.run import FOLDER_VARIABLE, WAITING_FILE
 
@@ -26,6 +24,7 @@ VARIABLE = "COURSE_TURNS"  # names the file with the conductor's address
 ADDRESS_S = 120.0  # time for the job's first task to write this file, perhaps on another node
 WAIT_S = 1.0  # the progress line shows longer waits for the next turn
 NO_MORE = -1  # the number of the turn if there are no more turns
+connection: Connection | None = None  # to the conductor on the same node
 
 
 @dataclass
@@ -35,7 +34,6 @@ class Block:
     seconds: float = 0.0  # in its steps
     steps: int = 0
     last_s: float = 0.0  # the last step
-    cpu_s: float = 0.0  # CPU time of this process and its workers
 
     def add(self, step_s: float) -> None:
         """Add a step."""
@@ -49,12 +47,10 @@ class Alone:
 
     Attributes:
         number: the current turn; 0: warm-up; None: the run takes no turns.
-        again: how often the current block was repeated because other programs disturbed it.
         left: members of the group that ended before the others.
     """
 
     number: int | None = None
-    again = 0
 
     def __init__(self, budget_s: float = 0.0) -> None:
         self.left: list[str] = []
@@ -82,13 +78,10 @@ class Shared(Alone):
     slow down the run whose turn it is nor prepare batches in that run's time.
     """
 
-    def __init__(
-        self, connection: Connection, config: Config, folder: str, rank: int, cores: int
-    ) -> None:
+    def __init__(self, connection: Connection, config: Config, folder: str, rank: int) -> None:
         super().__init__()
         self._connection = connection
         self._steps_left = 0
-        self._cpu_s = 0.0  # used before this block
         self._waiting = Path(folder) / WAITING_FILE
         self._waiting.unlink(missing_ok=True)  # of a process that was killed
         connection.send(
@@ -99,7 +92,6 @@ class Shared(Alone):
                 "warmup_steps": config.warmup_steps,
                 "steps": config.epochs * config.steps,
                 "budget_s": config.budget_s,
-                "cores": cores,
             }
         )
 
@@ -117,14 +109,12 @@ class Shared(Alone):
         try:
             with _workers_stopped():
                 if self.number is not None:
-                    block.cpu_s = _cpu_seconds() - self._cpu_s
                     self._connection.send(vars(block))
                 message = self._receive()
         except (EOFError, OSError) as error:
             raise RuntimeError("the process that controls the turns ended: launch again") from error
-        self.number, self.again = message["turn"], message["again"]
-        self._steps_left, self.left = message["steps"], message["left"]
-        self._cpu_s = _cpu_seconds()
+        self.number, self.left = message["turn"], message["left"]
+        self._steps_left = message["steps"]
 
     def _receive(self) -> dict[str, Any]:
         """Receive the conductor's next message. During a long wait, a file shows the wait."""
@@ -144,16 +134,15 @@ class Shared(Alone):
         self._steps_left -= 1
 
 
-def of_this_process(config: Config, rank: int, cores: int = 1) -> Alone:
+def of_this_process(config: Config, rank: int) -> Alone:
     """Return this process's turns: Shared if its job was launched with runs to compare.
-
-    Args:
-        cores: the cores that it keeps busy; its turn begins when no other program uses them.
 
     Raises:
         RuntimeError: the conductor cannot be reached.
     """
-    path = os.environ.get(VARIABLE)
+    folder, path = os.environ.get(FOLDER_VARIABLE, ""), os.environ.get(VARIABLE)
+    if connection:
+        return Shared(connection, config, folder, rank)
     if not path:
         # Several ranks would reach the end of the budget at different steps, and deadlock.
         is_single = int(os.environ.get("WORLD_SIZE", 1)) == 1
@@ -163,24 +152,14 @@ def of_this_process(config: Config, rank: int, cores: int = 1) -> Alone:
         try:
             address = json.loads(Path(path).read_text())
             key = bytes.fromhex(address["key"])
-            connection = Client((address["host"], address["port"]), authkey=key)
-            return Shared(connection, config, os.environ[FOLDER_VARIABLE], rank, cores)
+            client = Client((address["host"], address["port"]), authkey=key)
+            return Shared(client, config, folder, rank)
         except (OSError, ValueError, EOFError) as error:  # missing, or of an earlier attempt
             if time.monotonic() > deadline:
                 raise RuntimeError(
                     f"no process controls the turns ({path}: {error}). Launch again"
                 ) from error
             time.sleep(0.05)
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU time that this process and its workers have used so far."""
-    total = time.process_time()
-    for worker in multiprocessing.active_children():
-        with suppress(psutil.Error):  # it ended just now
-            times = psutil.Process(worker.pid).cpu_times()
-            total += times.user + times.system
-    return total
 
 
 @contextmanager

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from submitit import JobEnvironment
-
 from course.jobs import own_slurm, sites, slurm, slurm_commands
+from course.jobs.group import slurm_task
 from course.jobs.launch import enter
+from course.jobs.scripts import process_context
 from course.jobs.sites import Site
 from course.jobs.slurm_commands import Partition
-from course.jobs.supervise import supervise
+from course.jobs.supervise import supervise_slurm
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
 from labs.day4_4_search import trial_queue
@@ -33,8 +32,8 @@ def submit(folder: Path, max_trials: int, workers: int) -> str:
     """
     site, trial_min = job_time(folder, max_trials / workers, slurm_commands.partitions())
     spare_min = site.time_min - trial_min
-    arguments = [(str(folder), str(runs_root()), max_trials, spare_min)] * workers
-    return slurm.submit_calls(folder, {"gpus": 1}, site, work, arguments)["job_id"]
+    calls = [(str(folder), str(runs_root()), max_trials, spare_min)] * workers
+    return slurm.submit_array(folder, {"gpus": 1}, site, work, calls)["job_id"]
 
 
 def job_time(folder: Path, share: float, partitions: list[Partition]) -> tuple[Site, float]:
@@ -57,15 +56,14 @@ def work(folder: str, root: str, max_trials: int, spare_min: float = math.inf) -
             the job would end it.
     """
     os.environ["COURSE_RUNS"] = root
-    study, job_id = Path(folder), JobEnvironment().job_id
+    study, job_id = Path(folder), slurm_task().job_id
     latest = time.monotonic() + spare_min * 60 + LATE_S
     _record_lost_trials(study, job_id)
     begin = partial(enter, job=_job_of(job_id), job_folder=study)
     while time.monotonic() < latest and (
         run := trial_queue.take(study, max_trials, begin, worker=job_id)
     ):
-        with suppress(SystemExit):  # the job of a single run that failed ends with it
-            supervise(str(run.folder))
+        supervise_slurm(run, process_context(preload=False))
         if run.record is None:  # Slurm ends this job
             return
         trial_queue.finish(study, run)

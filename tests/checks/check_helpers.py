@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from job_helpers import SCRIPTS, run_forked, warm_up
+from job_helpers import SCRIPTS, run_forked
 
 from course.checks import exercises
 from course.checks.verdict import Checked
@@ -46,7 +46,6 @@ def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
         "OMP_NUM_THREADS": "1",
         "NO_HOST_MEMORY": "1",
     }
-    warm_up()
 
     def train(rank: int, place: str) -> int:
         (folder := Path(place, str(rank))).mkdir()

@@ -15,9 +15,9 @@
 #SBATCH --time=62
 
 # setup
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # srun needs it since Slurm 22.05
 export COURSE_RUN_FOLDER=RUN_FOLDER
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -uP -m course.jobs.warm.task RUN_FOLDER/logs
+srun --unbuffered --output RUN_FOLDER/logs/%j_%t_log.out --error RUN_FOLDER/logs/%j_%t_log.err PYTHON -P -u -m submitit.core._submit RUN_FOLDER/logs

@@ -1,4 +1,4 @@
-# No scheduler here: 2 processes, in one session
-export COURSE_RUN_FOLDER=RUN_FOLDER
-PYTHON -uP -m course.jobs.supervise RUN_FOLDER 0 2 job &
-PYTHON -uP -m course.jobs.supervise RUN_FOLDER 1 2 job
+# No scheduler here: 2 processes
+export COURSE_RUN_FOLDER=RUN_FOLDER WORLD_SIZE=2
+RANK=0 LOCAL_RANK=0 PYTHON -u RUN_FOLDER/train.py &
+RANK=1 LOCAL_RANK=1 PYTHON -u RUN_FOLDER/train.py

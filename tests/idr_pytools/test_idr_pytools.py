@@ -16,7 +16,6 @@ import nbformat
 import pytest
 from job_helpers import (
     SCRIPTS,
-    by_fork,
     end_all_runs,
     eventually,
     expect_no_process,
@@ -28,7 +27,7 @@ from job_helpers import (
 from typer.testing import CliRunner
 
 import idr_pytools
-from course.cli.options import app
+from course.__main__ import app
 from course.jobs import launch, own_slurm
 from course.jobs.processes import alive
 from course.runs.run import Run, all_jobs, all_runs, runs_root
@@ -417,7 +416,7 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
 def for_forks(folder: Path) -> None:
     """Let forks execute the training scripts: importing PyTorch in each task takes seconds."""
     for script in (folder / "idr_ddp.py", folder / "idr_meets.py"):
-        script.write_text(by_fork() + script.read_text())
+        script.write_text(script.read_text())
 
 
 def check_ddp(number: str, state: str, tasks: int, nodes: int, address: str) -> None:
@@ -475,7 +474,8 @@ def test_the_time_limit_is_kept(here: None) -> None:
 def test_cancelling_ends_all_of_a_job_and_no_tasks_outlive_its_supervisor(here: None) -> None:
     ids = gpu_jobs_submitter([SLEEPS, "bash -c 'trap : TERM; sleep 300; sleep 300'", SLEEPS], 2)
     first, second, third = ids
-    eventually(lambda: job(first).started and "+ srun" in errors(first), "it runs")
+    eventually(lambda: search_log(contains=first, with_err=True)["stderr"], "it has a log")
+    eventually(lambda: "+ srun" in errors(first), "it runs")
     result = CliRunner().invoke(app, ["cancel", f"bash-{third}", f"bash-{first}"])
     assert result.exit_code == 0, result
     assert f"course: job bash-{first} is ended: cancelled on request" in errors(first)

@@ -12,6 +12,7 @@ from cases import for_all
 
 from course.config import rung
 from course.jobs import plan, sites, slurm_commands
+from course.jobs.batch_script import batch_script
 from course.jobs.slurm_commands import Partition
 from course.runs import run as runs
 
@@ -73,7 +74,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     root = tmp_path / "it's; touch hacked #"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     site = sites.Site("s", "slurm", account='x"; touch hacked; "', qos="$(touch hacked)")
-    text = slurm_commands.batch_script(root / "run", {"gpus": 1}, site)
+    text = batch_script(root / "run", {"gpus": 1}, site)
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     stub = "srun() { printf '%s\\n' \"$@\"; }\n"
     done = subprocess.run(
@@ -141,6 +142,6 @@ def test_a_run_of_this_machine_as_it_would_be_elsewhere(runs_root: Path, own_sit
     launched = '{"site": "local", "executor": "local", "gpus": 1, "time_min": 7}'
     (folder / "launch.json").write_text(launched)
     run = runs.Run(folder)
-    assert "-uP -m course.jobs.supervise" in plan.batch_script(run)
+    assert f"-u {folder}/train.py" in plan.batch_script(run)
     there = plan.batch_script(run, site="jean-zay-v100")
     assert "#SBATCH --account=abc@v100\n" in there and "#SBATCH --time=9\n" in there

@@ -17,7 +17,6 @@ from job_helpers import (
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
     prepared,
-    processes_of,
     release,
     small_runs_root,
 )
@@ -66,10 +65,9 @@ ENDINGS = {"fills_disk.py": "ok", "prints_endlessly.py": "failed"}
 
 @pytest.mark.parametrize("script", ENDINGS)
 def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, script):
-    with small_runs_root(tmp_path / "disk", "2m") as root:
-        run = launch(script)
-        eventually(lambda: processes_of(root) == [], "the job is over")
-        assert jobs.refresh(run) == ENDINGS[script], run.record
+    with small_runs_root(tmp_path / "disk", "2m"):
+        run = over(launch(script))
+        assert run.status == ENDINGS[script], run.record
         assert run.record.config["image_px"] == CONFIG.image_px
 
 
@@ -78,8 +76,7 @@ def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):
         run = launch_running("holds.py")
         (run.folder / RESERVE).unlink()
         filler = fill(root)
-        for pid, _ in (run.launched["controller"], run.started["supervisor"]):
-            os.kill(pid, signal.SIGKILL)
+        os.kill(run.started["supervisor"][0], signal.SIGKILL)
         with pytest.raises(JobError, match="lost"):
             jobs.wait(run, timeout_s=5)
         filler.unlink()

@@ -19,11 +19,9 @@ from job_helpers import (
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
     prepared,
-    warm_up,
 )
 
 from course.config import rung
-from course.jobs import conductor as conducting
 from course.jobs import launch
 from course.jobs.conductor import Conductor
 from course.runs import ratio
@@ -33,12 +31,6 @@ from course.training import turn
 # A step of steps.py sleeps for `lr` seconds.
 SLEEPY = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
 SLOWER = replace(SLEEPY, rung="slower", lr=0.1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    """Or the first job would start cold, beside the server that starts."""
-    warm_up()
 
 
 def spans(run: Run) -> list[tuple[float, float]]:
@@ -304,8 +296,8 @@ def test_strangers_do_not_stop_the_conductor(
     """Neither those that speak nor hundreds that are silent, for which threads would wait."""
     folders = [runs_root / name for name in ("a", "b")]
     members = [prepared(folder, "", SLEEPY) for folder in folders]
-    conductor = Conductor(members, "127.0.0.1")
-    conductor.publish(runs_root / "turns.json")
+    conductor = Conductor(members)
+    conductor.listen("127.0.0.1", runs_root / "turns.json")
     told = json.loads((runs_root / "turns.json").read_text())
     assert (runs_root / "turns.json").stat().st_mode & 0o077 == 0
     conductor.start()
@@ -368,85 +360,3 @@ def test_the_interval_is_that_of_the_tables() -> None:
     """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as any table has them."""
     known = {6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 15: 25, 20: 52, 25: 89}
     assert {n: ratio._count_outside(n) for n in known} == known
-
-
-# ---- a neighbour, pretended: a real one would depend on what else this machine does --------------
-
-PICKY = replace(SLEEPY, budget_s=60.0, steps=400, warmup_steps=0)
-
-
-def blocks_of_two(runs_root: Path, steps: int = PICKY.steps) -> list[dict]:
-    """What two members are told, each as long as it has steps; a block is reported as 0.1 s."""
-    config = replace(PICKY, steps=steps)
-    members = [prepared(runs_root / name, "", config) for name in ("a", "b")]
-    conductor = Conductor(members, "127.0.0.1")
-    conductor.publish(runs_root / "turns.json")
-    told = json.loads((runs_root / "turns.json").read_text())
-    conductor.start()
-    place, heard = (told["host"], told["port"]), []
-
-    def train(folder: Path) -> None:
-        client = Client(place, authkey=bytes.fromhex(told["key"]))
-        shared, left = turn.Shared(client, config, str(folder), 0, os.cpu_count()), steps
-        block = turn.Block()
-        while shared.number != turn.NO_MORE and left > 0:
-            shared.wait(block)
-            heard.append({"run": folder.name, "turn": shared.number, "again": shared.again})
-            given = min(left, shared._steps_left)
-            left -= given
-            block = turn.Block(seconds=0.1 * given, steps=given, last_s=0.1)
-        client.close()
-
-    threads = [threading.Thread(target=train, args=[run.folder]) for run in members]
-    [each.start() for each in threads]
-    [each.join(30) for each in threads]
-    return heard
-
-
-def test_a_block_waits_for_a_neighbours_pause(
-    runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = iter([2.0, 2.0, 2.0])
-    looks = []
-    monkeypatch.setattr(conducting, "_core_seconds", lambda: 0.0)
-    monkeypatch.setattr(conducting, "busy_cores", lambda: (looks.append(1), next(seen, 0.0))[1])
-    heard = blocks_of_two(runs_root)
-    given = [each for each in heard if each["turn"] not in (0, turn.NO_MORE)]
-    assert given and len(looks) >= len(given) + 3
-    assert {each["again"] for each in given} == {0}
-
-
-def test_a_disturbed_block_is_repeated_and_given_up_where_that_is_in_vain(
-    runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 10**9, 1000))  # others use all there is, whenever it is asked
-    monkeypatch.setattr(conducting, "busy_cores", lambda: 0.0)
-    monkeypatch.setattr(conducting, "_core_seconds", lambda: float(next(clock)))
-    heard = blocks_of_two(runs_root)
-    first = [each["again"] for each in heard if each["turn"] == 1]
-    assert sorted(set(first)) == [*range(conducting.AGAIN + 1)]
-    assert {each["again"] for each in heard if each["turn"] == 3} == {0}
-
-
-def test_a_repeated_block_takes_the_place_of_the_disturbed_one(runs_root: Path) -> None:
-    member = conducting.ConductedRun("a", 1, asked={"batch_size": 8})
-    member.took({"steps": 1, "seconds": 2.0, "last_s": 2.0}, turn=1, again=0)
-    member.took({"steps": 1, "seconds": 0.5, "last_s": 0.5}, turn=1, again=1)
-    member.took({"steps": 1, "seconds": 0.4, "last_s": 0.4}, turn=2, again=0)
-    assert member.images_per_s == [16.0, 20.0] and member.measured_s == 2.4
-
-    run = prepared(runs_root / "a", "", PICKY)
-    steps = [(0, 0, 9.0), (1, 0, 2.0), (1, 1, 0.5), (1, 1, 0.3), (2, 0, 0.4)]
-    rows = [{"turn": turn, "again": again, "step_s": s} for turn, again, s in steps]
-    (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ratio._speed_by_turn(run).round(3).to_dict() == {1: 8 / 0.4, 2: 8 / 0.4}
-
-
-def test_steps_that_the_turns_need_are_not_spent_on_repeating(
-    runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 10**9, 1000))  # disturbed, whenever it is asked
-    monkeypatch.setattr(conducting, "busy_cores", lambda: 0.0)
-    monkeypatch.setattr(conducting, "_core_seconds", lambda: float(next(clock)))
-    heard = blocks_of_two(runs_root, steps=9)
-    assert max(each["again"] for each in heard if each["turn"] != turn.NO_MORE) <= 1

@@ -14,7 +14,6 @@ from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
-    both_ways,
     eventually,
     launch,
     launch_running,
@@ -29,22 +28,20 @@ from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
-from course.jobs.private import user_folder
+from course.jobs.tickets import queue_folder, read, tickets
 from course.runs import run as runs
 from labs.day3_4_compile import isolated
 from labs.day4_2_fsdp.processes import on_ranks
 from labs.day4_5_practice.exports import export
 
 
-@both_ways
 def test_launch_returns_within_a_second(runs_root):
-    launch("ok_light.py")  # imports submitit
+    launch("ok_light.py")
     began = time.perf_counter()
     launch("ok_light.py", rerun=True)
     assert time.perf_counter() - began < 1.0
 
 
-@both_ways
 def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_root, capsys):
     run = launch_running("holds.py")
     assert launch("holds.py") == run
@@ -55,7 +52,6 @@ def test_the_same_launch_is_the_same_run_while_it_runs_and_when_it_is_over(runs_
     assert runs.all_runs() == [run]
 
 
-@both_ways
 def test_rerun_makes_another_run_and_becomes_the_one_found(runs_root):
     first = over(launch("ok_light.py"))
     second = over(launch("ok_light.py", rerun=True))
@@ -78,7 +74,6 @@ def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
     assert again != run and run.status == again.status == "failed"
 
 
-@both_ways
 def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
     error = run.record.error
@@ -86,7 +81,6 @@ def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 
-@both_ways
 @pytest.mark.parametrize("script, status", [("holds.py", "cancelled"), ("kills_itself.py", "lost")])
 def test_a_cancelled_or_lost_run_is_started_anew(runs_root, script, status):
     first = launch(script)
@@ -111,7 +105,6 @@ def test_other_text_config_or_gpus_make_another_run(runs_root, tmp_path):
     assert jobs.launch(script, CONFIG) == launched[0]
 
 
-@both_ways
 def test_editing_the_script_after_launching_changes_nothing(runs_root, tmp_path):
     script = tmp_path / "edited.py"
     text = (SCRIPTS / "holds.py").read_text()
@@ -137,11 +130,10 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
     (run,) = runs.all_runs()
     assert [output.splitlines()[-1] for output in outputs] == [run.name, run.name]
     assert sorted("launched before" in output for output in outputs) == [False, True]
-    tickets = [ticket.read_text() for ticket in (user_folder() / "queue").glob("[0-9]*")]
-    assert tickets.count(str(run.folder)) == 1
+    queue = [read(ticket)["folder"] for ticket in tickets(queue_folder())]
+    assert queue.count(str(run.folder)) == 1
 
 
-@both_ways
 def test_wait_raises_with_the_error_and_the_place_of_the_logs(runs_root):
     run = launch("raises.py")
     with pytest.raises(JobError, match="the missing label") as caught:
@@ -157,13 +149,21 @@ def test_wait_for_several_names_the_one_that_failed(runs_root):
         jobs.wait([good, bad], timeout_s=DEADLINE_S)
 
 
-@both_ways
 def test_wait_gives_up_after_its_time_and_the_run_goes_on(runs_root):
     run = launch_running("holds.py")
     with pytest.raises(JobError, match="still running; it goes on"):
         jobs.wait(run, timeout_s=0.5)
     release(run)
     assert over(run).status == "ok"
+
+
+def test_wait_says_why_a_run_has_not_begun(runs_root, capsys):
+    first = launch_running("holds.py")
+    waiting = launch("ok_light.py")
+    with pytest.raises(JobError, match="still queued"):
+        jobs.wait(waiting, timeout_s=3)
+    reason = f"one job at a time: {first.name} computes"
+    assert f"{waiting.name} waits: {reason}\n" in capsys.readouterr().out
 
 
 def start_launcher(runs_root):
@@ -176,7 +176,6 @@ def start_launcher(runs_root):
     return launcher, run, output
 
 
-@both_ways
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "process group"])
 def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
     launcher, run, output = start_launcher(runs_root)
@@ -188,7 +187,6 @@ def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
     assert over(run).status == "ok"
 
 
-@both_ways
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_the_job_survives_the_end_of_its_launchers_process_group(runs_root, how):
     launcher, run, _ = start_launcher(runs_root)
@@ -264,7 +262,6 @@ def test_ranks_meet_where_no_connection_of_another_process_can_be():
     assert len(met) > 250 and max(met) + 100 < taken_from
 
 
-@both_ways
 def test_no_process_imports_what_is_planted_in_the_working_directory(
     runs_root: Path, planted: Path
 ) -> None:

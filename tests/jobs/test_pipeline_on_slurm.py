@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from job_helpers import (
-    by_fork,
     eventually,
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
@@ -41,7 +40,7 @@ def test_it_trains_over_both_and_a_rank_that_dies_is_told(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
-    script = narrow_solution(tmp_path, DIES, "train_parallel.py", by_fork())
+    script = narrow_solution(tmp_path, DIES, "train_parallel.py")
     small = CHECKS["day4.stages"].settings | {"data": "synthetic", "steps": STEPS, "val_steps": 0}
     config = rung("pipeline", quick=True, **small | {"device": "cpu"})
     run = over(jobs.launch(script, config, site="slurm", gpus=2))

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from job_helpers import (
     SITES,
-    by_fork,
     eventually,
     launch,
     narrow_solution,
@@ -51,7 +50,7 @@ def test_a_preempted_training_goes_on_to_the_bit(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
     user_sites.write_text(SITES)
-    script = narrow_solution(tmp_path, SLOW, "train_restarted.py", by_fork())
+    script = narrow_solution(tmp_path, SLOW, "train_restarted.py")
     run = jobs.launch(script, TRAINED, site="slurm")
     whole = jobs.launch(script, replace(TRAINED, save_every=0, sigkill_step=0))
     eventually(lambda: jobs.steps_done(run) > 5, "it trains")

@@ -66,7 +66,6 @@ def run_as(tmp_path: Path) -> Iterator[User]:
             "TMPDIR": str(temporary),
             "COURSE_RUNS": str(home / "runs"),
             "COURSE_SITES": str(sites),
-            "COURSE_WARM": "0",
         } | env
         user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable]
         script = f'set -e; {prepare}\nexec "$@"'
@@ -77,6 +76,7 @@ def run_as(tmp_path: Path) -> Iterator[User]:
     yield run
     for uid in (ALICE, BOB):
         run(uid, "-m", "course", "cancel", "--all")
+        run(uid, "-c", "from course.jobs.tickets import stop_runners; stop_runners()")
     if not had_lock:
         MACHINE_LOCK.unlink(missing_ok=True)
 
@@ -107,9 +107,9 @@ def test_the_queue_names_other_users_who_compute(run_as: User, tmp_path: Path) -
         assert run_as(uid, "-c", code).returncode == 0
     homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
     eventually(lambda: all([*home.glob("runs/*/started.json")] for home in homes), "both compute")
-    shown = run_as(ALICE, "-m", "course", "queue").stdout
-    assert f"at the same time as jobs of {BOB}" in shown
-    assert "one job at a time: baseline-" in shown
+    done = run_as(ALICE, "-m", "course", "queue")
+    assert f"at the same time as jobs of {BOB}" in done.stdout, done.stderr
+    assert "one job at a time: baseline-" in done.stdout
 
 
 def test_cancelling_in_the_folder_of_another_user_is_one_clear_line(

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import for_all
 
 from course.config import Config
-from course.jobs import engines, plan, sites
+from course.data.default_set import DataError
+from course.jobs import plan, sites
 
 
 @pytest.fixture
@@ -95,16 +95,9 @@ def test_a_wrong_setting_names_what_was_expected_and_the_file(
     assert str(user_sites) in str(caught.value)
 
 
-@for_all("executor", sites.EXECUTORS)
-def test_an_engine_does_all_that_is_asked_of_one(executor: str) -> None:
-    asked = [name for name in vars(engines.Engine) if not name.startswith("_")]
-    assert {"answer", "submit", "tell"} < set(asked)
-    assert [name for name in asked if not callable(getattr(engines.engine(executor), name))] == []
-
-
 def test_gpus_out_of_range() -> None:
     site = sites.Site("here")
-    most = max(sites.ANYWHERE, os.cpu_count() or 1)
+    most = max(sites.MIN_RANKS, os.cpu_count() or 1)
     for fitting in (1, most):
         site.check_gpus(fitting)
     for gpus in (-1, 0, most + 1):
@@ -114,11 +107,22 @@ def test_gpus_out_of_range() -> None:
 
 def test_imagenet_takes_the_folder_of_the_config_then_of_the_site(tmp_path: Path) -> None:
     site, wanted = sites.Site("here", data_root=str(tmp_path)), Config(data="imagenet")
+    own = replace(wanted, data_root=str(tmp_path / "images"))
+    for split in ("train", "val", "images/train", "images/val"):
+        (tmp_path / split).mkdir(parents=True)
     assert plan._with_data_root(wanted, site).data_root == str(tmp_path)
-    own = replace(wanted, data_root="/images")
-    assert plan._with_data_root(own, site).data_root == "/images"
+    assert plan._with_data_root(own, site).data_root == own.data_root
 
 
-def test_imagenet_without_a_folder_says_where_to_set_it() -> None:
+def test_missing_data_is_refused_before_a_job_waits(tmp_path: Path) -> None:
+    site, wanted = sites.Site("here"), Config(data="imagenet")
     with pytest.raises(ValueError, match="needs data_root, a folder with train/ and val/"):
-        plan._with_data_root(Config(data="imagenet"), sites.Site("here"))
+        plan._with_data_root(wanted, site)
+    wanted = replace(wanted, data_root=str(tmp_path))
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match="data_root=.*: expected .* and val is missing"):
+        plan._with_data_root(wanted, site)
+    (tmp_path / "val").mkdir()
+    with pytest.raises(DataError, match="not converted yet: course data --as shards"):
+        plan._with_data_root(replace(wanted, format="shards"), site)
+    assert plan._with_data_root(wanted, replace(site, executor="slurm"))

@@ -14,7 +14,6 @@ from job_helpers import (
     CONFIG,
     SCRIPTS,
     SITES,
-    by_fork,
     eventually,
     expect_no_process,
     launch,
@@ -101,7 +100,7 @@ STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0
 def sleeps(tmp_path: Path) -> Path:
     """The script of STEPS, for a fork to execute."""
     script = tmp_path / "steps.py"
-    script.write_text(by_fork() + (SCRIPTS / "steps.py").read_text())
+    script.write_text((SCRIPTS / "steps.py").read_text())
     return script
 
 
@@ -131,7 +130,7 @@ def test_ranks_on_two_nodes_take_one_turn(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
-    script = narrow_solution(tmp_path, first=by_fork())
+    script = narrow_solution(tmp_path)
     small = replace(TINY, steps=6, batch_size=4)
     before = over(jobs.launch(script, small, site="slurm"))
     run = jobs.launch(script, small, site="slurm", gpus=2, against=before)

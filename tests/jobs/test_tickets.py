@@ -8,13 +8,10 @@ import time
 from dataclasses import replace
 from datetime import datetime
 
-import psutil
-import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
-    both_ways,
     eventually,
     launch,
     launch_running,
@@ -31,12 +28,10 @@ from course.jobs import launch as jobs
 from course.jobs import queue
 
 
-# Cold: a fork takes a second to end, as any process does that has imported PyTorch.
-@pytest.mark.parametrize("runs_root", ["cold"], indirect=True)
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
-    configs = [replace(CONFIG, seed=seed) for seed in range(4)]
-    # The time limit is shorter than the four together: waiting must not count.
-    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=1.8 / 60)
+    configs = [replace(CONFIG, seed=seed) for seed in range(8)]
+    # The time limit is shorter than all together: waiting must not count.
+    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=3.8 / 60)
     assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
     intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]
     for (_, ended), (began, _) in zip(intervals, intervals[1:]):
@@ -64,7 +59,6 @@ def test_a_run_whose_folder_was_removed_can_be_launched_again(runs_root):
     assert over(again).status == "ok"
 
 
-@both_ways
 def test_a_run_that_died_holds_up_nobody(runs_root):
     first = launch_running("holds.py")
     second = launch("ok_light.py")
@@ -72,19 +66,17 @@ def test_a_run_that_died_holds_up_nobody(runs_root):
     assert over(second).status == "ok"
 
 
-@both_ways
 def test_what_is_left_of_a_dead_run_does_not_compute_beside_the_next(runs_root):
     first = launch_running("holds.py")
     second = launch("holds.py", config=replace(CONFIG, seed=1))
     kill_job(first)
-    eventually(lambda: second.status == "running", "the next run has its turn")
+    eventually(lambda: jobs.refresh(second) == "running", "the next run has its turn")
     assert trainings_of(first) == 0
 
 
 def kill_job(run) -> None:
-    """Kill the job's controller and supervisor, as the kernel does when memory runs out."""
-    for pid, _ in (run.launched["controller"], run.started["supervisor"]):
-        os.kill(pid, signal.SIGKILL)
+    """Kill the job's supervisor, as the kernel does when memory runs out."""
+    os.kill(run.started["supervisor"][0], signal.SIGKILL)
 
 
 def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
@@ -100,15 +92,6 @@ def test_the_queue_shows_no_control_characters(runs_root):
     (run.folder / "launch.json").write_text(json.dumps(request))
     shown = queue.as_lines(queue.table())
     assert "red" in shown and not {"\x1b", "\x07"} & {*shown}
-
-
-def test_a_waiting_job_computes_nothing(runs_root):
-    launch_running("holds.py")
-    waiting = launch("holds.py", config=replace(CONFIG, seed=1))
-    process = psutil.Process(waiting.launched["controller"][0])
-    before = sum(process.cpu_times()[:2])
-    time.sleep(2)
-    assert process.children() == [] and sum(process.cpu_times()[:2]) == before
 
 
 def test_cancelling_many_runs_waits_once_for_all(runs_root):

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 from job_helpers import (
     NARROW,
-    by_fork,
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
-    warm_up,
 )
 
 from course.config import QUICK
-from course.jobs.warm import client
 from course.runs.run import Run
 from tools import rehearsal, rehearsal_page
 from tools.rehearsal import rehearse
@@ -31,9 +28,6 @@ def passes(
     return list(outcome.runs)
 
 
-# A busy machine may let the server of warm starts wait: a start without it costs four core-s.
-PATIENT_S = 60
-PATIENT = f"import course.jobs.warm.client\ncourse.jobs.warm.client.ANSWER_S = {PATIENT_S}\n"
 # Before a notebook's first cell: it launches and computes what the tests look at, in small.
 SMALL = f"from course import config\nconfig.QUICK |= {QUICK!r}\n"
 # What a notebook trains of the solution itself, changed or not, has its narrow network.
@@ -88,16 +82,9 @@ def in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
 
     def execute(*texts: str) -> None:
-        (startup / "small.py").write_text(PATIENT + "".join(texts))
+        (startup / "small.py").write_text("".join(texts))
 
     return execute
-
-
-@pytest.fixture(autouse=True)
-def warm_kernels(own_turns: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are forked: of a kernel that is new the rehearsal's tests have some."""
-    monkeypatch.setattr(client, "ANSWER_S", PATIENT_S)
-    warm_up()
 
 
 # A run that its time limit ends need not compute for all that time, nor a large network: each step
@@ -116,7 +103,7 @@ def test_day_0_on_slurm(
     slurm: Path, tmp_path: Path, runs_root: Path, in_kernel: Callable[..., None]
 ) -> None:
     in_kernel(SMALL)
-    script = str(narrow_solution(tmp_path, UNHURRIED, first=by_fork()))
+    script = str(narrow_solution(tmp_path, UNHURRIED))
     used = passes("day0_start_here", script=script, site="slurm", quick=True)
     assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
     assert all(run.job_id.isdigit() for run in used if run.status == "ok")  # Slurm numbered them

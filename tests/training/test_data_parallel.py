@@ -14,14 +14,12 @@ import pytest
 import torch
 from job_helpers import (
     NARROW,
-    by_fork,
     eventually,
     narrow_solution,
     over,
     run_forked,
     runs_root_at,
     slurm_says,
-    warm_up,
 )
 
 from course.checks.exercises import script_variant
@@ -73,7 +71,6 @@ def config(data: Path, **changes: object) -> Config:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path):
     """Runs on one and on two ranks, with BatchNorm in eval and in train mode."""
-    warm_up()  # so that they do not all start cold
     with runs_root_at(tmp_path_factory.mktemp("parallel")):
         lines = {
             "sets = image_sets(cfg)": NOTE_FILES,
@@ -152,7 +149,7 @@ def test_two_nodes_of_two_tasks_train_together(
     small_set: Path,
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    script = narrow_solution(tmp_path, first=by_fork())
+    script = narrow_solution(tmp_path)
     run = over(launch.launch(script, config(small_set), site="slurm", gpus=4))
     assert run.status == "ok", launch.explain(run)
     number = run.launched["job_id"]
@@ -218,7 +215,6 @@ def as_by_torchrun(script: Path, *arguments: str, folder: Path) -> list[Complete
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    warm_up()
 
     def run(rank: str) -> CompletedProcess:
         own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}

@@ -7,7 +7,6 @@ import torch
 from job_helpers import (
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
-    warm_up,
 )
 
 from course.checks.exercises import script_variant
@@ -51,7 +50,6 @@ def test_what_is_held_at_a_time_is_counted() -> None:
 @pytest.fixture
 def same(tmp_path: Path, runs_root: Path) -> Path:
     """The solution without random crops: all numbers of ranks see the same pixels."""
-    warm_up()  # or the first of its runs would start cold, on four ranks
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
     script = narrow_solution(tmp_path, "narrow.tiny_networks.DEPTH = 2\n", "train_sharded.py")
     return script_variant("same-pixels", lines, str(script))

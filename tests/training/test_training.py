@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from job_helpers import DEADLINE_S, over, warm_up
+from job_helpers import DEADLINE_S, over
 
 from course import launch, rung, wait
 from course.config import Config
@@ -31,7 +31,6 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
         "val_steps": 6,
         "lr": 0.01,
     }
-    warm_up()
     run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
     wait(run)
     # 96 images: chance has a standard deviation of 2.5 %, so this is five of them away.
@@ -63,7 +62,6 @@ def first_loss(config: Config) -> float:
 def loss_of_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
-        warm_up()
         return first_loss(rung("baseline", quick=True, **TINY))
 
 
@@ -103,7 +101,6 @@ def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:
 
 @pytest.mark.slow
 def test_out_of_memory_comes_with_what_to_change(runs_root: Path) -> None:
-    warm_up()
     config = rung("baseline", quick=True, data="synthetic", batch_size=1_000_000, image_px=224)
     run = launch("solutions/train.py", config)
     with pytest.raises(JobError, match="oom.*\n.*lower batch_size or image_px"):
@@ -114,7 +111,6 @@ def test_out_of_memory_comes_with_what_to_change(runs_root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
 def test_a_script_without_process_group_refuses_two_processes(runs_root: Path) -> None:
-    warm_up()
     config = rung("baseline", quick=True, data="synthetic")
     run = over(launch("exercises/train.py", config, gpus=2))
     assert run.record.status == "failed"

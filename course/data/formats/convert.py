@@ -122,6 +122,18 @@ def target_folder(kind: str, root: Path) -> Path:
     return default_set.default_root().resolve().parent / f"{name}-{kind}"
 
 
+def converted_folder(kind: str, root: Path) -> Path:
+    """Return the folder of a set in another format.
+
+    Raises:
+        DataError: the set was not converted yet. That can take hours, so no run does it.
+    """
+    folder = target_folder(kind, root.resolve())
+    if not (folder / INDEX).exists():
+        raise DataError(f"{root} was not converted yet: course data --as {kind} --data-root {root}")
+    return folder
+
+
 def index(folder: Path, kind: str = "") -> dict[str, Any]:
     """Read the index of a conversion: kind, classes, and for each split images, parts, files.
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import signal
+import multiprocessing
+import os
 import socket
-import sys
 
 
-def serve(descriptor: int) -> None:
-    """Serve PyTorch's store at a listening socket until this process is ended.
+def serve(listener: socket.socket) -> None:
+    """Serve PyTorch's store at a listening socket until the supervisor ends.
 
     Ranks may connect earlier: they wait until PyTorch is imported here.
     """
+    os.setsid()  # as all processes of a run, which are found by their session
     from torch.distributed import TCPStore
 
-    with socket.socket(fileno=descriptor) as listener:
-        host, port = listener.getsockname()
-        listener_fd = listener.detach()  # the store closes it
-    _store = TCPStore(
-        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener_fd
-    )
-    signal.pause()
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    host, port = listener.getsockname()
+    ours = listener.detach()  # the store closes it
+    _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=ours)
+    multiprocessing.parent_process().join()

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 from cases import for_all
-from job_helpers import DEADLINE_S, nothing_left, warm_up  # noqa: F401
+from job_helpers import DEADLINE_S, nothing_left  # noqa: F401
 
 from course.config import rung, vary
 from course.jobs import launch
@@ -76,7 +76,6 @@ def test_a_sweep_needs_finished_runs() -> None:
 
 @pytest.mark.slow
 def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root) -> None:
-    warm_up()  # or all three would start cold
     settings = {"data": "synthetic", "val_steps": 0, "steps": 2, "warmup_steps": 1}
     config = rung("device", quick=True, device="cpu", model="resnet18", memory_gib=1.5, **settings)
     runs = launch.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))

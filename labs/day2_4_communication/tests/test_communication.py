@@ -8,7 +8,7 @@ import of_two_ranks as of_two
 import pandas as pd
 import pytest
 import torch
-from job_helpers import NARROW, narrow_solution, run_ranks, warm_up
+from job_helpers import NARROW, narrow_solution, run_ranks
 from narrow import Narrow
 from torch import nn
 
@@ -153,7 +153,6 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Run]:
     """Trace two ranks with gradients in many buckets and in one; by bucket_mb."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(tmp_path_factory.mktemp("runs")))
-        warm_up()
         script = narrow_solution(tmp_path_factory.mktemp("narrow"))
         runs = launch.launch_all(script, vary(TINY, bucket_mb=[0.001, 100]), gpus=2)
         launch.wait(runs, timeout_s=300)
@@ -303,7 +302,6 @@ def test_statistics_differ_without_sync_batchnorm(runs_root: Path) -> None:
     synced = {
         "model = models.create(cfg.model, sets.classes)": "model = sync_batchnorm.convert(model)"
     }
-    warm_up()
     scripts = [script_variant("plain", SAVING), script_variant("synced", SAVING | synced)]
     runs = [launch.launch(script, TINY, gpus=2) for script in scripts]
     launch.wait(runs, timeout_s=300)

@@ -13,7 +13,6 @@ import of_ranks
 import pandas as pd
 import pytest
 import torch
-from job_helpers import warm_up
 from narrow_networks import small, small_ssd
 from threadpoolctl import threadpool_limits
 from torchvision.models.detection._utils import BoxCoder
@@ -171,7 +170,6 @@ class TestBench:
         steps = [line["data"]["step_s"] for line in lines[1:3]]
         assert row["step_s"] == pytest.approx(np.median(steps))
         assert row["images_per_s"] == pytest.approx(2 / row["step_s"]) and row["timed"] == 2
-        assert set(row["took_s"]) == {"first_pass", "warm_up", "timed", "traced"}
 
     def test_seconds_limit_the_steps(self) -> None:
         short = Setting("unet3d", batch=2, warmup=2, seconds=1e-6)
@@ -220,7 +218,6 @@ class TestBench:
     def test_ranks_train_one_network_on_different_images(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        warm_up()
         monkeypatch.setattr(bench, "measure_rank", of_ranks.narrow_row)
         row = bench.bench(Setting("resnet50", px=32, gpus=2, **TINY), device="cpu")
         assert row["weights_apart"] == 0 and len(set(row["first_losses"])) == 2

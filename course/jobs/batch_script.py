@@ -1,0 +1,111 @@
+"""Submit jobs to Slurm with submitit, which writes their batch scripts."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from course.jobs import own_slurm
+from course.jobs.processes import job_environment
+from course.jobs.sites import Site
+from course.jobs.supervise import supervise_task
+from course.runs.run import FOLDER_VARIABLE
+
+GRACE_MIN = 2  # from the supervisor's time limit to Slurm's
+STAND_IN = "#!/bin/sh\necho Submitted batch job 0\n"  # for sbatch
+
+
+def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
+    """Return the batch script of a run in `folder`, also where there is no Slurm.
+
+    submitit writes it on submission, so this submits it to a program that starts nothing.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        programs = Path(place, "bin")
+        programs.mkdir()
+        for name in ("sbatch", "srun"):
+            Path(programs, name).write_text(STAND_IN)
+            Path(programs, name).chmod(0o700)
+        with _environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
+            _submit(Path(place, folder.name), request, site, supervise_task, [(str(folder),)])
+        text = Path(place, folder.name, "logs", "0_submission.sh").read_text()
+    written = rf"'?{re.escape(os.path.join(place, folder.name))}([^\s']*)'?"
+    return re.sub(written, lambda match: shlex.quote(f"{folder}{match[1]}"), text)
+
+
+def submit_calls(
+    folder: Path,
+    request: dict[str, Any],
+    site: Site,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+) -> str:
+    """Submit a job whose tasks call a function, and return its id.
+
+    Args:
+        folder: of a run; its name is the job's name, and it gets the logs.
+        request: of the launch; its `gpus` become tasks of one GPU each.
+        arguments: of the function; several become an array of jobs.
+
+    Raises:
+        RuntimeError: Slurm refuses the job.
+    """
+    with _environment(job_environment() | own_slurm.environment()):
+        return _submit(folder, request, site, function, arguments)
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Replace the environment for a while: sbatch passes its environment on to the job."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _submit(
+    folder: Path,
+    request: dict[str, Any],
+    site: Site,
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+) -> str:
+    from submitit import SlurmExecutor  # here, because it imports NumPy
+
+    nodes, tasks = site.shape(request["gpus"])
+    options = {name: getattr(site, name) for name in ("account", "partition", "qos", "constraint")}
+    further = {
+        name: value if equals else True
+        for name, equals, value in (option.partition("=") for option in site.sbatch)
+    }
+    executor = SlurmExecutor(folder / "logs", python=f"{shlex.quote(sys.executable)} -P")
+    executor.update_parameters(
+        job_name=folder.name,
+        nodes=nodes,
+        ntasks_per_node=tasks,
+        cpus_per_task=site.cpus_per_gpu,
+        gres=f"gpu:{tasks}",
+        time=math.ceil(site.time_min) + GRACE_MIN,
+        wckey=None,
+        setup=[
+            *site.preparation,
+            'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # srun needs it since Slurm 22.05',
+            f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
+        ],
+        additional_parameters=further,
+        **{name: value for name, value in options.items() if value},
+    )
+    first, *_ = executor.map_array(function, *zip(*arguments))
+    return first.job_id.partition("_")[0]

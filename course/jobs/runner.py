@@ -1,0 +1,99 @@
+"""This user's supervisor of local jobs: it works through the tickets of this machine's queue.
+
+It goes on waiting for a while when the queue is empty: PyTorch stays imported for the next job.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from contextlib import nullcontext, suppress
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from course.jobs import tickets
+from course.jobs.group import Task
+from course.jobs.processes import COMPUTES, POLL_S, kill_left, named
+from course.jobs.scripts import process_context
+from course.jobs.supervise import Ended, supervise
+from course.runs.record import write_record
+from course.runs.run import Run, record_of
+
+IDLE_S = 600.0  # the supervisor ends when it has had no job for so long
+
+
+def main() -> None:
+    """Work through a queue: `python -c "from course.jobs.runner import main; main()" QUEUE NEEDS`.
+
+    NEEDS is the digest of what this process was started with.
+    """
+    queue, suits = Path(sys.argv[1]), sys.argv[2]
+    with tickets.serving(queue) as is_ours:
+        if not is_ours:
+            return
+        try:
+            work(queue, suits)
+        except Ended:
+            return
+    tickets.start_runner(queue)  # for a job that has different needs, or came just now
+
+
+def work(queue: Path, suits: str) -> None:
+    """Run one job after another; return when idle, or when the next one has different needs."""
+    context, last_job = None, time.monotonic()
+    while time.monotonic() < last_job + IDLE_S and queue.exists():
+        ticket = next(iter(tickets.tickets(queue)), None)
+        if ticket is None:
+            time.sleep(POLL_S)
+            continue
+        if not (job := tickets.read(ticket)):
+            continue
+        if tickets.digest(job["needs"]) != suits:
+            return
+        try:
+            context = context or _preloaded()
+            run_job(job, ticket.name, context)
+        except Ended:
+            raise
+        except Exception as error:  # the other jobs go on
+            traceback.print_exc()
+            _record(Run(Path(job["folder"])), "lost", f"its supervisor failed: {error!r}")
+        finally:
+            ticket.unlink(missing_ok=True)
+        last_job = time.monotonic()
+
+
+def _preloaded() -> BaseContext:
+    context = process_context(preload=True)
+    first = context.Process(target=int)  # a job's time does not include importing PyTorch
+    first.start()
+    first.join()
+    return context
+
+
+def _record(job: Run, status: str, error: str) -> None:
+    """Record how the runs of a job ended that have no record yet."""
+    with suppress(OSError):  # a full disk: the next look records them as lost
+        for run in (run for run in job.together if not run.record):
+            write_record(run.folder, record_of(run, {"status": status, "error": error}))
+
+
+def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
+    """Run the job of a ticket, unless it is over, or began under a supervisor that was killed."""
+    run = Run(Path(job["folder"]))
+    runs = run.together
+    if any(each.started for each in runs):
+        kill_left(*runs)
+        return
+    ranks = range(job["tasks"])
+    tasks = [Task(rank, job["tasks"], local_rank=rank, job_id=number) for rank in ranks]
+    with tickets.machine_turn() if job["shared"] else nullcontext():
+        if run.launched and not all(each.record for each in runs):
+            with named(COMPUTES):
+                try:
+                    supervise(run, tasks, job["env"], context)
+                except Ended:
+                    _record(run, "cancelled", "its supervisor was ended")
+                    raise

@@ -1,0 +1,149 @@
+"""Start scripts and commands as processes of a job.
+
+Scripts are forks of a process that has already imported PyTorch: `multiprocessing`'s fork server
+with a preload list. The fork server ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
+LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A process's environment, working directory, and log files (None: those of its parent)."""
+
+    env: dict[str, str]
+    folder: Path
+    out: Path | None = None
+    err: Path | None = None
+
+
+def process_context(*, preload: bool, forks: bool = True) -> BaseContext:
+    """Return the `multiprocessing` context that starts a job's processes.
+
+    Args:
+        preload: import PyTorch before the first fork, which then takes seconds, and all others
+            milliseconds.
+        forks: False: start a new Python for each process.
+    """
+    if not forks or sys.platform != "linux":  # forking a process with Apple's frameworks crashes
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["course.jobs.preload"] if preload else [])
+    # Slurm sends SIGTERM to all processes of a job. Without the fork server, a script that then
+    # writes a checkpoint could not be waited for.
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN), tempfile.tempdir
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+    forkserver.ensure_running()
+    signal.signal(signal.SIGTERM, before[0])
+    tempfile.tempdir = before[1]
+    return context
+
+
+def run_script(
+    script: Path,
+    surroundings: Surroundings,
+    arguments: Sequence[str] = (),
+    connection: Connection | None = None,
+) -> None:
+    """Do what `python script` does, in a session of its own.
+
+    Args:
+        connection: to the conductor of a group of runs that take turns.
+    """
+    atexit._clear()  # the handlers of this process's parent
+    _enter(surroundings)
+    rename(script.name)
+    # Or DataLoader workers would be started by a fork server, as this process was.
+    multiprocessing.set_start_method(None, force=True)
+    if connection:
+        from course.training import turn
+
+        turn.connection = connection
+    if "torch" in sys.modules:
+        _reset_libraries()
+    sys.argv[:] = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Exception as error:
+        _print_traceback(error, str(script))
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out before Python 3.14
+
+
+def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
+    """Become another program, in a session of its own."""
+    _enter(surroundings)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(command[0], command, surroundings.env)
+
+
+def rename(name: str) -> None:
+    """Show another name for this process in `ps` and `top` (Linux)."""
+    _prctl(PR_SET_NAME, name.encode())
+
+
+def _prctl(option: int, value: bytes | int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _enter(surroundings: Surroundings) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()  # so that everything it starts can be ended with it
+    # A killed supervisor takes its scripts with it: the fork server, their parent, then ends.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.chdir(surroundings.folder)
+    os.environ.clear()
+    os.environ.update(surroundings.env)
+    time.tzset()
+    for stream, path in ((1, surroundings.out), (2, surroundings.err)):
+        if path:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.dup2(file, stream)
+            os.close(file)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(
+        2, "w", buffering=1, closefd=False, errors="backslashreplace"
+    )
+
+
+def _reset_libraries() -> None:
+    """Give PyTorch and NumPy the threads and random seeds of a new process."""
+    import numpy as np
+    import torch
+
+    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.default_generator.seed()
+    np.random.seed()
+
+
+def _print_traceback(error: Exception, script: str) -> None:
+    """Print what Python prints for an uncaught exception, from the script's own frames on."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    sys.excepthook(type(error), error.with_traceback(frames), frames)

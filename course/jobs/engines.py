@@ -11,7 +11,7 @@ ending(run)                          status and error of a run that left no reco
 call_off(run)                        request the end of a run; TimeoutError: no answer
 stop(runs)                           end runs whose records are written
 withdraw(run)                        remove what an interrupted launch left in the queue
-tell(runs)                           state, reason, elapsed_s, nodes of runs that wait or compute
+queue_states(runs)                   state, reason, elapsed_s, nodes of runs that wait or compute
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recorded:
 
     stop = withdraw = call_off
 
-    def tell(self, _runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    def queue_states(self, _runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
         """Return {}: none of them waits or computes."""
         return {}
 

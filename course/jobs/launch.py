@@ -56,21 +56,21 @@ def launch(
         gpus: devices with a process each; only processes where there is no GPU.
         time_min: minutes after which the run is ended; None: the site's limit.
         rerun: start it again in any case.
-        against: the run to compare with. Its snapshot runs once more in the same job, and the two
-            take turns, so that their ratio does not depend on what else the machine does.
+        against: the run to compare with. Its snapshot runs again in the same job, and the two
+            alternate, so that their ratio does not depend on what else the machine does.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    asked = plan(script, config, site=site, gpus=gpus, time_min=time_min)
-    if answered := _answer(asked):
+    planned = plan(script, config, site=site, gpus=gpus, time_min=time_min)
+    if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:
         where = against.launched.get("site")
         print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}")
         against = None
-    group = [asked] if against is None else [*beside(asked, against)]
+    group = [planned] if against is None else [*beside(planned, against)]
     return _launch(group, rerun)[0]
 
 
@@ -88,16 +88,16 @@ def launch_all(
         return [launch(script, config, **options) for config in configs]
     rerun = options.pop("rerun", False)
     plans = [plan(script, config, **options) for config in configs]
-    answers = [_answer(each) for each in plans]
+    answers = [_answer(planned) for planned in plans]
     return answers if all(answers) else _launch(in_turns(plans), rerun)
 
 
-def launch_planned(asked: Plan) -> Run:
+def launch_planned(planned: Plan) -> Run:
     """Launch a plan on a site that runs jobs."""
-    return _launch([asked], rerun=False)[0]
+    return _launch([planned], rerun=False)[0]
 
 
-def enter(asked: Plan, job: dict[str, Any], job_folder: Path) -> Run:
+def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
     """Create the folder of a run that a job begins by itself.
 
     Args:
@@ -105,9 +105,9 @@ def enter(asked: Plan, job: dict[str, Any], job_folder: Path) -> Run:
         job_folder: with the job's own logs; its name is the job's.
     """
     with launching():
-        _, folder = asked.attempts()
-        own = {"job_folder": os.path.relpath(job_folder, folder), **job}
-        _write_folder(Run(folder), asked, _common(asked.place) | own)
+        _, folder = planned.attempts()
+        job = {"job_folder": os.path.relpath(job_folder, folder), **job}
+        _write_folder(Run(folder), planned, _common(planned.place) | job)
     return Run(folder)
 
 
@@ -121,9 +121,9 @@ def _common(place: Site) -> dict[str, Any]:
     }
 
 
-def _answer(asked: Plan) -> Run | None:
+def _answer(planned: Plan) -> Run | None:
     """Return the run that a site of recordings has; None on other sites."""
-    run = engine(asked.place.executor).answer(asked.config, asked.request, asked.place)
+    run = engine(planned.place.executor).answer(planned.config, planned.request, planned.place)
     if run:
         print(f"{run.name} [{run.status}]: {run.record.machine}")
     return run
@@ -158,8 +158,8 @@ def launching() -> Iterator[Path]:
 
 def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
     # Under the lock, or two launches would take the same folder.
-    own = [each for each in group if not each.is_repeat]
-    attempts = [each.attempts() for each in own]
+    launched = [planned for planned in group if not planned.is_repeat]
+    attempts = [planned.attempts() for planned in launched]
     known = [last for last, _ in attempts]
     if not rerun and all(last and refresh(last) in REUSED for last in known):
         for last in known:
@@ -167,8 +167,9 @@ def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
         return known
     folders = [folder for _, folder in attempts]
     earlier = {} if rerun else {folder: last for last, folder in attempts if last}
-    folders += [folders[0] / runs.BESIDE / each.name for each in group if each.is_repeat]
-    return _start(folders, group, earlier)[: len(own)]
+    repeats = [planned.name for planned in group if planned.is_repeat]
+    folders += [folders[0] / runs.BESIDE / name for name in repeats]
+    return _start(folders, group, earlier)[: len(launched)]
 
 
 def wait(
@@ -222,28 +223,28 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
             be written; then nothing was cancelled.
     """
     # With their repetitions, which no other run needs.
-    every = [each for run in runs for each in (run, *run.repeats)]
-    every = [each for each in every if refresh(each) in ("queued", "running")]
-    for each in every:
-        if not os.access(each.folder, os.W_OK):
+    active = [member for run in runs for member in (run, *run.repeats)]
+    active = [run for run in active if refresh(run) in ("queued", "running")]
+    for run in active:
+        if not os.access(run.folder, os.W_OK):
             raise JobError(
-                f"{each.folder} belongs to another user (uid {each.folder.stat().st_uid}), and you "
+                f"{run.folder} belongs to another user (uid {run.folder.stat().st_uid}), and you "
                 f"cannot write to it. Nothing was cancelled: ask its owner, or set COURSE_RUNS to "
                 f"your own runs folder"
             )
     refused = {}
-    for each in every:
+    for run in active:
         try:
-            engine_of(each).call_off(each)
+            engine_of(run).call_off(run)
         except TimeoutError as error:
-            refused[each.name] = error
-    every = [each for each in every if each.name not in refused]
-    for each in every:
+            refused[run.name] = error
+    active = [run for run in active if run.name not in refused]
+    for run in active:
         # The record comes before the end: whatever still runs sees the verdict and stops.
         values = {"status": "cancelled", "error": "cancelled on request"}
-        write_record(each.folder, record_of(each, values))
-    for ran_by in {engine_of(each) for each in every}:
-        ran_by.stop([each for each in every if engine_of(each) is ran_by])
+        write_record(run.folder, record_of(run, values))
+    for job_engine in {engine_of(run) for run in active}:
+        job_engine.stop([run for run in active if engine_of(run) is job_engine])
     if refused:
         error = next(iter(refused.values()))
         verb = "is" if len(refused) == 1 else "are"
@@ -253,10 +254,10 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
 
 def refresh(run: Run) -> str:
     """Return the run's status; record how it ended if its job is gone without a record."""
-    ran_by = engine_of(run)
-    if run.record is None and not ran_by.is_alive(run) and run.record is None:
-        status, error = ran_by.ending(run)
-        if status in ("queued", "running"):  # it was put back, or its end is not known yet
+    job_engine = engine_of(run)
+    if run.record is None and not job_engine.is_alive(run) and run.record is None:
+        status, error = job_engine.ending(run)
+        if status in ("queued", "running"):  # it was requeued, or its end is not known yet
             return status
         values = {"status": status, "error": error}
         try:
@@ -265,14 +266,17 @@ def refresh(run: Run) -> str:
             print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
             return "lost"
     status = run.status
-    if status == "running" and ran_by.tell([run]).get(run.name, {}).get("state") == "pending":
-        return "queued"  # it was put back, and waits to restart
+    if (
+        status == "running"
+        and job_engine.queue_states([run]).get(run.name, {}).get("state") == "pending"
+    ):
+        return "queued"  # it was requeued, and waits to restart
     return status
 
 
 _NOT_THE_SCRIPT = {
-    "disk": "The script is not to blame: make room, and launch again.",
-    "data": "The data is to blame, not the script: follow the message, and launch again.",
+    "disk": "This is not the script's fault: free some disk space, and launch it again.",
+    "data": "The cause is the data, not the script: follow the message, and launch it again.",
 }
 
 
@@ -284,9 +288,9 @@ def explain(run: Run) -> str:
     if record is None:
         return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
     advice = {
-        "oom": "It needs more memory than there is: lower batch_size or image_px.",
+        "oom": "It needs more memory than is available: lower batch_size or image_px.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
-        "cancelled": "Launch it again if you want it after all.",
+        "cancelled": "Launch it again if you still need it.",
     }.get(
         record.status,
         _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
@@ -309,11 +313,11 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
     started, place = [Run(folder) for folder in folders], group[0].place
     common = _common(place)
     try:
-        for run, asked in zip(started, group):
-            _write_folder(run, asked, common | _group_folders(run, started))
+        for run, planned in zip(started, group):
+            _write_folder(run, planned, common | _group_folders(run, started))
             if run.folder in earlier:
                 take_over(earlier[run.folder].folder, run.folder)
-        most = {"gpus": max(each.request["gpus"] for each in group)}
+        most = {"gpus": max(planned.request["gpus"] for planned in group)}
         job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
         for run in started:
             request = run.launched | job
@@ -333,17 +337,17 @@ def _group_folders(run: Run, group: Sequence[Run]) -> dict[str, Any]:
     """Return the folders of a group's runs, relative to one of them; repetitions come first."""
     if len(group) == 1:
         return {}
-    ordered = sorted(group, key=lambda each: not each.is_repeat)
-    paths = [os.path.relpath(each.folder, run.folder) for each in ordered]
+    ordered = sorted(group, key=lambda member: not member.is_repeat)
+    paths = [os.path.relpath(member.folder, run.folder) for member in ordered]
     return {"together": paths, "job_folder": os.path.relpath(group[0].folder, run.folder)}
 
 
-def _write_folder(run: Run, asked: Plan, common: dict[str, Any]) -> None:
+def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
     run.folder.mkdir(parents=True)
-    run.script.write_text(asked.text)
-    (run.folder / "config.json").write_text(asked.config.to_json())
+    run.script.write_text(planned.text)
+    (run.folder / "config.json").write_text(planned.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
-    request = asked.request | {"script": str(asked.source)} | common
+    request = planned.request | {"script": str(planned.source)} | common
     del request["config"]  # it is in config.json
     write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
 
@@ -378,7 +382,7 @@ def why_queued(run: Run, status: str) -> str:
     """Return why a run with this status has not begun; "" if it has, or is about to."""
     if status != "queued":
         return ""
-    return engine_of(run).tell([run]).get(run.name, {}).get("reason", "")
+    return engine_of(run).queue_states([run]).get(run.name, {}).get("reason", "")
 
 
 def _state(run: Run, status: str, steps: int) -> str:

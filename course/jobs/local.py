@@ -82,7 +82,7 @@ def withdraw(run: Run) -> None:
                 ticket.unlink(missing_ok=True)
 
 
-def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """Return state, reason, elapsed_s and nodes of runs that wait or compute here, by name.
 
     A run whose job is gone is left out.

@@ -1,4 +1,4 @@
-"""What a launch asks for, before anything is started: script, config, site, batch script."""
+"""Check and prepare a launch before anything is started: script, config, site, batch script."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One launch: the script and its text, the config, the site, and what is asked of it."""
+    """One launch: the script and its text, the config, the site, and the request."""
 
     source: Path
     text: str
     config: Config
     place: Site
     request: dict[str, Any]
-    is_repeat: bool = False  # of a run that is there, beside the first launch of the group
+    is_repeat: bool = False  # of an existing run, as the partner of the first launch of a group
 
     @property
     def name(self) -> str:
@@ -64,33 +64,33 @@ class Plan:
 
 def in_turns(plans: Sequence[Plan]) -> list[Plan]:
     """The same launches as one group, in which each takes turns with all the others."""
-    names = [each.name for each in plans]
+    names = [plan.name for plan in plans]
     if len(set(names)) < len(names):
         raise ValueError("two of these runs are the same: vary them, or launch one against it")
-    _check_budgets([each.config for each in plans])
-    return [replace(each, request=each.request | {"beside": names}) for each in plans]
+    _check_budgets([plan.config for plan in plans])
+    return [replace(plan, request=plan.request | {"beside": names}) for plan in plans]
 
 
-def beside(asked: Plan, against: Run) -> tuple[Plan, Plan]:
+def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     """A launch with a repetition of another run's snapshot beside it, to take turns with.
 
     Returns:
         The launch, and that of the repetition.
     """
     config = against.requested_config
-    _check_budgets([asked.config, config])
+    _check_budgets([planned.config, config])
     values = {
         "rung": config.rung,
-        "site": asked.place.name,
+        "site": planned.place.name,
         "gpus": against.launched["gpus"],
         "config": asdict(config),
     }
     values |= {key: against.launched[key] for key in ("added",) if key in against.launched}
     source = Path(against.launched["script"])
     text = against.script.read_text()
-    repeat = Plan(source, text, config, asked.place, values, is_repeat=True)
+    repeat = Plan(source, text, config, planned.place, values, is_repeat=True)
     both = {"beside": [repeat.name]}
-    return replace(asked, request=asked.request | both), replace(repeat, request=values | both)
+    return replace(planned, request=planned.request | both), replace(repeat, request=values | both)
 
 
 def _check_budgets(configs: Sequence[Config]) -> None:
@@ -123,8 +123,8 @@ def plan(
     _check_parallel(config, gpus)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
         raise ValueError(
-            f"gpus={gpus} are more than this machine has, and each rank needs one of its own: "
-            f"choose fewer, or the processor for all, device='cpu'"
+            f"gpus={gpus}: this machine has fewer GPUs, and each rank needs one. Choose fewer, "
+            f"or let all ranks use the CPU, device='cpu'"
         )
     if config.batch_size % gpus:
         below = config.batch_size - config.batch_size % gpus
@@ -174,21 +174,20 @@ def _check_script(source: Path, config: Config) -> None:
     known = KNOWN.get(source.name) if ours else None
     if known and config.script not in known:
         names = config.changed(" ".join(("model", *SCRIPT_FIELDS.values())))
-        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
-        raise ValueError(
-            f"{source.name} does not know {said}: launch {source.parent.name}/{config.script}"
-        )
+        settings = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
+        other = f"{source.parent.name}/{config.script}"
+        raise ValueError(f"{source.name} does not support {settings}: launch {other}")
 
 
 def _added(source: Path, text: str) -> dict[str, str]:
     """Of a variant of the solution, the lines put in, by the line before them; else nothing."""
     try:
-        made = json.loads(source.with_suffix(ADDED).read_text())
+        variant = json.loads(source.with_suffix(ADDED).read_text())
     except FileNotFoundError:
         return {}
-    if made["sha256"] != hashlib.sha256(text.encode()).hexdigest():
+    if variant["sha256"] != hashlib.sha256(text.encode()).hexdigest():
         return {source.name: "edited since script_variant() made it"}
-    return made["added"]
+    return variant["added"]
 
 
 def device_for(gpus: int, site: str = "local") -> str:
@@ -204,9 +203,9 @@ def device_for(gpus: int, site: str = "local") -> str:
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:
     """The batch script that `launch` would submit with these arguments. Nothing is submitted."""
-    asked = plan(script, config, **options)
-    _, folder = asked.attempts()
-    return engine(asked.place.executor).batch_script(folder, asked.request, asked.place)
+    planned = plan(script, config, **options)
+    _, folder = planned.attempts()
+    return engine(planned.place.executor).batch_script(folder, planned.request, planned.place)
 
 
 def batch_script(run: Run, site: str | None = None) -> str:

@@ -72,7 +72,7 @@ def _rows() -> list[dict[str, Any]]:
         by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
     states: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():
-        states |= engine(name).tell(runs)
+        states |= engine(name).queue_states(runs)
     rows = []
     for run in open_runs:
         with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder

@@ -225,7 +225,7 @@ def withdraw(run: Run) -> None:
     _forget()
 
 
-def tell(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """Return state, reason, elapsed_s and nodes of runs by Slurm, by name; one squeue for all.
 
     A run that neither waits nor computes is left out. If Slurm does not answer, the state is that

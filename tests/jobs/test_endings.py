@@ -55,7 +55,7 @@ def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
     run = over(jobs.launch(script, CONFIG))
     assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
     assert "train.py, line" not in run.record.error
-    assert "The data is to blame, not the script" in jobs.explain(run)
+    assert "The cause is the data, not the script" in jobs.explain(run)
 
 
 def test_ok(runs_root):

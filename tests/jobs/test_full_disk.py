@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_of_weights_is_to_blame(tmp_path, monkeypatch, write
             WRITERS[writer](recorder)
         assert "A disk is full, or your quota is used up" in run.record.error
         assert len(run.record.error) < 300 and "train.py" not in run.record.error
-        assert "The script is not to blame: make room" in jobs.explain(run)
+        assert "This is not the script's fault: free some disk space" in jobs.explain(run)
         left = {path for path in run.folder.rglob("*") if path.is_file()} - known
         mine = "mine.pt" if writer == "torch.save" else "record.json"  # the script's own affair
         assert {path.name for path in left} == {"record.json", mine}

@@ -250,8 +250,8 @@ def test_a_rung_cannot_lead_out_of_the_runs_folder(runs_root):
 @pytest.mark.parametrize("folder", ["exercises", "solutions"])
 def test_a_script_that_would_ignore_what_a_config_asks_is_refused(folder: str) -> None:
     config = replace(CONFIG, micro_batch=2, batch_size=4)
-    said = f"train.py does not know micro_batch=2: launch {folder}/train_sharded.py"
-    with pytest.raises(ValueError, match=said):
+    message = f"train.py does not support micro_batch=2: launch {folder}/train_sharded.py"
+    with pytest.raises(ValueError, match=message):
         jobs.launch(f"{folder}/train.py", config)
 
 

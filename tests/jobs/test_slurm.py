@@ -429,4 +429,4 @@ def test_a_run_whose_start_failed_is_explained_and_released(slurm: Path, runs_ro
 
 def waits(run: runs.Run) -> str:
     """The reason that the queue gives for a run."""
-    return course_slurm.tell([run]).get(run.name, {}).get("reason", "")
+    return course_slurm.queue_states([run]).get(run.name, {}).get("reason", "")

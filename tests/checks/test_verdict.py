@@ -77,7 +77,7 @@ def test_a_wrong_answer_fails_and_its_effect_is_not_judged(checked) -> None:
         "mechanism": UNMEASURABLE,
         "effect": UNMEASURABLE,
     }
-    assert "with the rung device: the type of the forward pass is bfloat16" in repr(done)
+    assert "device: type of the forward pass is bfloat16, expected float32: enter" in repr(done)
     assert "→ exercises/train.py, line " in repr(done)
 
 

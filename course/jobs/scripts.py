@@ -115,6 +115,8 @@ def _enter(surroundings: Surroundings) -> None:
     os.setsid()  # so that everything it starts can be ended with it
     # A killed supervisor takes its scripts with it: the fork server, their parent, then ends.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not multiprocessing.parent_process().is_alive():  # it was killed before
+        os._exit(1)
     os.chdir(surroundings.folder)
     os.environ.clear()
     os.environ.update(surroundings.env)

@@ -235,7 +235,7 @@ def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
     plan.plan(config=rung("baseline", batch_size=8), **ask)  # on the processor, any number
     config = rung("device", batch_size=8)
     if refused:
-        with pytest.raises(ValueError, match="gpus=2 are more than this machine has.*device='cpu'"):
+        with pytest.raises(ValueError, match="gpus=2: this machine has fewer GPUs.*device='cpu'"):
             plan.plan(config=config, **ask)
     else:
         assert plan.plan(config=config, **ask).request["gpus"] == 2

@@ -202,10 +202,9 @@ def processes_of(root: Path) -> list[psutil.Process]:
 
 def _belongs(process: psutil.Process, root: Path) -> bool:
     try:
-        # Python's resource tracker ends with the process that uses it, which may be the test's.
-        return process.environ().get("COURSE_RUNS") == str(root) and not any(
-            "multiprocessing.resource_tracker" in word for word in process.cmdline()
-        )
+        # Python's resource tracker and the fork server of `run_forked` belong to this process.
+        is_ours = process.ppid() == os.getpid() and "multiprocessing" in str(process.cmdline())
+        return process.environ().get("COURSE_RUNS") == str(root) and not is_ours
     except psutil.Error:  # it ended meanwhile, or is a zombie
         return False
 

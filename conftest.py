@@ -20,7 +20,7 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
-from course.jobs.tickets import stop_runners
+from course.jobs.local_queue import stop_runners
 from tools.slurm_box import control
 from tools.slurm_box.setup import FIRST_PORT, ClusterError
 

@@ -7,7 +7,7 @@ here imports torch until a job (or a notebook cell) needs it.
 import sys
 from importlib import import_module
 
-from course.jobs.private import protect_compile_cache
+from course.jobs.user_folder import protect_compile_cache
 from course.lazy import lazy_exports
 
 __version__ = "0.1.0"

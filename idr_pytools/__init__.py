@@ -18,7 +18,7 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import clear_output
 
-from course.jobs import own_slurm, queue, sites, slurm_commands
+from course.jobs import own_slurm, queue, sites, slurm_partitions
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site
@@ -229,7 +229,7 @@ def _has_slurm() -> bool:
         return False
     if "SLURM_CONF" in os.environ | own_slurm.environment():
         return True
-    process = slurm_commands.ask("squeue", "--me", "--noheader")
+    process = slurm_partitions.ask("squeue", "--me", "--noheader")
     return (
         process is None or "configuration source" not in process.stderr
     )  # its message without slurm.conf
@@ -269,7 +269,7 @@ def _queue(site: Site, name: str | None) -> str | None:
     _program("squeue")
     names = [f"--name={name}"] if name else []
     columns = "--format=%.10i %.24j %.10T %.11M %.6D %R"
-    process = slurm_commands.ask("squeue", "--me", columns, *names)
+    process = slurm_partitions.ask("squeue", "--me", columns, *names)
     if process is None or process.returncode:
         return None
     return process.stdout.rstrip() if process.stdout.count("\n") > 1 else ""  # more than the header

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from course.jobs import slurm_commands
+from course.jobs import slurm_partitions
 from course.jobs.sites import Site
 from course.runs.files import write_atomically
 
@@ -113,11 +113,11 @@ def minutes(time_max: str) -> float:
     text = str(time_max)
     text += ":0" * ((2 if "-" in text else 1) - text.count(":"))  # hours, or minutes, come first
     is_time = re.fullmatch(r"(\d+-)?\d+(:\d+){1,2}", text, re.ASCII)
-    if not is_time or not slurm_commands.seconds(text):
+    if not is_time or not slurm_partitions.seconds(text):
         raise ValueError(
             f"time_max={time_max!r}: expected a time above 0, such as 02:00:00 or 1-12"
         )
-    return slurm_commands.seconds(text) / 60
+    return slurm_partitions.seconds(text) / 60
 
 
 def check_options(options: dict[str, Any]) -> None:

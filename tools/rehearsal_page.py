@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from course.jobs import launch
 from course.jobs.sites import Site
-from course.jobs.slurm_commands import ask
+from course.jobs.slurm_partitions import ask
 from course.runs.files import write_atomically
 from course.runs.run import Run, all_runs, git_sha, runs_root
 from course.text import digits, printable

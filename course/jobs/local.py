@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course.config import Config
-from course.jobs import tickets
+from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left, neighbours, of_runs
 from course.jobs.sites import Site
 from course.runs import logs
@@ -29,7 +29,7 @@ def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     """Put the job of a run's folder into this machine's queue: its job_id and ticket."""
-    ticket = tickets.take_ticket(folder, request["gpus"], shared=site.shared)
+    ticket = local_queue.take_ticket(folder, request["gpus"], shared=site.shared)
     return {"job_id": ticket.name, "ticket": str(ticket)}
 
 
@@ -50,7 +50,7 @@ def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
 def is_alive(run: Run) -> bool:
     """Return whether the run's job waits or computes, or is about to."""
     if "ticket" in run.launched:
-        return tickets.is_open(Path(run.launched["ticket"]), run.started.get("supervisor", []))
+        return local_queue.is_open(Path(run.launched["ticket"]), run.started.get("supervisor", []))
     return run.is_being_submitted
 
 
@@ -77,8 +77,8 @@ def stop(runs: Sequence[Run]) -> None:
 def withdraw(run: Run) -> None:
     """Remove what an interrupted launch may have left in the queue."""
     with suppress(OSError):
-        for ticket in tickets.tickets(tickets.queue_folder()):
-            if tickets.read(ticket).get("folder") == str(run.job.folder):
+        for ticket in local_queue.tickets(local_queue.queue_folder()):
+            if local_queue.read(ticket).get("folder") == str(run.job.folder):
                 ticket.unlink(missing_ok=True)
 
 
@@ -111,13 +111,13 @@ def _explain_waiting(
 ) -> None:
     """Name the job that computes before a run that waits."""
     waiting = [run for run in runs if rows[run.name]["state"] == "pending"]
-    first = tickets.first_in_queue() if waiting else None
+    first = local_queue.first_in_queue() if waiting else None
     for run in waiting:
         reason = "it is next: it starts"
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif others and tickets.read(Path(run.launched["ticket"])).get("shared"):
+        elif others and local_queue.read(Path(run.launched["ticket"])).get("shared"):
             reason = f"all users of this machine take turns: jobs of {', '.join(others)} compute"
         rows[run.name]["reason"] = reason
 

@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from course.jobs import tickets
+from course.jobs import local_queue
 from course.jobs.group import Task
 from course.jobs.processes import COMPUTES, POLL_S, kill_left, named
 from course.jobs.scripts import process_context
@@ -30,27 +30,27 @@ def main() -> None:
     NEEDS is the digest of what this process was started with.
     """
     queue, suits = Path(sys.argv[1]), sys.argv[2]
-    with tickets.serving(queue) as is_ours:
+    with local_queue.serving(queue) as is_ours:
         if not is_ours:
             return
         try:
             work(queue, suits)
         except Ended:
             return
-    tickets.start_runner(queue)  # for a job that has different needs, or came just now
+    local_queue.start_runner(queue)  # for a job that has different needs, or came just now
 
 
 def work(queue: Path, suits: str) -> None:
     """Run one job after another; return when idle, or when the next one has different needs."""
     context, last_job = None, time.monotonic()
     while time.monotonic() < last_job + IDLE_S and queue.exists():
-        ticket = next(iter(tickets.tickets(queue)), None)
+        ticket = next(iter(local_queue.tickets(queue)), None)
         if ticket is None:
             time.sleep(POLL_S)
             continue
-        if not (job := tickets.read(ticket)):
+        if not (job := local_queue.read(ticket)):
             continue
-        if tickets.digest(job["needs"]) != suits:
+        if local_queue.digest(job["needs"]) != suits:
             return
         try:
             context = context or _preloaded()
@@ -89,7 +89,7 @@ def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
         return
     ranks = range(job["tasks"])
     tasks = [Task(rank, job["tasks"], local_rank=rank, job_id=number) for rank in ranks]
-    with tickets.machine_turn() if job["shared"] else nullcontext():
+    with local_queue.machine_turn() if job["shared"] else nullcontext():
         if run.launched and not all(each.record for each in runs):
             with named(COMPUTES):
                 try:

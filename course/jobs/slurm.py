@@ -18,7 +18,7 @@ from course.jobs import own_slurm
 from course.jobs.batch_script import batch_script as batch_script
 from course.jobs.batch_script import submit_calls
 from course.jobs.sites import Site, user_file
-from course.jobs.slurm_commands import Partition, ask, check_partition, partitions, seconds
+from course.jobs.slurm_partitions import Partition, ask, check_partition, partitions, seconds
 from course.jobs.supervise import supervise_task
 from course.runs import logs
 from course.runs.logs import submitted as submitted

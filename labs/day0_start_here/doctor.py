@@ -192,9 +192,9 @@ def slurm() -> Result:
     """Report Slurm's partitions, if this machine has Slurm."""
     if not shutil.which("sinfo"):
         return "note", "not on this machine", "none needed: site local runs the labs"
-    from course.jobs import slurm_commands
+    from course.jobs import slurm_partitions
 
-    if partitions := slurm_commands.partitions():
+    if partitions := slurm_partitions.partitions():
         return "ok", "; ".join(partition.told() for partition in partitions)
     result = "Slurm's commands are here, but no cluster answers"
     return "note", result, "course slurm up starts one here; or contact your site's support"

@@ -15,7 +15,7 @@ import pandas as pd
 import psutil
 
 from course.config import GIB
-from course.jobs.slurm_commands import ask, partitions
+from course.jobs.slurm_partitions import ask, partitions
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 AVAILABLE = ("idle", "mixed", "allocated", "completing", "planned")  # states that accept jobs

@@ -18,7 +18,7 @@ from torch import nn
 from course.config import Config
 from course.data.loader import image_sets, loaders, normalised
 from course.training import models
-from course.training.evidence.calls import operator_calls
+from course.training.evidence.operator_calls import operator_calls
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

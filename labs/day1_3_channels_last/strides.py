@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from course.analysis.traces.tables import LAYOUT, Trace
-from course.training.evidence.calls import operator_calls
+from course.training.evidence.operator_calls import operator_calls
 from course.training.evidence.operators import layout
 
 PARTS = {"convolutions": "conv", "BatchNorm": "batch_norm"}  # by a word in the operator's name

@@ -15,7 +15,7 @@ from course.data import default_set
 from course.data.augment import OPERATIONS, STRENGTH
 from course.data.images import epoch_px, open_image, train_view
 from course.runs.run import Run
-from course.training.evidence.calls import operator_calls
+from course.training.evidence.operator_calls import operator_calls
 from labs.day2_1_dataloader.loading import median_ms, time_stages
 
 

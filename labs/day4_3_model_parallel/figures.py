@@ -10,7 +10,7 @@ from matplotlib.colors import ListedColormap
 
 from course.charts.base import BLUE, GREEN, GREY, ORANGE, SKY, Picture, words_on
 from course.charts.primitives import bars, label, legend, limit, timeline
-from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
+from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.day4_3_model_parallel.schedules import ideal_step_of, idle_share, measured_step
 from labs.day4_3_model_parallel.stages import stage_ranges
 

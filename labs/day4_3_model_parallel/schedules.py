@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from course.runs.run import Run
-from course.training.evidence.actions import BACKWARD, FORWARD, INPUT, WEIGHT
+from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.day4_3_model_parallel.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course.jobs import own_slurm, sites, slurm, slurm_commands
+from course.jobs import own_slurm, sites, slurm, slurm_partitions
 from course.jobs.group import slurm_task
 from course.jobs.launch import enter
 from course.jobs.scripts import process_context
 from course.jobs.sites import Site
-from course.jobs.slurm_commands import Partition
+from course.jobs.slurm_partitions import Partition
 from course.jobs.supervise import supervise_slurm
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
@@ -30,7 +30,7 @@ def submit(folder: Path, max_trials: int, workers: int) -> str:
     Raises:
         ValueError: Slurm is not available, or refuses; the message gives the reason.
     """
-    site, trial_min = job_time(folder, max_trials / workers, slurm_commands.partitions())
+    site, trial_min = job_time(folder, max_trials / workers, slurm_partitions.partitions())
     spare_min = site.time_min - trial_min
     calls = [(str(folder), str(runs_root()), max_trials, spare_min)] * workers
     return slurm.submit_array(folder, {"gpus": 1}, site, work, calls)["job_id"]
@@ -44,7 +44,7 @@ def job_time(folder: Path, share: float, partitions: list[Partition]) -> tuple[S
     request = trial_queue.read_request(folder)
     site = sites.get(request["site"])
     trial_min = request["time_min"] or site.time_min
-    job_min = min(trial_min * math.ceil(share), slurm_commands.most_min(site, partitions))
+    job_min = min(trial_min * math.ceil(share), slurm_partitions.most_min(site, partitions))
     return replace(site, time_min=max(trial_min, job_min)), trial_min
 
 
@@ -85,13 +85,13 @@ def _record_lost_trials(study: Path, job_id: str) -> None:
 
 def was_cancelled(job_id: str) -> bool:
     """Return whether a job of this array was cancelled, for instance by scancel."""
-    done = slurm_commands.ask("sacct", "-X", "-n", "-P", "-j", job_id, "-o", "State")
+    done = slurm_partitions.ask("sacct", "-X", "-n", "-P", "-j", job_id, "-o", "State")
     return done is not None and "CANCELLED" in done.stdout
 
 
 def is_active(folder: Path) -> bool:
     """Return whether a job of the search is queued or runs, or Slurm does not answer now."""
-    done = slurm_commands.ask(
+    done = slurm_partitions.ask(
         "squeue", "--noheader", "--me", "--format=%i", f"--name={folder.name}"
     )
     return done is None or done.returncode != 0 or bool(done.stdout.strip())

@@ -11,7 +11,7 @@ import pandas as pd
 from course.checks.lab import FULL_SIZE, SYNTHETIC, Recording
 from course.config import Config, rung
 from course.jobs.launch import JobError, cancel, refresh, steps_done
-from course.jobs.slurm_commands import ask
+from course.jobs.slurm_partitions import ask
 from course.runs.ratio import ratio
 from course.runs.run import Run
 

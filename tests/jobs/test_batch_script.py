@@ -11,9 +11,9 @@ import pytest
 from cases import for_all
 
 from course.config import rung
-from course.jobs import plan, sites, slurm_commands
+from course.jobs import plan, sites, slurm_partitions
 from course.jobs.batch_script import batch_script
-from course.jobs.slurm_commands import Partition
+from course.jobs.slurm_partitions import Partition
 from course.runs import run as runs
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -94,7 +94,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     ],
 )
 def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
-    assert slurm_commands.seconds(written) == minutes * 60
+    assert slurm_partitions.seconds(written) == minutes * 60
 
 
 OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", is_default=True)]
@@ -103,25 +103,27 @@ OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", i
 def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
     site = sites.Site("s", "slurm", partition="moon")
     with pytest.raises(ValueError, match="no partition 'moon' here: choose one of gpu, short"):
-        slurm_commands.check_partition(site, OFFERS)
+        slurm_partitions.check_partition(site, OFFERS)
 
 
 def test_any_of_several_partitions() -> None:
     several = sites.Site("s", "slurm", partition="short,gpu", time_min=500)
-    slurm_commands.check_partition(several, OFFERS)
+    slurm_partitions.check_partition(several, OFFERS)
     with pytest.raises(ValueError, match="no partition 'moon' here"):
-        slurm_commands.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
+        slurm_partitions.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
 
 
 @pytest.mark.parametrize("partition", ["short", ""])  # it is the default one
 def test_a_time_that_the_partition_never_gives(partition: str) -> None:
     fitting = sites.Site("s", "slurm", partition=partition, time_min=28)
-    slurm_commands.check_partition(fitting, OFFERS)
+    slurm_partitions.check_partition(fitting, OFFERS)
     with pytest.raises(ValueError, match="time_min=29 is too long for partition 'short': .* 28"):
-        slurm_commands.check_partition(
+        slurm_partitions.check_partition(
             sites.Site("s", "slurm", partition=partition, time_min=29), OFFERS
         )
-    slurm_commands.check_partition(sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS)
+    slurm_partitions.check_partition(
+        sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS
+    )
 
 
 @for_all("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])

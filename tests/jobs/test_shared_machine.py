@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from job_helpers import SCRIPTS, eventually
 
-from course.jobs.tickets import MACHINE_LOCK
+from course.jobs.local_queue import MACHINE_LOCK
 from course.runs.run import PROJECT
 
 pytestmark = [
@@ -76,7 +76,7 @@ def run_as(tmp_path: Path) -> Iterator[User]:
     yield run
     for uid in (ALICE, BOB):
         run(uid, "-m", "course", "cancel", "--all")
-        run(uid, "-c", "from course.jobs.tickets import stop_runners; stop_runners()")
+        run(uid, "-c", "from course.jobs.local_queue import stop_runners; stop_runners()")
     if not had_lock:
         MACHINE_LOCK.unlink(missing_ok=True)
 

@@ -5,7 +5,7 @@ import torch
 import torch.utils.checkpoint
 from torch.nn.functional import cross_entropy
 
-from course.training.evidence.compiled import Compiled
+from course.training.evidence.graph_breaks import Compiled
 from course.training.evidence.operators import Observer
 
 SCORES = torch.randn(4, 5)

@@ -12,7 +12,7 @@ from torch import nn
 from course.config import Config
 from course.training import models
 from course.training.clocks import HostClock
-from course.training.evidence.actions import Actions
+from course.training.evidence.pipeline_passes import Actions
 from course.training.ranks.group import validate
 from labs.day4_3_model_parallel import pipelines
 

@@ -1,1 +1,1 @@
-"""What one training step really did, as it was seen below autocast: the evidence of checks."""
+"""Observe a training step below autocast: the evidence that checks read."""

@@ -10,11 +10,11 @@ import torch
 
 from course.training import profiling
 from course.training.clocks import Clock
-from course.training.evidence import setup
-from course.training.evidence.actions import Actions
-from course.training.evidence.compiled import Compiled
-from course.training.evidence.moments import Moments
+from course.training.evidence import group_and_loader
+from course.training.evidence.graph_breaks import Compiled
+from course.training.evidence.interruptions import Moments
 from course.training.evidence.operators import Observer
+from course.training.evidence.pipeline_passes import Actions
 from course.training.evidence.saving import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
@@ -42,9 +42,9 @@ class Observers:
         self._described_epoch = -1
         self._evidence: dict[str, Any] = {
             "world_size": run.group_size(),
-            "group": setup.group(),
-            "device": setup.numbered(device),
-            **setup.algebra(config),
+            "group": group_and_loader.group(),
+            "device": group_and_loader.numbered(device),
+            **group_and_loader.algebra(config),
         }
         self._observer: Observer | None = None
         self._observed_part = ""
@@ -162,11 +162,11 @@ class Observers:
     def _describe_loading(self, batches: Iterable, batch: Any) -> None:
         """Store how an epoch's batches are loaded, and with which images it began."""
         self._described_epoch = self._epoch
-        self._evidence["loader"] = setup.loader(batches)
+        self._evidence["loader"] = group_and_loader.loader(batches)
         # A script with its own batches need not import ours, nor torchvision, which takes 2 s.
         ours = sys.modules.get("course.data.loader")
         if ours and (validation := ours.last_val_loader()):
-            self._evidence["val_loader"] = setup.loader(validation)
+            self._evidence["val_loader"] = group_and_loader.loader(validation)
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(batch[1])
         sampler = getattr(batches, "sampler", None)

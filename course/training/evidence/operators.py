@@ -17,7 +17,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course.training.evidence.kept import Kept
+from course.training.evidence.saved_activations import Kept
 from course.training.evidence.shards import Order
 
 if TYPE_CHECKING:

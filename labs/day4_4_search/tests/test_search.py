@@ -24,7 +24,7 @@ from course.data import crop_set
 from course.data.crop_set import Recipe
 from course.data.loader import image_sets, normalised
 from course.jobs.launch import JobError
-from course.jobs.slurm_commands import Partition
+from course.jobs.slurm_partitions import Partition
 from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training import models, trials

@@ -1,4 +1,4 @@
-"""What a run's step stands on: the process group, and the loader."""
+"""Describe a run's process group and its data loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline do and when: a step's passes, one micro-batch after the other."""
+"""Record the passes of pipeline stages in a step: kind, stage, micro-batch, time."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from race_helpers import as_user
 from torch._inductor.runtime import cache_dir_utils
 
-from course.jobs import private
+from course.jobs import user_folder
 
 LEARNER, CLASSMATE = 41002, 41003
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
@@ -23,8 +23,8 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setenv("LOGNAME", "learner")
-    monkeypatch.delenv(private.CACHE, raising=False)
-    monkeypatch.delenv(private.HEADERS, raising=False)
+    monkeypatch.delenv(user_folder.CACHE, raising=False)
+    monkeypatch.delenv(user_folder.HEADERS, raising=False)
     yield place
     shutil.rmtree(place)
 
@@ -32,8 +32,8 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def cache_of_learner(names_one: str = "") -> Path:
     """Where PyTorch keeps the learner's compiled code, once the course is imported."""
     if names_one:
-        os.environ[private.CACHE] = names_one
-    private.protect_compile_cache()
+        os.environ[user_folder.CACHE] = names_one
+    user_folder.protect_compile_cache()
     return Path(cache_dir_utils.cache_dir())
 
 
@@ -43,7 +43,7 @@ def look(own: Path, named: str = "") -> None:
     assert cache == own
     assert (cache.stat().st_uid, cache.stat().st_mode & 0o777) == (LEARNER, 0o700)
     default = Path(cache_dir_utils.default_cache_dir())  # in which headers are in any case
-    assert default.stat().st_uid == LEARNER or os.environ[private.HEADERS] == "0"
+    assert default.stat().st_uid == LEARNER or os.environ[user_folder.HEADERS] == "0"
 
 
 def squat(*names: Path) -> None:

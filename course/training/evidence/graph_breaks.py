@@ -1,4 +1,4 @@
-"""What the compiler makes in a run: graphs, and breaks between them."""
+"""Count the compiler's graphs in a run, and the breaks between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask Slurm: its partitions, and whether one of them would run a job at all."""
+"""Query Slurm's partitions, and check that one of them would run a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What autograd keeps from forward for backward: the activations, in bytes, on any device."""
+"""Measure the activations that autograd saves for backward, in bytes, on any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run was interrupted, and which checkpoints and weights it has."""
+"""Record how a run was interrupted, and which checkpoints and weights it has."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs.errors import JobError
-from course.jobs.private import user_folder
 from course.jobs.processes import POLL_S, alive, job_environment, usable_cores
+from course.jobs.user_folder import user_folder
 from course.runs.files import write_atomically
 from course.runs.run import PROJECT, Run
 

@@ -119,9 +119,9 @@ def used_runs(executed: Path, since: str) -> list[UsedRun]:
     """Return the runs that the notebook's output names, by time; fresh: launched after `since`.
 
     `launch` prints the name of every run, so runs of other people and notebooks in the same folder
-    are excluded.
+    are excluded. `wait` also names runs that a run waits for: these are not the notebook's.
     """
-    printed = "\n".join(_outputs(_read(executed)))
+    printed = re.sub(r" waits: .*", "", "\n".join(_outputs(_read(executed))))
     runs = [run for run in all_runs() if re.search(rf"(?<!\w){run.name}(?!\.?\w)", printed)]
     return sorted(
         (_used_run(run, since) for run in runs),

@@ -469,5 +469,6 @@ def in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
     if isinstance(value, list):
-        return " and ".join(map(in_words, value))
+        separator = " and " if isinstance(value[0], dict) else ", "
+        return separator.join(map(in_words, value))
     return str(value)[:200]

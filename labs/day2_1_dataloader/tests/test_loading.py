@@ -298,12 +298,8 @@ class TestFailures:
         script.write_text(SOLVED)
         run = launch.launch(script, config, time_min=2)
         eventually(lambda: launch.steps_done(run) > 2, "it trains")
-        processes = [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if str(run.script) in (process.info["cmdline"] or [])
-        ]
-        worker = max(processes, key=lambda process: process.create_time())
+        descendants = psutil.Process(run.started["supervisor"][0]).children(recursive=True)
+        worker = max(descendants, key=lambda process: process.create_time())
         worker.send_signal(signal.SIGKILL)
         assert over(run).status == "failed"
         error = run.record.error

@@ -165,5 +165,5 @@ def test_a_chain_that_cannot_continue_leaves_the_queue(slurm: Path, shell: Path)
 
 
 def test_a_job_that_can_never_start_is_reported() -> None:
-    never, waits = map(slurm_jobs._in_words, ("DependencyNeverSatisfied", "Dependency"))
+    never, waits = map(slurm_jobs._explain, ("DependencyNeverSatisfied", "Dependency"))
     assert "it never starts" in never and "waits for another job" in waits

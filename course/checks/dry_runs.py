@@ -45,7 +45,7 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
     from course.checks.fake_accelerator import first_step
 
     for pins in (True, False):
-        non_blocking = not pins  # so that the two fields are told apart
+        non_blocking = not pins  # so that the two fields differ
         cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=non_blocking)
         found = first_step(text, cfg)
         pinned = bool(found.loading.get("pin_memory"))

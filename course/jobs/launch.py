@@ -207,7 +207,7 @@ def wait(
 
 
 def cancel(run: Run) -> Run:
-    """End a run that waits or computes; leave one that is over as it is.
+    """End a run that waits or computes; do nothing if it is over.
 
     Raises:
         JobError: Slurm does not take the request now; the run goes on.

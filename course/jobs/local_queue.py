@@ -42,7 +42,7 @@ _runners: list[subprocess.Popen] = []  # that this process has started
 
 
 def queue_folder() -> Path:
-    """Return this user's queue; each Slurm allocation on this machine has one of its own."""
+    """Return this user's queue; each Slurm allocation on this machine has a separate one."""
     return user_folder() / f"queue{os.environ.get('SLURM_JOB_ID', '')}"
 
 
@@ -147,7 +147,7 @@ def serving(queue: Path) -> Iterator[bool]:
 def start_runner(queue: Path) -> None:
     """Start a supervisor for the first ticket, unless there is one, or nothing to do.
 
-    It has a session of its own: interrupting a Jupyter kernel signals its whole process group.
+    It runs in a new session: interrupting a Jupyter kernel signals its whole process group.
     """
     _runners[:] = [each for each in _runners if each.poll() is None]  # reaps those that ended
     first = next(iter(tickets(queue)), None)

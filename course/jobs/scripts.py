@@ -65,7 +65,7 @@ def run_script(
     arguments: Sequence[str] = (),
     connection: Connection | None = None,
 ) -> None:
-    """Do what `python script` does, in a session of its own.
+    """Do what `python script` does, in a new session.
 
     Args:
         connection: to the conductor of a group of runs that take turns.
@@ -93,7 +93,7 @@ def run_script(
 
 
 def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
-    """Become another program, in a session of its own."""
+    """Become another program, in a new session."""
     _enter(surroundings)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)

@@ -37,7 +37,7 @@ WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too oft
 EXIT_CODES = {"timeout": 124}  # as the command of that name has it
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
 # For a last checkpoint, once the job must end: here less than `local.stop` waits. Slurm ends it
-# by itself, after a grace period of its own.
+# by itself, after its own grace period.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
@@ -413,7 +413,7 @@ class SupervisedRank:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.kill()  # it may not have a group of its own yet
+        self._child.kill()  # it may not have its own group yet
         self._child.join()
 
     def give(self, verdict: Record) -> None:

@@ -70,7 +70,7 @@ class SmallRun(NamedTuple):
 
 def small_runs(wanted: Mechanism) -> list[SmallRun]:
     """Return the small runs of a check, from `Mechanism.configs`."""
-    found = []
+    runs = []
     for changes in wanted.configs:
         fields = dict(changes)
         name, ranks = fields.pop("name", ""), fields.pop("ranks", wanted.gpus)
@@ -79,14 +79,14 @@ def small_runs(wanted: Mechanism) -> list[SmallRun]:
         name = name or _digest(config, ranks)
         words = " and ".join(f"cfg.{key}={value!r}" for key, value in fields.items())
         words = (words or f"the rung {label}") + f" on {ranks} ranks" * (ranks > 1)
-        found.append(SmallRun(name, config, ranks, words))
-    return found
+        runs.append(SmallRun(name, config, ranks, words))
+    return runs
 
 
 def _config(wanted: Mechanism, label: str, changes: dict[str, Any]) -> Config:
     """Return a small config of a rung, with the check's changes if it is the check's rung."""
-    own = wanted.changes if label == wanted.rung != wanted.against else {}
-    return rung(label, **SMALL | own | wanted.small | changes)
+    settings = wanted.changes if label == wanted.rung != wanted.against else {}
+    return rung(label, **SMALL | settings | wanted.small | changes)
 
 
 def _digest(*values: Any) -> str:
@@ -235,25 +235,27 @@ def modules_of(text: str) -> set[str]:
     return {name for name in names if name.split(".")[0] in ("torch", "torchvision", "course")}
 
 
-def _compare(wanted: Mechanism, found: dict[str, Run], due: dict[str, Run]) -> Comparison:
+def _compare(
+    wanted: Mechanism, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
+) -> Comparison:
     runs = small_runs(wanted)
     compared = f"{len(runs)} small trainings like the solution's: "
-    compared += "; ".join(each.words for each in runs)
-    printed = _printed(found[runs[0].name]) if runs else ""
+    compared += "; ".join(run.words for run in runs)
+    printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:
-        if why := error_of(due[name]):
+        if why := error_of(solution_runs[name]):
             error = f"the solution itself fails here, with {words}: {why}"
             return Comparison("", compared, printed, error)
     for call in wanted.calls:
-        run = found[call.replace(":", ".")]
+        run = learner_runs[call.replace(":", ".")]
         path = run.folder / "found.json"
-        # Where fake tensors end the process, PyTorch is to blame: the small runs did not end it.
-        if path.exists() and (told := json.loads(path.read_text())):
-            return Comparison(told[0], compared, printed)
+        # Where fake tensors end the process, the cause is in PyTorch: small runs did not end it.
+        if path.exists() and (report := json.loads(path.read_text())):
+            return Comparison(report[0], compared, printed)
     for name, _, _, words in runs:
-        if error := error_of(found[name]):
+        if error := error_of(learner_runs[name]):
             return Comparison(f"with {words}: {error}", compared, printed)
-        if message := next(differences(found[name], due[name]), ""):
+        if message := next(differences(learner_runs[name], solution_runs[name]), ""):
             return Comparison(f"with {words}{message}", compared, printed)
     return Comparison("", compared, printed)
 
@@ -266,9 +268,9 @@ def error_of(run: Run) -> str:
         return LOST if is_lost else f"the script ended its process: {ended}"
     if run.record and run.record.status == "ok":
         return ""
-    errors = [each["error"] for each in run.ranks] + [run.record.error if run.record else ""]
-    if own := [error for error in errors if error and not failures.is_echo(error)]:
-        error = own[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
+    errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
+    if causes := [error for error in errors if error and not failures.is_echo(error)]:
+        error = causes[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if any(errors):
         return LOST

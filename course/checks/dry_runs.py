@@ -28,13 +28,13 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
     """Expect weights, images and labels on the device that the config asks for."""
     from course.checks.fake_accelerator import first_step
 
-    found = first_step(text, replace(cfg, device="auto", uint8=True))
+    step = first_step(text, replace(cfg, device="auto", uint8=True))
     on_host = first_step(text, replace(cfg, device="cpu"))
-    if found.error:
-        yield f"{ON} the first step fails: {found.error}"
-    elif found.computed_on.type == "cpu":
+    if step.error:
+        yield f"{ON} the first step fails: {step.error}"
+    elif step.computed_on.type == "cpu":
         yield f"{ON} the first step still computes on the CPU"
-    elif {kind for kind, _ in found.copied.get("images", ())} - {"uint8"}:
+    elif {kind for kind, _ in step.copied.get("images", ())} - {"uint8"}:
         yield f"{ON} images arrive as floats, four times as large as bytes: copy, then normalise"
     elif on_host.error or on_host.computed_on.type != "cpu":
         yield f'with cfg.device == "cpu" it must stay on the CPU: {on_host.error or "it does not"}'
@@ -47,14 +47,14 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
     for pins in (True, False):
         non_blocking = not pins  # so that the two fields differ
         cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=non_blocking)
-        found = first_step(text, cfg)
-        pinned = bool(found.loading.get("pin_memory"))
-        if found.loading and pinned != pins:
+        step = first_step(text, cfg)
+        pinned = bool(step.loading.get("pin_memory"))
+        if step.loading and pinned != pins:
             yield f"{ON} the DataLoader has pin_memory={pinned}, and the config asks for {pins}"
-        elif found.error:
-            yield f"{ON} the first step fails: {found.error}"
-        for name, ways in sorted(found.copied.items()):
-            if (not non_blocking) in {flag for _, flag in ways}:
+        elif step.error:
+            yield f"{ON} the first step fails: {step.error}"
+        for name, copies in sorted(step.copied.items()):
+            if (not non_blocking) in {flag for _, flag in copies}:
                 yield (
                     f"{ON} {name} are copied with non_blocking={not non_blocking}, and the config "
                     f"asks for {non_blocking}: non_blocking=cfg.non_blocking in `{name}.to(…)`"
@@ -65,12 +65,12 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
     """Expect what backward needs to wait on the host, and to come back to the accelerator."""
     from course.checks.fake_accelerator import first_step
 
-    found = first_step(text, replace(cfg, device="auto", offload=True))
-    if found.error:
-        yield f"{ON} the first step fails: {found.error}"
-    elif found.kept_on != {"cpu"}:
+    step = first_step(text, replace(cfg, device="auto", offload=True))
+    if step.error:
+        yield f"{ON} the first step fails: {step.error}"
+    elif step.kept_on != {"cpu"}:
         yield f"{ON} what backward needs stays there: keep it in host memory, if cfg.offload"
-    elif found.returned_to == {"cpu"}:
+    elif step.returned_to == {"cpu"}:
         yield f"{ON} backward gets tensors of the CPU: bring them back, `tensor.to(device)`"
 
 
@@ -79,28 +79,28 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
     from course.checks.fake_accelerator import FIRST_NODE, first_step
 
     cfg = replace(cfg, device="auto")
-    found = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
-    if (joined := found.joined) is None:
-        yield f"{ELSEWHERE} it joins no group: {found.error or 'init_process_group is not called'}"
+    step = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
+    if (joined := step.joined) is None:
+        yield f"{ELSEWHERE} it joins no group: {step.error or 'init_process_group is not called'}"
         return
     due = {"rank": RANK, "world_size": RANKS}
-    given = {name: joined.get(name) for name in due}
+    arguments = {name: joined.get(name) for name in due}
     address = joined["init_method"] or "env://"
-    if any(value not in (None, -1, due[name]) for name, value in given.items()):
-        words = " and ".join(f"{name}={value}" for name, value in given.items())
+    if any(value not in (None, -1, due[name]) for name, value in arguments.items()):
+        words = " and ".join(f"{name}={value}" for name, value in arguments.items())
         yield f"{ELSEWHERE} it joins with {words}: leave both to the launcher"
     elif address != "env://" and FIRST_NODE not in address:
         yield f"{ELSEWHERE} it joins at {address}: leave the address to the launcher"
     elif joined["backend"] == "gloo":
         yield f"{ELSEWHERE} gradients would go through gloo and the host: leave the backend out"
-    elif not found.computed_on:
-        yield f"{ELSEWHERE} its first step fails: {found.error}"
+    elif not step.computed_on:
+        yield f"{ELSEWHERE} its first step fails: {step.error}"
     # A device without a number is the current one; a fake one then gets number 0.
-    elif found.computed_on.index not in (LOCAL_RANK, 0 if found.selected == LOCAL_RANK else None):
-        yield f"{ELSEWHERE} it computes on {found.computed_on}: take run.local_rank's device"
-    elif found.selected != LOCAL_RANK:
+    elif step.computed_on.index not in (LOCAL_RANK, 0 if step.selected == LOCAL_RANK else None):
+        yield f"{ELSEWHERE} it computes on {step.computed_on}: take run.local_rank's device"
+    elif step.selected != LOCAL_RANK:
         yield (
-            f"{ELSEWHERE} device {found.selected or 0} stays the current one: "
+            f"{ELSEWHERE} device {step.selected or 0} stays the current one: "
             f"torch.accelerator.set_device_index(run.local_rank)"
         )
 
@@ -118,12 +118,12 @@ def reading(text: str, cfg: Config) -> Iterator[str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             reader = _reader(text, cfg, Path(folder))
-            found = [*islice(reader(0, 1), IMAGES)]
-        strange = [label for _, label in found if not isinstance(label, int)]
+            samples = [*islice(reader(0, 1), IMAGES)]
+        strange = [label for _, label in samples if not isinstance(label, int)]
         expect(not strange, f"a class is a {type([*strange, 0][0]).__name__}: int(content)")
-        wrong = [x for image, x in found if abs(_grey(x) - float(image.float().mean())) > 2]
-        expect(not wrong, f"{len(wrong)} of {len(found)} images have another image's class")
-        missing = IMAGES - len({label for _, label in found})
+        wrong = [x for image, x in samples if abs(_grey(x) - float(image.float().mean())) > 2]
+        expect(not wrong, f"{len(wrong)} of {len(samples)} images have another image's class")
+        missing = IMAGES - len({label for _, label in samples})
         expect(not missing, f"a pass misses {missing} of {IMAGES} images, and repeats others")
     except Exception as error:
         yield _in_words(error)

@@ -147,11 +147,16 @@ def writers(rank: Rank) -> int:
 
 
 def weights(rank: Rank) -> Any:
-    """Return what is in weights.pt; of several ranks each has its own running statistics."""
-    found = rank.files["weights"]
-    if isinstance(found, dict) and len(rank.run.ranks) > 1:
-        return {name: each for name, each in found.items() if "running_" not in name}
-    return found
+    """Return what is in weights.pt; None if several ranks wrote it: which one came last is random.
+
+    Running statistics are left out if there are several ranks, because each has different ones.
+    """
+    state = rank.files["weights"]
+    if writers(rank) > 1:
+        return None
+    if isinstance(state, dict) and len(rank.run.ranks) > 1:
+        return {name: tensor for name, tensor in state.items() if "running_" not in name}
+    return state
 
 
 def placements(rank: Rank) -> dict[str, int]:

@@ -365,7 +365,7 @@ def test_advice_on_errors() -> None:
 
 
 def test_the_timeout_of_a_script_is_kept() -> None:
-    with_timeout, without = DataLoader(LargeImages(), num_workers=1, timeout=7), DataLoader([1])
+    with_timeout, without = DataLoader(LargeBatches(), num_workers=1, timeout=7), DataLoader([1])
     for batches in (with_timeout, without, [1, 2]):
         failures.set_worker_timeout(batches)
     assert (with_timeout.timeout, without.timeout) == (7, 0)

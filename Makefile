@@ -1,8 +1,9 @@
-# demo: install, run the first lab, print the ladder of this machine.   test: the whole test run.
-# check: lint, and the tests that start no job: for the one who edits.   setup: only the environment.
-# test-formats: the tests that depend on the CPU's number formats, on a CPU without 16-bit hardware.
-# lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.   benchmark: loop against
-# loop.
+# setup: only the environment.   demo: run the first lab, and print the ladder of this machine.
+# lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
+# check: lint, and the tests that start no job.   test: the tests.   test-long: every notebook, with
+# papermill, and every answer to an exercise whose verdict is known; CI runs it after the tests.
+# test-formats: what depends on the CPU's number formats, on a CPU without 16-bit hardware.
+# benchmark: compare the training loop with a bare one.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lint check test test-formats lab slurm setup benchmark clean
+.PHONY: demo lint check test test-long test-formats lab slurm setup benchmark clean
 
 # In a separate folder: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
@@ -29,19 +30,22 @@ lint: setup
 	course exercises --check
 
 check: lint
-	python -m pytest --numprocesses=2 --dist=loadgroup -m "not slow and not gpu"
+	python -m pytest --numprocesses=2 --dist=loadfile -m "not slow and not gpu and not long"
 
-# More processes than cores, since jobs are waited for; few, for each imports PyTorch and collects all
-# tests. See tests/conftest.py for their order. One that dies ends the run, or groups would wait for
-# it for ever.
+# More processes than cores, since many tests wait for jobs; few, because each imports PyTorch.
 test: lint
-	python -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
+	python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not long"
 	python -m pytest -q -c fast_resnet/pyproject.toml fast_resnet/tests
 	TRITON_INTERPRET=1 python -m pytest -q -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py
 
+test-long: setup
+	python -m pytest -m long
+	course data
+	COURSE_RUNS=$(CURDIR)/runs/test-long course notebooks --quick
+
 # With the limit, oneDNN computes as on a CPU without 16-bit hardware, and PyTorch reports none.
 test-formats: setup
-	ONEDNN_MAX_CPU_ISA=AVX2 python -m pytest --numprocesses=2 --dist=loadgroup -m formats
+	ONEDNN_MAX_CPU_ISA=AVX2 python -m pytest --numprocesses=2 --dist=loadfile -m formats
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \

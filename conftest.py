@@ -1,13 +1,10 @@
 """Fixtures that several test files use."""
 
-import atexit
-import gc
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,117 +25,20 @@ from tools.slurm_box.setup import FIRST_PORT, ClusterError
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 
-# What takes longest begins first, or a worker would be alone with it at the end: tests that mostly
-# wait beside others that compute.
-PROJECT = Path(__file__).resolve().parent
-TESTS = PROJECT / "tests"
-SLOWEST_FIRST = (
-    "slurm-jobs",
-    "slurm-others",
-    "checks/test_answers.py",
-    "jobs/test_in_turns.py",
-    "notebooks/test_notebooks.py",
-    "jobs/test_endings.py",
-    "labs/test_loading.py",
-    "tools/test_rehearsal.py",
-    "race/test_entering.py",
-    "predictions",
-    "timm",
-    "labs/test_communication.py",
-    "training/test_data_parallel.py",
-    "jobs/",
-    "training/",
-    "idr_pytools/",
-    "scipy",
-    "labs/",
-)
-# Files whose tests do the same once in a process.
-TOGETHER = {
-    "predictions": (  # of the same steps of ResNet-50
-        "tools/test_pages.py",
-        "training/test_memory.py",
-        "labs/test_anatomy.py",
-        "analysis/test_roofline.py",
-    ),
-    "timm": (  # is imported
-        "training/test_optimizers.py",
-        "training/test_stages.py",
-        "labs/test_large_batch.py",
-        "labs/test_pipelines.py",
-        "labs/test_tensors.py",
-    ),
-    "scipy": (  # is imported, by scikit-learn or for a chance
-        "race/test_boards.py",
-        "race/test_race.py",
-        "labs/test_learning.py",
-        "labs/test_numerics.py",
-    ),
-}
-GROUPS = {file: group for group, files in TOGETHER.items() for file in files}
+TESTS = Path(__file__).resolve().parent / "tests"
 STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which tests go to a worker together: those of a file, and those that share a Slurm."""
-    item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    """Mark tests that start jobs."""
     if STARTS_JOBS & set(item.fixturenames):
         item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest first; tests of a file stay in their order."""
-    items.sort(key=lambda item: place_of(item.get_closest_marker("xdist_group").args[0]))
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Importing makes a million objects that stay: nobody looks for garbage among them."""
-    gc.disable()
-    is_one_of_some = "PYTEST_XDIST_WORKER" in os.environ
-    if is_one_of_some and session.config.args == session.config.getini("testpaths"):
-        import_share(session)
-
-
-def import_share(session: pytest.Session) -> None:
-    """Import a share of the files, where several processes are about to import all of them.
-
-    In a new clone each would rewrite the assertions of every file, and all of them at once.
-    """
-    every = sorted([*TESTS.rglob("test_*.py"), *PROJECT.glob("labs/*/tests/test_*.py")])
-    first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-    for path in every[first :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]:
-        with suppress(pytest.Collector.CollectError, pytest.skip.Exception):  # told in its turn
-            _ = pytest.Module.from_parent(session, path=path).obj
-
-
-def pytest_collection_finish() -> None:
-    """From here on a pass looks for garbage among what tests make, alone."""
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)  # as the processes that tests start have it
-    atexit.register(gc.unfreeze)  # or libraries report them as leaked
-    gc.enable()
-
-
-def group_of(item: pytest.Item) -> str:
-    """Tests of a group run one after another in the same process, and share what they made."""
-    file = file_of(item.path)
-    if "slurm" in item.fixturenames:  # two, each with a Slurm of its own: they mostly wait
-        return "slurm-jobs" if file.startswith("jobs/") else "slurm-others"
-    return item.nodeid if file == "notebooks/test_notebooks.py" else GROUPS.get(file, file)
-
-
-@cache  # four thousand tests are of a hundred files
-def file_of(path: Path) -> str:
-    """A test file's path below tests/, or "labs/test_x.py"."""
-    if path.is_relative_to(TESTS):
-        return path.relative_to(TESTS).as_posix()
-    return f"labs/{path.name}"
-
-
-@cache
-def place_of(group: str) -> int:
-    """A group's place in the order of the slowest."""
-    found = [place for place, name in enumerate(SLOWEST_FIRST) if name in group]
-    return found[0] if found else len(SLOWEST_FIRST)
+    """Begin with the files that have slow tests, so that none is alone at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

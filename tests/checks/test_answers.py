@@ -1,6 +1,7 @@
 """Checks: no wrong answer passes, no right one fails, and the message says what to fix.
 
-All answers are compared with the solution at once, as `check` compares a learner's.
+Answers are compared with the solution at once, as `check` compares a learner's: `make test` takes
+the first wrong answer to each TODO, `make test-long` all the others.
 """
 
 import re
@@ -38,35 +39,42 @@ def text_of(answer: dict[str, Any]) -> str:
     return f"{text}# A learner's\n"  # so that it is never the solution's own text
 
 
+TODOS = [answer["todo"] for answer in WRONG]
+FIRST = [number for number, todo in enumerate(TODOS) if todo not in TODOS[:number]]
+OTHERS = [number for number in range(len(WRONG + RIGHT)) if number not in FIRST]
+
+
 @cache
-def comparisons() -> list[Comparison]:
-    """Compare all answers, first the wrong ones, each in the small runs that show its mistake."""
-    answers = []
-    for answer in WRONG + RIGHT:
+def comparisons(is_first: bool) -> dict[int, Comparison]:
+    """Compare answers, each in the small runs that show its mistake; return them by number."""
+    numbers, requests = FIRST if is_first else OTHERS, []
+    for answer in [(WRONG + RIGHT)[number] for number in numbers]:
         check = CHECKS[answer["todo"]]
         runs = answer.get("configs", range(len(check.configs)))
         few = replace(check, configs=tuple(check.configs[number] for number in runs))
         if runs and answer in WRONG:
             few = replace(few, calls=())
-        answers.append((few, text_of(answer)))
-    return compare.compare(answers)
+        requests.append((few, text_of(answer)))
+    return dict(zip(numbers, compare.compare(requests)))
 
 
-def label_of(number: int) -> str:
+def marked(number: int) -> Any:
+    """Return the parameter of an answer's test."""
     answer = (WRONG + RIGHT)[number]
-    return f"{answer['todo']} {answer['label']}"
+    marks = [] if number in FIRST else [pytest.mark.long]
+    return pytest.param(number, id=f"{answer['todo']} {answer['label']}", marks=marks)
 
 
-@pytest.mark.parametrize("number", range(len(WRONG)), ids=label_of)
+@pytest.mark.parametrize("number", map(marked, range(len(WRONG))))
 def test_a_wrong_answer_is_told_what_to_fix(number: int) -> None:
-    difference = comparisons()[number].difference
+    difference = comparisons(number in FIRST)[number].difference
     assert re.search(WRONG[number]["hint"], difference), difference
     assert not re.search(r"Connection reset|Traceback|gloo/transport|/tmp/", difference)
 
 
-@pytest.mark.parametrize("number", range(len(WRONG), len(WRONG) + len(RIGHT)), ids=label_of)
+@pytest.mark.parametrize("number", map(marked, range(len(WRONG), len(WRONG) + len(RIGHT))))
 def test_a_right_answer_passes(number: int) -> None:
-    comparison = comparisons()[number]
+    comparison = comparisons(False)[number]
     assert comparison.difference == comparison.error == ""
 
 

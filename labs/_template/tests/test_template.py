@@ -1,4 +1,4 @@
-"""Tests of this lab's own code: python -m pytest labs/NAME -n 2 --dist=loadgroup"""
+"""Tests of this lab's own code: python -m pytest labs/NAME"""
 
 from labs._template import double
 

@@ -1,7 +1,6 @@
 """The project's own rules: dependencies agree, notebooks are clean, modules stay small."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -72,12 +71,6 @@ def test_conda_environment_is_the_same_set() -> None:
     listed = project["dependencies"] + extras(project)
     assert sorted(pip) == sorted([*listed, "--editable ."])
     assert f"python{project['requires-python']}" in environment["dependencies"]
-
-
-@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="needs --numprocesses")
-def test_tests_of_a_file_share_a_process(request: pytest.FixtureRequest) -> None:
-    """Apart they would train everything several times, and meet at the same ports."""
-    assert request.node.nodeid.endswith("@test_project.py")
 
 
 def code_cells(path: Path) -> list[str]:

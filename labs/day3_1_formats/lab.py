@@ -85,7 +85,7 @@ CHECKS = {
         rung="shards",
         against="dataloader",
         seen=_shared_seen,
-        word="own_shards",
+        word="worker_shards",
         settings=READER_SETTINGS,
         timed=False,
     ),

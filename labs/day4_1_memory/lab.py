@@ -25,7 +25,7 @@ def _accumulated_seen(run: Run) -> str:
     return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
 
 
-def _silent_seen(run: Run) -> str:
+def _all_reduces_seen(run: Run) -> str:
     return (
         f"{len(_passes(run))} micro-batches and one message in the first step; equal weights at "
         f"the end"
@@ -100,7 +100,7 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "day4.silent": Mechanism(
+    "day4.no_sync": Mechanism(
         title="ranks speak once an update",
         todo=18,
         configs=(
@@ -112,7 +112,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        seen=_silent_seen,
+        seen=_all_reduces_seen,
         word="DDP",
         changes={"micro_batch": 3},
         settings=WHOLE,

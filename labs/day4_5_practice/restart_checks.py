@@ -92,7 +92,7 @@ CHECKS = {
         sigkill_step=KILLED_AFTER,
         word="step = 0",
     ),
-    "day4.asked": _stopped(
+    "day4.sigterm": _stopped(
         "asked to end, it saves, and goes on to the bit",
         37,
         configs=(
@@ -101,6 +101,6 @@ CHECKS = {
             {"save_every": 4, "sigterm_step": 4, "ranks": 2},
         ),
         sigterm_step=ASKED_IN,
-        word="asked =",
+        word="end_requests =",
     ),
 }

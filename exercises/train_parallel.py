@@ -44,7 +44,7 @@ def main(run):
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
         # TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
-        parts = pipelines.split(net, count, cfg.cut, cfg.image_px)
+        parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # TODO 33, day 4: keep this rank's parts as stages of a pipeline
         # TODO 34, day 4: run the stages by the schedule that the config names

@@ -45,7 +45,7 @@ def main(run):
     # TODO 28, day 4: compile each block separately if the config requests it
     # TODO 22, day 4: with zero2, keep weights gathered between forward and backward
     reshard = True
-    # TODO 23, day 4: with cfg.policy, gather weights in bf16 and reduce gradients in fp32
+    # TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
     policy = MixedPrecisionPolicy()
     units = models.units(net, cfg.unit_blocks)
     # TODO 21, day 4: apply fully_shard to each unit, then to the network

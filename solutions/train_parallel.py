@@ -56,7 +56,7 @@ def main(run):
         numbers, count = pipelines.stage_numbers(cfg.pipeline, run.rank, run.world_size)
         # --- before
         # <<<
-        parts = pipelines.split(net, count, cfg.cut, cfg.image_px)
+        parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # >>> TODO 33, day 4: keep this rank's parts as stages of a pipeline
         net = nn.ModuleList(pipelines.Stage(parts[number], autocast) for number in numbers)

@@ -61,9 +61,9 @@ def main(run):
     # --- before
     # reshard = True
     # <<<
-    # >>> TODO 23, day 4: with cfg.policy, gather weights in bf16 and reduce gradients in fp32
+    # >>> TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
     policy = MixedPrecisionPolicy()
-    if cfg.policy:
+    if cfg.gather_bf16:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     # --- before
     # policy = MixedPrecisionPolicy()
@@ -103,7 +103,7 @@ def main(run):
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # >>> TODO 23, day 4: the policy replaces autocast
-    if cfg.policy:
+    if cfg.gather_bf16:
         autocast = nullcontext()
     # --- before
     # <<<

@@ -48,7 +48,10 @@ RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
-RESOLVED = ("precision", "policy")  # what a machine may change: course.training.precision.resolve
+RESOLVED = (
+    "precision",
+    "gather_bf16",
+)  # what a machine may change: course.training.precision.resolve
 GROUP = "#group"  # suffix of the folder in that variable for processes that serve several runs
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash

@@ -37,7 +37,7 @@ def sharded_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
         settings: further fields of the Config.
     """
     words = [settings.get("shard", "zero3") or "ddp"]
-    for field, word in (("policy", "bf16"), ("unit_blocks", "units"), ("prefetch", "ahead")):
+    for field, word in (("gather_bf16", "bf16"), ("unit_blocks", "units"), ("prefetch", "ahead")):
         if field in settings:
             number = settings[field]
             words.append(word if number is True else f"{word}-{number}")
@@ -53,21 +53,21 @@ STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
     {},
     {"shard": ""} | TRACED,
     TRACED,
-    {"policy": True},
-    {"shard": "zero2", "policy": True},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4},
-    {"policy": True, "prefetch": 2},
-    {"policy": True, "unit_blocks": 4},
-    {"policy": True, "unit_blocks": 8},
-    {"policy": True, "unit_blocks": 11},
-    {"policy": True, "unit_blocks": 15},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
-    {"policy": True, "unit_blocks": 0},
+    {"gather_bf16": True},
+    {"shard": "zero2", "gather_bf16": True},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4},
+    {"gather_bf16": True, "prefetch": 2},
+    {"gather_bf16": True, "unit_blocks": 4},
+    {"gather_bf16": True, "unit_blocks": 8},
+    {"gather_bf16": True, "unit_blocks": 11},
+    {"gather_bf16": True, "unit_blocks": 15},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4} | TRACED,
+    {"gather_bf16": True, "unit_blocks": 0},
     {"shard": "", **SMALL_GPU},
-    {"policy": True, **SMALL_GPU},
+    {"gather_bf16": True, **SMALL_GPU},
 )
 COMPILED: tuple[dict[str, Any], ...] = (  # compiling takes a minute or two
-    {"shard": "zero2", "policy": True, "unit_blocks": 4, "compile": "default"},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4, "compile": "default"},
     {"shard": "", "compile": "default"},
 )
 
@@ -81,7 +81,7 @@ def _resnet_config(gpus: int, shard: str) -> Config:
 def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in STRATEGIES)
     yield from ((_resnet_config(gpus, shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield sharded_config(gpus, 2 * SHARE, policy=True), gpus
+    yield sharded_config(gpus, 2 * SHARE, gather_bf16=True), gpus
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 

@@ -93,10 +93,10 @@ CHECKS = {
     "day4.policy": of_ranks(
         title="weights travel in bf16, and are kept in fp32",
         todo=23,
-        configs=({"policy": False}, {}),
+        configs=({"gather_bf16": False}, {}),
         seen=_policy_seen,
         word="policy",
-        policy=True,
+        gather_bf16=True,
         precision="bf16",
     ),
     "day4.prefetch": of_ranks(

@@ -38,7 +38,7 @@ def test_more_ranks_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = lab.compare_with_ddp(lab.sharding_runs()).loc["zero3-bf16", "peak_gib"]
-    prediction = lab.predict_memory(sharded_config(2, policy=True), 2)
+    prediction = lab.predict_memory(sharded_config(2, gather_bf16=True), 2)
     assert prediction.peak_gib == pytest.approx(recorded, rel=0.05)
 
 

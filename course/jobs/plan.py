@@ -82,7 +82,7 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     values = {
         "rung": config.rung,
         "site": planned.place.name,
-        "gpus": against.launched["gpus"],
+        "gpus": against.gpus,
         "config": asdict(config),
     }
     values |= {key: against.launched[key] for key in ("added",) if key in against.launched}

@@ -124,7 +124,7 @@ def training_speeds(machine: str) -> pd.DataFrame:
         (run.config.rung, run.config.precision, run.record.images_per_s)
         for run in recorded_runs(machine, "throughput", "scaling", "batch sizes")
         if (run.config.data, run.config.batch_size) == ("synthetic", 256)
-        and (run.status, run.launched["gpus"]) == ("ok", 1)
+        and (run.status, run.gpus) == ("ok", 1)
         and run.record.device != "cpu"
     ]
     table = pd.DataFrame(rows, columns=["rung", "precision", "images_per_s"])

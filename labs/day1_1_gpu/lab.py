@@ -52,7 +52,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.1",
-    title="one script, one device",
+    title="training on a GPU, its memory and its batch size",
     minutes=45,
     checks=CHECKS,
     rungs=(("baseline", "fp32"), ("device", "fp32")),

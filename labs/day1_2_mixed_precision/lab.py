@@ -77,7 +77,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.2",
-    title="half the bits, and what they cost",
+    title="mixed precision, and what 16 bits cost",
     minutes=60,
     checks=CHECKS,
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),

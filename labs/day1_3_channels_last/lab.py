@@ -35,7 +35,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.3",
-    title="the same numbers, in another order",
+    title="memory layout and channels_last",
     minutes=45,
     checks=CHECKS,
     rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),

@@ -1,4 +1,4 @@
-"""Lab 1.4: the profiler, and proof."""
+"""Lab 1.4: the profiler and Tensor Cores."""
 
 from course.lazy import lazy_exports
 

@@ -59,7 +59,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.4",
-    title="the profiler, and proof",
+    title="the profiler and Tensor Cores",
     minutes=60,
     checks=CHECKS,
     recordings=(

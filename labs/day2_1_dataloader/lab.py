@@ -72,7 +72,7 @@ CHECKS = {
 
 LAB = Lab(
     number="2.1",
-    title="feed it",
+    title="the DataLoader and its workers",
     minutes=60,
     checks=CHECKS,
     recordings=(

@@ -121,7 +121,7 @@ CHECKS = {
 
 LAB = Lab(
     number="2.2",
-    title="one network, many GPUs",
+    title="data parallelism on several GPUs",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("scaling", several=_pair),),

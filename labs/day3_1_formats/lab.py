@@ -93,7 +93,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.1",
-    title="where the images lie, and who decodes them",
+    title="data formats, and where images are decoded",
     minutes=75,
     checks=CHECKS,
     recordings=(Recording("formats", [*_format_configs()]),),

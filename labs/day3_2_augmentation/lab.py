@@ -108,7 +108,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.2",
-    title="augmentation, on which side?",
+    title="augmentation on the CPU or the GPU",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),

@@ -53,7 +53,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.3",
-    title="many images an update, and still learning",
+    title="large batches that still learn",
     minutes=75,
     checks=CHECKS,
     recordings=(

@@ -82,7 +82,7 @@ MODES = (
 
 LAB = Lab(
     number="3.4",
-    title="let the compiler write the kernels",
+    title="torch.compile, a compiler that writes kernels",
     minutes=75,
     checks=CHECKS,
     rungs=(("fused", "bf16"), ("compile", "bf16")),

@@ -151,7 +151,7 @@ CHECKS = {
 
 LAB = Lab(
     number="4.1",
-    title="memory against time",
+    title="memory: accumulation, checkpointing, offloading",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("memory", [*_memory_configs()]),),

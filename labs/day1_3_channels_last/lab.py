@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording, expect
+from course.checks.lab import Lab, Mechanism, Recording, emulation_limits, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
-from labs.day1_2_mixed_precision.lab import _emulation_limits
 
 
 def _layout_seen(run: Run) -> str:
@@ -28,7 +27,7 @@ CHECKS = {
         rung="channels_last",
         against="amp",
         seen=_layout_seen,
-        limits=_emulation_limits,
+        limits=emulation_limits,
         word="channels_last",
     ),
 }

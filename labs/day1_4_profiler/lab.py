@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from course.checks.lab import Lab, Mechanism, Recording, expect
+from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import GPU_RUNGS
 
 
 def _trace_seen(run: Run) -> str:

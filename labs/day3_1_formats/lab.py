@@ -7,21 +7,9 @@ from typing import Any
 
 from course.checks import dry_runs
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Recording
+from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import PINNED_WORKERS
-
-# How images are read is the same in each precision.
-READER_SETTINGS: dict[str, Any] = {
-    "model": "resnet18",
-    "image_px": 64,
-    "batch_size": 16,
-    "steps": 8,
-    "lr": 0.001,
-    "budget_s": 0.0,
-    "workers": 2,
-    "precision": "fp32",
-}
 
 
 def _read_seen(run: Run) -> str:

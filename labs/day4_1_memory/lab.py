@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.lab import SYNTHETIC, Lab, Mechanism, Recording
+from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
@@ -151,7 +151,7 @@ CHECKS = {
 
 LAB = Lab(
     number="4.1",
-    title="memory: accumulation, checkpointing, offloading",
+    title="saving memory by checkpointing and offloading",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("memory", [*_memory_configs()]),),

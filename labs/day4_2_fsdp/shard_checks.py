@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from course.checks.lab import expect
+from course.checks.rank_checks import of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 MUCH = 0.5  # of a network, held by a rank that writes nothing
 

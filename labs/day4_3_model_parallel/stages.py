@@ -13,8 +13,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed import pipelining
 
+from course.analysis.ranks import on_ranks
 from course.training import models
-from labs.day4_2_fsdp.processes import on_ranks
 from labs.day4_3_model_parallel import pipelines
 from labs.day4_3_model_parallel.pipelines import Stage
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from course.checks.rank_checks import of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks of two copies, each shared out over two

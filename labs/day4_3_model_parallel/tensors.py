@@ -14,10 +14,10 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from course.analysis.ranks import on_ranks
 from course.jobs.plan import find_script
 from course.runs.run import PROJECT
 from course.training import models
-from labs.day4_2_fsdp.processes import on_ranks
 
 RANKS = 2
 FP32, HALF = 4, 2  # bytes

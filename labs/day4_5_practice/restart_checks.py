@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from course.checks.lab import Mechanism
+from course.checks.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 
 # A small training in which all that a run is changes: fp16 with a gradient that overflows, so that
 # the scale does; a schedule; random numbers in each step; two epochs, each shuffled otherwise.

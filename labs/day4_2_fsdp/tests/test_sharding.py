@@ -6,11 +6,11 @@ import narrow
 import of_ranks
 import pytest
 
+from course.analysis.ranks import on_ranks
 from course.config import rung
 from course.training import models
 from labs import day4_2_fsdp as lab
 from labs.day4_2_fsdp.configs import RECORDINGS, sharded_config
-from labs.day4_2_fsdp.processes import on_ranks
 
 
 def test_each_stage_shards_one_kind_more() -> None:

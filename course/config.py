@@ -108,7 +108,7 @@ class Config:
     offload: bool = False  # store saved tensors in host memory until backward
     shard: Literal["", "zero2", "zero3", "hybrid"] = ""  # zero2: all but weights; hybrid: HSDP
     unit_blocks: Count = 1  # blocks gathered together; 0: the complete network
-    policy: bool = False  # gather weights in bf16, instead of casting them under autocast
+    gather_bf16: bool = False  # gather weights in bf16, instead of casting them under autocast
     prefetch: Count = 0  # units to gather ahead; 0: PyTorch's default
     clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
     save_shards: bool = False  # each rank writes its weights and optimizer state at the end
@@ -117,7 +117,7 @@ class Config:
     # Tensors and stages: train_parallel.py.
     tensor: Positive = 1  # ranks that share each MLP; data parallelism over the rest
     pipeline: Literal["", "gpipe", "1f1b", "interleaved", "zero_bubble"] = ""  # schedule
-    cut: str = "gflop"  # balance stages by gflop or weights; or their first blocks: "4,9"
+    stage_split: str = "gflop"  # balance stages by gflop or weights; or their first blocks: "4,9"
 
     # Checkpoints and restarts: train_restarted.py.
     save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
@@ -130,12 +130,12 @@ class Config:
         _check_values(self)
         valid.check(self)
 
-    def changed(self, names: str) -> list[str]:
-        """Return those of some fields, separated by spaces, that differ from their default."""
-        return [name for name in names.split() if getattr(self, name) != getattr(Config, name)]
+    def changed(self, *names: str) -> list[str]:
+        """Return the names of those fields that differ from their default."""
+        return [name for name in names if getattr(self, name) != getattr(Config, name)]
 
     @property
-    def is_large(self) -> bool:
+    def is_timm(self) -> bool:
         """Whether the network is from timm, built for one image size."""
         return not self.model.startswith("resnet")
 
@@ -148,9 +148,9 @@ class Config:
     def script(self) -> str:
         """The course's script that reads all fields of this config."""
         for script, names in SCRIPT_FIELDS.items():
-            if self.changed(names):
+            if self.changed(*names):
                 return script
-        return "train_sharded.py" if self.is_large else "train.py"
+        return "train_sharded.py" if self.is_timm else "train.py"
 
     @property
     def scales_loss(self) -> bool:
@@ -298,9 +298,6 @@ def resolve_half(formats: Collection[str], *, scales_loss: bool) -> str:
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Create a Config from JSON values. Raise ValueError for a field this version does not know."""
-    values = dict(values)
-    if values.pop("tf32", False) and values["precision"] == "fp32":
-        values["precision"] = "tf32"  # in old runs this was a separate field
     return Config(**{key: _convert(key, value) for key, value in values.items()})
 
 

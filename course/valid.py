@@ -12,31 +12,35 @@ TRACE_WAIT = 2  # steps before a trace: one to wait, and one in which the profil
 ANY = object()  # any value but the default
 ONE_OR_MORE = range(1, 2**63)
 SHARDS = ["zero3", "zero2", "hybrid"]
+SCHEDULES = ["1f1b", "gpipe", "interleaved", "zero_bubble"]
 
 # Fields that only one training script reads: a config that sets one of them needs that script.
 SCRIPT_FIELDS = {
-    "train_parallel.py": "tensor pipeline cut",
-    "train_restarted.py": "save_every async_save deterministic sigterm_step sigkill_step",
-    "train_sharded.py": (
-        "micro_batch checkpointing offload shard policy prefetch clip save_shards resume"
+    "train_parallel.py": ("tensor", "pipeline", "stage_split"),
+    "train_restarted.py": (
+        "save_every", "async_save", "deterministic", "sigterm_step", "sigkill_step",
     ),
-}
+    "train_sharded.py": (
+        "micro_batch", "checkpointing", "offload", "shard", "gather_bf16", "prefetch", "clip",
+        "save_shards", "resume",
+    ),
+}  # fmt: skip
 # Unsupported by a script: fields that must keep their default, and single values.
 _DAY_4 = (
-    "algebra ema norm_decay sync_batchnorm find_unused randaugment=device schedule=find "
-    "optimizer=schedulefree format=shards"
-)
+    "algebra", "ema", "norm_decay", "sync_batchnorm", "find_unused", "randaugment=device",
+    "schedule=find", "optimizer=schedulefree", "format=shards",
+)  # fmt: skip
 UNSUPPORTED = {
-    "train_sharded.py": f"{_DAY_4} mix",
+    "train_sharded.py": (*_DAY_4, "mix"),
     "train_parallel.py": (
-        f"{_DAY_4} {SCRIPT_FIELDS['train_restarted.py']} mix save_weights compile "
-        f"checkpointing offload policy prefetch clip save_shards resume"
+        *_DAY_4, *SCRIPT_FIELDS["train_restarted.py"], "mix", "save_weights", "compile",
+        "checkpointing", "offload", "gather_bf16", "prefetch", "clip", "save_shards", "resume",
     ),
     "train_restarted.py": (
-        f"{_DAY_4} {SCRIPT_FIELDS['train_sharded.py']} compile profile_steps randaugment start_px "
-        f"budget_s drop_last data=crops format=gpu_decode"
+        *_DAY_4, *SCRIPT_FIELDS["train_sharded.py"], "compile", "profile_steps", "randaugment",
+        "start_px", "budget_s", "drop_last", "data=crops", "format=gpu_decode",
     ),
-}
+}  # fmt: skip
 # A field, some of its values, the values that other fields must have then, and the reason.
 RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
@@ -60,13 +64,13 @@ RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("algebra", [True], {"model": ["resnet50", "resnet101", "resnet152"]}, "it needs bottlenecks"),
     ("algebra", [True], {"compile": [""]}, "each replaces the step in a different way"),
     ("algebra", [True], {"sync_batchnorm": [False]}, "it takes statistics of each rank's images"),
-    ("policy", [True], {"shard": SHARDS}, "it changes how shards are gathered"),
-    ("policy", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
+    ("gather_bf16", [True], {"shard": SHARDS}, "it changes how shards are gathered"),
+    ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
     ("prefetch", ANY, {"shard": SHARDS}, "it changes how shards are gathered"),
     ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit, and none to gather ahead"),
     ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), which accumulates gradients"),
     ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the learning rate"),
-    ("cut", ANY, {"pipeline": ["1f1b", "gpipe", "interleaved", "zero_bubble"]}, "it cuts stages"),
+    ("stage_split", ANY, {"pipeline": SCHEDULES}, "only a pipeline has stages"),
     ("tensor", ANY, {"pipeline": [""]}, "train_parallel.py splits layers or stages, not both"),
     ("tensor", ANY, {"micro_batch": [0]}, "only stages compute micro-batches"),
     ("tensor", ANY, {"shard": ["zero3", ""]}, "train_parallel.py has only this kind of shards"),
@@ -94,10 +98,10 @@ def _broken_rules(cfg: Any) -> Iterator[str]:
 
 
 def _unsupported(cfg: Any) -> Iterator[str]:
-    for entry in UNSUPPORTED.get(cfg.script, "").split():
+    for entry in UNSUPPORTED.get(cfg.script, ()):
         name, sign, value = entry.partition("=")
         if getattr(cfg, name) == value if sign else cfg.changed(name):
-            cause = [*cfg.changed(SCRIPT_FIELDS[cfg.script]), "model"][0]
+            cause = [*cfg.changed(*SCRIPT_FIELDS[cfg.script]), "model"][0]
             cause = f"{cause}={getattr(cfg, cause)!r} needs {cfg.script}, which does not support it"
             yield f"{name}={getattr(cfg, name)!r}: {cause}. Set {name}={getattr(type(cfg), name)!r}"
 
@@ -119,11 +123,12 @@ def _out_of_range(cfg: Any) -> Iterator[str]:
     for name, limit_field in (("micro_batch", "batch_size"), ("start_px", "image_px")):
         if (value := getattr(cfg, name)) > (limit := getattr(cfg, limit_field)):
             yield f"{name}={value} is more than {limit_field}={limit}: choose {limit} or less"
-    for name in ("start_px", *["image_px"] * cfg.is_large):
+    for name in ("start_px", *["image_px"] * cfg.is_timm):
         if (value := getattr(cfg, name)) % 32:
             yield f"{name}={value}: {cfg.model} halves images five times; choose a multiple of 32"
     if cfg.pipeline and cfg.batch_size % (cfg.micro_batch or cfg.batch_size):
         why = "stages exchange tensors of one shape"
         yield f"micro_batch={cfg.micro_batch}: {why}; choose a divisor of {cfg.batch_size}"
-    if not re.fullmatch(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*", cfg.cut):
-        yield f'cut={cfg.cut!r}: choose "gflop", "weights", or numbers of blocks as in "4,9"'
+    if not re.fullmatch(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*", cfg.stage_split):
+        choices = '"gflop", "weights", or numbers of blocks as in "4,9"'
+        yield f"stage_split={cfg.stage_split!r}: choose {choices}"

@@ -28,12 +28,12 @@ def main(run):
     torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
-    copies, mates = mesh_of(run, device)
-    group, copy, how_many = None, run.rank, run.world_size
+    copies, tensor_group = mesh_of(run, device)
+    group, copy, copy_count = None, run.rank, run.world_size
     # TODO 29, day 4: ranks of one network get the same images, other copies different ones
 
     sets = image_sets(cfg)
-    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, how_many)
+    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
@@ -44,14 +44,14 @@ def main(run):
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
         # TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
-        parts = pipelines.split(net, count, cfg.cut, cfg.image_px)
+        parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # TODO 33, day 4: keep this rank's parts as stages of a pipeline
         # TODO 34, day 4: run the stages by the schedule that the config names
     layout = torch.channels_last if cfg.channels_last and not cfg.shard else torch.preserve_format
     model = net = net.to(device, memory_format=layout)
     # TODO 32, day 4: shard this rank's part over the copies, block by block
-    if how_many > 1:
+    if copy_count > 1:
         model = DDP(net, process_group=group)
     optimizer = optimizers.create(net.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
@@ -92,7 +92,7 @@ def main(run):
     profiler.stop()
 
 
-class SharedMlp(nn.Module):
+class TensorParallelMlp(nn.Module):
     """One rank's part of an MLP: some of its hidden channels."""
 
     def __init__(self, mlp, ranks):

@@ -49,7 +49,7 @@ def main(run):
     step = 0  # completed steps
     # TODO 36, day 4: restore all state from the newest complete checkpoint, if any
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
-    asked = []  # not empty once this process was asked to end
+    end_requests = []  # not empty after SIGTERM
     # TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
 
     meter = Meter(run, device, first=step)
@@ -77,7 +77,7 @@ def main(run):
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
 
-            step, ends = meter.step, any_rank(asked, device)
+            step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
                 # TODO 35, day 4: one rank saves the parts' state, the step and random states

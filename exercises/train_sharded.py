@@ -45,7 +45,7 @@ def main(run):
     # TODO 28, day 4: compile each block separately if the config requests it
     # TODO 22, day 4: with zero2, keep weights gathered between forward and backward
     reshard = True
-    # TODO 23, day 4: with cfg.policy, gather weights in bf16 and reduce gradients in fp32
+    # TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
     policy = MixedPrecisionPolicy()
     units = models.units(net, cfg.unit_blocks)
     # TODO 21, day 4: apply fully_shard to each unit, then to the network
@@ -61,7 +61,7 @@ def main(run):
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # TODO 23, day 4: the policy replaces autocast
     # TODO 20, day 4: keep backward's tensors in host memory if the config requests it
-    kept = nullcontext()
+    offloading = nullcontext()
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
     )
@@ -82,9 +82,9 @@ def main(run):
 
             step_loss = 0
             for number, (inputs, targets) in enumerate(micro_batches, 1):
-                silent = nullcontext()
+                sync_context = nullcontext()
                 # TODO 18, day 4: average gradients over ranks only after the last micro-batch
-                with silent, autocast, kept:
+                with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")
                     # TODO 23, day 4: compute the loss in fp32, as autocast does
@@ -106,9 +106,9 @@ def main(run):
     profiler.stop()
     if cfg.save_weights:
         # TODO 26, day 4: gather the full state dict on rank 0 only
-        whole = net.state_dict()
+        full_state = net.state_dict()
         if run.rank == 0:
-            run.save_weights(whole)
+            run.save_weights(full_state)
     # TODO 27, day 4: each rank writes its part of a checkpoint if the config requests it
 
 
@@ -121,8 +121,8 @@ def mesh_of(run, device):
 
 def training_state(net, optimizer, epochs=0):
     """Return the content of a checkpoint: weights, optimizer state and completed epochs."""
-    weights, kept = state_dict.get_state_dict(net, optimizer)
-    return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
+    weights, optimizer_state = state_dict.get_state_dict(net, optimizer)
+    return {"model_state_dict": weights, "optim_state_dict": optimizer_state, "epochs": epochs}
 
 
 def batches_of_rank(sets, run, device):

@@ -1,14 +1,20 @@
 """Jobs on this machine, where there is no Slurm: what a batch script needs of Slurm."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-from course.jobs import commands
-from course.jobs.local import has_gpu
+from course.jobs import launch, local
 from course.jobs.processes import usable_cores
+from course.runs.files import write_atomically
+from course.runs.run import COMMAND, JOB_FILE, Run, all_jobs
 from idr_pytools.script import BatchJob, minutes, render
 
 
@@ -23,8 +29,50 @@ def submit(job: BatchJob) -> str:
     def script(number: int) -> str:
         return render("local.sh.j2", number=number, srun=srun, **values) + text
 
-    time_min = minutes(job.options["time_max"])
-    return commands.submit(job.name, script, log, gpus=job.gpus, time_min=time_min, site=job.site)
+    return _queue(job, script, log)
+
+
+def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
+    """Put a bash script into one queue with the course's runs; return the job's id.
+
+    It runs in the current folder, without Slurm's variables. It trains nothing that the course
+    knows of: its folder has no config, and its record no measurement.
+
+    Args:
+        script: the text of the script, by the job's id.
+        log: path of its logs without .out and .err; %j in it becomes the id.
+
+    Raises:
+        JobError: the runs folder is not writable.
+    """
+    with launch.launching() as root:
+        last = max((run.launched.get("number", 0) for run in all_jobs()), default=0)
+        number = max(int(time.time()), last + 1)  # scripts derive ports from ids: none comes twice
+        run = Run(root / f"{job.name}-{number}")
+        request = {
+            "name": job.name,
+            "number": number,
+            "cwd": os.getcwd(),
+            "command": ["bash", str(run.folder / COMMAND)],
+            "site": job.site.name,
+            "executor": "local",
+            "launched_at": datetime.now().isoformat(timespec="seconds"),
+            "log": os.path.abspath(log.replace("%j", str(number))),
+            "gpus": job.gpus,
+            "time_min": minutes(job.options["time_max"]),
+        }
+        run.folder.mkdir()
+        try:
+            (run.folder / COMMAND).write_text(script(number))
+            write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+            ticket = local.submit(run.folder, request | {"gpus": 1}, job.site)
+            submitted = ticket | {"job_id": str(number)}
+            write_atomically(run.folder / JOB_FILE, json.dumps(submitted, indent=1))
+        except BaseException:
+            local.withdraw(run)
+            shutil.rmtree(run.folder, ignore_errors=True)
+            raise
+    return str(number)
 
 
 def shape(gpus: int) -> tuple[int, int]:
@@ -40,7 +88,7 @@ def shape(gpus: int) -> tuple[int, int]:
 @cache
 def gpu_count() -> int:
     """Return how many GPUs PyTorch detects, without the seconds and memory of its import here."""
-    if not has_gpu():
+    if not local.has_gpu():
         return 0
     code = "import torch; print(torch.accelerator.device_count())"
     process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)

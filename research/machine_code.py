@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labs.day1_4_profiler.counters import SASS_COLUMNS, SASS_FILE, read_counters
+from course.analysis.tensor_cores.counters import SASS_COLUMNS, SASS_FILE, read_counters
 from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
 

@@ -5,7 +5,7 @@
 
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a separate
 process, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
-`labs.day1_4_profiler.counters` compares the result with verdicts by kernels' names.
+`course.analysis.tensor_cores.counters` compares the result with verdicts by kernels' names.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.analysis.tensor_cores.counters import COLUMNS
 from course.checks import exercises
 from course.checks.lab import FULL_SIZE
 from course.config import Config, rung
@@ -30,7 +31,6 @@ from course.data.loader import Synthetic
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
 from course.training.recorder import Recorder
-from labs.day1_4_profiler.counters import COLUMNS
 from labs.day1_4_profiler.nsight import read_ncu
 from research.sweep import as_part, command, device, lines
 

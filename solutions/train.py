@@ -225,7 +225,7 @@ class Shards(ShardReader):
     # <<<
 
     # >>> TODO 11, day 3: each worker of each rank reads different shards
-    def own_shards(self):
+    def worker_shards(self):
         worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
         return self.shards[self.rank * workers + number :: self.world_size * workers]

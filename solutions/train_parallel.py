@@ -28,16 +28,16 @@ def main(run):
     torch.manual_seed(cfg.seed)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
-    copies, mates = mesh_of(run, device)
-    group, copy, how_many = None, run.rank, run.world_size
+    copies, tensor_group = mesh_of(run, device)
+    group, copy, copy_count = None, run.rank, run.world_size
     # >>> TODO 29, day 4: ranks of one network get the same images, other copies different ones
     if copies:
-        group, copy, how_many = copies.get_group(), copies.get_local_rank(), copies.size()
+        group, copy, copy_count = copies.get_group(), copies.get_local_rank(), copies.size()
     # --- before
     # <<<
 
     sets = image_sets(cfg)
-    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, how_many)
+    sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
@@ -46,7 +46,7 @@ def main(run):
     # >>> TODO 30, day 4: keep this rank's part of every MLP
     for block in models.blocks(net) if cfg.tensor > 1 else []:
         if hasattr(block, "mlp"):  # convolution blocks have none
-            block.mlp = SharedMlp(block.mlp, mates)
+            block.mlp = TensorParallelMlp(block.mlp, tensor_group)
     # --- before
     # <<<
     schedule = None
@@ -56,11 +56,11 @@ def main(run):
         numbers, count = pipelines.stage_numbers(cfg.pipeline, run.rank, run.world_size)
         # --- before
         # <<<
-        parts = pipelines.split(net, count, cfg.cut, cfg.image_px)
+        parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # >>> TODO 33, day 4: keep this rank's parts as stages of a pipeline
         net = nn.ModuleList(pipelines.Stage(parts[number], autocast) for number in numbers)
-        stages = [PipelineStage(own, at, count, device) for own, at in zip(net, numbers)]
+        stages = [PipelineStage(part, number, count, device) for part, number in zip(net, numbers)]
         schedule = ScheduleGPipe(stages[0], micro_batches, loss_fn=criterion)
         # --- before
         # <<<
@@ -71,14 +71,14 @@ def main(run):
     layout = torch.channels_last if cfg.channels_last and not cfg.shard else torch.preserve_format
     model = net = net.to(device, memory_format=layout)
     # >>> TODO 32, day 4: shard this rank's part over the copies, block by block
-    if cfg.shard and how_many > 1:
+    if cfg.shard and copy_count > 1:
         for unit in models.units(net, cfg.unit_blocks):
             fully_shard(unit, mesh=copies)
         fully_shard(net, mesh=copies)
-    elif how_many > 1:
+    elif copy_count > 1:
         model = DDP(net, process_group=group)
     # --- before
-    # if how_many > 1:
+    # if copy_count > 1:
     #     model = DDP(net, process_group=group)
     # <<<
     optimizer = optimizers.create(net.parameters(), cfg)
@@ -120,7 +120,7 @@ def main(run):
     profiler.stop()
 
 
-class SharedMlp(nn.Module):
+class TensorParallelMlp(nn.Module):
     """One rank's part of an MLP: some of its hidden channels."""
 
     def __init__(self, mlp, ranks):

@@ -59,9 +59,9 @@ def main(run):
     # --- before
     # <<<
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
-    asked = []  # not empty once this process was asked to end
+    end_requests = []  # not empty after SIGTERM
     # >>> TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
-    signal.signal(signal.SIGTERM, lambda *_: asked.append("to end"))
+    signal.signal(signal.SIGTERM, lambda *_: end_requests.append("SIGTERM"))
     # --- before
     # <<<
 
@@ -93,7 +93,7 @@ def main(run):
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
 
-            step, ends = meter.step, any_rank(asked, device)
+            step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
                 # >>> TODO 35, day 4: one rank saves the parts' state, the step and random states
@@ -123,7 +123,7 @@ def save(state, folder, step):
         file.flush()
         os.fsync(file.fileno())
     draft.replace(final)
-    checkpoint.remove_old(folder, kept=2)
+    checkpoint.remove_old(folder, keep=2)
     # --- before
     # <<<
 

@@ -42,13 +42,13 @@ def main(run):
     net = model  # without the wrappers below
 
     # >>> TODO 19, day 4: checkpoint the blocks that the config selects: keep only their inputs
-    chosen = {"every": models.blocks(net), "second": models.blocks(net)[::2],
-              "selective": models.blocks(net)}  # fmt: skip
-    for block in chosen.get(cfg.checkpointing, []):
-        how = {"use_reentrant": False}
+    checkpoint_blocks = {"every": models.blocks(net), "second": models.blocks(net)[::2],
+                         "selective": models.blocks(net)}  # fmt: skip
+    for block in checkpoint_blocks.get(cfg.checkpointing, []):
+        options = {"use_reentrant": False}
         if cfg.checkpointing == "selective":  # also keep the results of expensive operators
-            how["context_fn"] = partial(create_selective_checkpoint_contexts, COSTLY)
-        block.forward = partial(checkpoint, block.forward, **how)
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, COSTLY)
+        block.forward = partial(checkpoint, block.forward, **options)
     # --- before
     # <<<
     # >>> TODO 28, day 4: compile each block separately if the config requests it
@@ -61,9 +61,9 @@ def main(run):
     # --- before
     # reshard = True
     # <<<
-    # >>> TODO 23, day 4: with cfg.policy, gather weights in bf16 and reduce gradients in fp32
+    # >>> TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
     policy = MixedPrecisionPolicy()
-    if cfg.policy:
+    if cfg.gather_bf16:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     # --- before
     # policy = MixedPrecisionPolicy()
@@ -71,10 +71,10 @@ def main(run):
     units = models.units(net, cfg.unit_blocks)
     # >>> TODO 21, day 4: apply fully_shard to each unit, then to the network
     if cfg.shard and run.world_size > 1:
-        how = {"mesh": mesh_of(run, device), "mp_policy": policy}
+        options = {"mesh": mesh_of(run, device), "mp_policy": policy}
         for unit in units:
-            fully_shard(unit, reshard_after_forward=reshard, **how)
-        fully_shard(net, **how)
+            fully_shard(unit, reshard_after_forward=reshard, **options)
+        fully_shard(net, **options)
     elif run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
     # --- before
@@ -82,10 +82,10 @@ def main(run):
     #     model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
     # <<<
     # >>> TODO 24, day 4: prefetch the next cfg.prefetch units in forward and in backward
-    for at, unit in enumerate(units if cfg.prefetch else []):
-        following, before = units[at + 1 :], units[:at][::-1]
-        unit[0].set_modules_to_forward_prefetch([each[0] for each in following[: cfg.prefetch]])
-        unit[0].set_modules_to_backward_prefetch([each[0] for each in before[: cfg.prefetch]])
+    for index, unit in enumerate(units if cfg.prefetch else []):
+        later, earlier = units[index + 1 :], units[:index][::-1]
+        unit[0].set_modules_to_forward_prefetch([each[0] for each in later[: cfg.prefetch]])
+        unit[0].set_modules_to_backward_prefetch([each[0] for each in earlier[: cfg.prefetch]])
     # --- before
     # <<<
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
@@ -103,14 +103,14 @@ def main(run):
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # >>> TODO 23, day 4: the policy replaces autocast
-    if cfg.policy:
+    if cfg.gather_bf16:
         autocast = nullcontext()
     # --- before
     # <<<
     # >>> TODO 20, day 4: keep backward's tensors in host memory if the config requests it
-    kept = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
+    offloading = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
     # --- before
-    # kept = nullcontext()
+    # offloading = nullcontext()
     # <<<
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
@@ -136,13 +136,13 @@ def main(run):
 
             step_loss = 0
             for number, (inputs, targets) in enumerate(micro_batches, 1):
-                silent = nullcontext()
+                sync_context = nullcontext()
                 # >>> TODO 18, day 4: average gradients over ranks only after the last micro-batch
                 if run.world_size > 1 and number < len(micro_batches):
-                    silent = model.no_sync()
+                    sync_context = model.no_sync()
                 # --- before
                 # <<<
-                with silent, autocast, kept:
+                with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")
                     # >>> TODO 23, day 4: compute the loss in fp32, as autocast does
@@ -174,13 +174,13 @@ def main(run):
     profiler.stop()
     if cfg.save_weights:
         # >>> TODO 26, day 4: gather the full state dict on rank 0 only
-        how = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
-        whole = state_dict.get_model_state_dict(net, options=how)
+        options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        full_state = state_dict.get_model_state_dict(net, options=options)
         # --- before
-        # whole = net.state_dict()
+        # full_state = net.state_dict()
         # <<<
         if run.rank == 0:
-            run.save_weights(whole)
+            run.save_weights(full_state)
     # >>> TODO 27, day 4: each rank writes its part of a checkpoint if the config requests it
     if cfg.save_shards:
         dcp.save(training_state(net, optimizer, cfg.epochs), checkpoint_id=run.checkpoint)
@@ -197,8 +197,8 @@ def mesh_of(run, device):
 
 def training_state(net, optimizer, epochs=0):
     """Return the content of a checkpoint: weights, optimizer state and completed epochs."""
-    weights, kept = state_dict.get_state_dict(net, optimizer)
-    return {"model_state_dict": weights, "optim_state_dict": kept, "epochs": epochs}
+    weights, optimizer_state = state_dict.get_state_dict(net, optimizer)
+    return {"model_state_dict": weights, "optim_state_dict": optimizer_state, "epochs": epochs}
 
 
 def batches_of_rank(sets, run, device):

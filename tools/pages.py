@@ -23,6 +23,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
+from course.analysis import tensor_cores
 from course.analysis.roofline.bounds import points, recorded_ceilings
 from course.analysis.roofline.cost import fusion_traffic, operators
 from course.analysis.traces import tables as traces
@@ -33,7 +34,6 @@ from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
 from labs.day1_1_gpu import peaks
-from labs.day1_4_profiler import tensor_cores
 from labs.day2_1_dataloader import loading
 from labs.day2_3_scaling import efficiency
 from race import board, tracks

@@ -108,7 +108,7 @@ def pack_variants(machine: str, folder: Path) -> Path:
     runs.sort(key=lambda run: run.launched["launched_at"])
     last = {}
     for run in runs:
-        request = [run.launched["added"], run.launched["gpus"], asdict(run.requested_config)]
+        request = [run.launched["added"], run.gpus, asdict(run.requested_config)]
         last[json.dumps(request, sort_keys=True)] = run
     return _finish(folder / machine, _pack_all(last.values(), folder / machine, "variant"))
 
@@ -177,7 +177,7 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
         raise ValueError(f"{run} took turns, and the others would be lost: record it alone")
     target.mkdir(parents=True, exist_ok=True)
     row = {"run": run.name} | _row(run, target.name, purpose)
-    steps = [_columns(run.rank_steps(rank), purpose) for rank in range(run.launched["gpus"])]
+    steps = [_columns(run.rank_steps(rank), purpose) for rank in range(run.gpus)]
     packed = Run(target / TRACES / run.name)
     with tempfile.TemporaryDirectory(dir=target) as draft:
         new, old = Path(draft, "new"), Path(draft, "old")
@@ -253,7 +253,7 @@ def _write_index(run: Run, target: Path) -> None:
     index: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if index and (record.device == "cpu" or is_variant):  # a rung on the GPU describes it better
         return
-    gpus = max(run.launched["gpus"], index.get("gpus", 1))  # the first run may have had one
+    gpus = max(run.gpus, index.get("gpus", 1))  # the first run may have had one
     options = " --variants" if is_variant else f" --gpus {gpus}" * (gpus > 1)
     index |= {
         "machine": f"{record.machine}, with {record.hardware.get('cores', '?')} cores",

@@ -264,7 +264,7 @@ def error_of(run: Run) -> str:
     """Return in a line why a small run failed; "" if it did not."""
     if (path := run.folder / "signal.txt").exists() and not (run.record and run.record.error):
         ended = path.read_text()
-        is_lost = ended == "SIGABRT" and run.launched["gpus"] > 1
+        is_lost = ended == "SIGABRT" and run.gpus > 1
         return LOST if is_lost else f"the script ended its process: {ended}"
     if run.record and run.record.status == "ok":
         return ""

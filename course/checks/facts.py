@@ -51,7 +51,7 @@ class Rank:
         is_split = self.config.tensor > 1 or self.config.pipeline or self.config.shard
         if not is_split:
             return [self]
-        return [Rank(self.run, rank) for rank in range(self.run.launched["gpus"])]
+        return [Rank(self.run, rank) for rank in range(self.run.gpus)]
 
     def seen(self, *names: str) -> Any:
         """Return an entry of the evidence; None where it is missing."""
@@ -441,7 +441,7 @@ def difference(seen: Any, due: Any, tolerance: float) -> tuple[list[Any], Any, A
 
 def differences(run: Run, due: Run) -> Iterator[str]:
     """Yield where a script's small run differs from the solution's, causes before effects."""
-    ranks = run.launched["gpus"]
+    ranks = run.gpus
     pairs = [(Rank(run, rank), Rank(due, rank)) for rank in range(ranks)]
     for fact in FACTS:
         for own, other in pairs:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from course.config import Config
 from course.runs.recordings import check_purpose
 from course.runs.run import Run
+from course.valid import HALF_FORMATS
 
 # Sizes at which machines are recorded.
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
@@ -22,6 +23,13 @@ class Place(NamedTuple):
     device: str  # its type, "cuda" for instance
     half_units: tuple[str, ...]  # 16-bit formats that it has instructions for
     machine: str
+
+
+def emulation_limits(cfg: Config, place: Place) -> str:
+    """Return that software emulates the config's 16-bit format there; "" if it does not."""
+    if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
+        return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
+    return ""
 
 
 class Unexpected(Exception):

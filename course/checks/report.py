@@ -17,7 +17,7 @@ from course.checks.predictions import prediction, settle, verdict
 from course.checks.todo import needed_todos
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.runs.ratio import Ratio, explain_ratio, find_partner, host_bound_warning, ratio
+from course.runs.ratio import Ratio, explain_ratio, host_bound_warning, pair, ratio, ratio_of_pair
 from course.runs.record import Record
 from course.runs.run import Run
 from course.text import digits
@@ -85,14 +85,14 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     Raises:
         JobError: a run that is not over or not ok; the message has its error and its logs.
     """
-    partner = find_partner(run, against) if against else None
-    both = [partner or against, run] if against else [run]
+    compared = pair(run, against) if against else None
+    both = [compared[1], run] if compared else [run]
     records = [_measured(each) for each in both]
     names = _names(both)
     picture = charts.plot_step_and_loss(
         [(n, rec, r.steps) for n, rec, r in zip(names, records, both)]
     )
-    found = ratio(run, against) if against else None
+    found = ratio_of_pair(*compared) if compared else None
     _save(picture, run)
     sentences = tuple(_sentences(run, records, found))
     if found is not None:
@@ -254,7 +254,7 @@ def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> It
     """The prediction of this ratio beside what was measured; kept, if it is the stored one."""
     key = run.config.rung
     # What was said of a rung is of one process.
-    own = _predicted(run) if run.launched.get("gpus", 1) == 1 else None
+    own = _predicted(run) if run.gpus == 1 else None
     stored = own if predicted is None else predicted
     how = "Measured"
     if is_same_computation(run, against):
@@ -271,10 +271,7 @@ def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> It
 def is_same_computation(run: Run, against: Run) -> bool:
     """Do two runs do the same arithmetic on the same device, so that neither can be faster?"""
     configs = [replace(each.config, rung="same", device="auto") for each in (run, against)]
-    places = [
-        (each.record.device, each.record.machine, each.launched.get("gpus", 1))
-        for each in (run, against)
-    ]
+    places = [(each.record.device, each.record.machine, each.gpus) for each in (run, against)]
     return configs[0] == configs[1] and places[0] == places[1]
 
 

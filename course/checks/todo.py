@@ -115,7 +115,7 @@ def all_hints() -> dict[int, dict[str, Any]]:
 
 def needed_todos(run: Run) -> set[int]:
     """Return the numbers of the TODOs that a run's config needs."""
-    gpus = run.launched.get("gpus", 1)
+    gpus = run.gpus
     names = {"cfg": run.config, "requested": run.requested_config, "gpus": gpus}
     # The expressions are the course's own, in labs/*/hints.toml.
     return {number for number, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}

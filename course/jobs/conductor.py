@@ -96,7 +96,7 @@ class Conductor:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._by_folder = {
-            str(run.folder): Member(run.name, run.launched["gpus"], run.is_repeat) for run in runs
+            str(run.folder): Member(run.name, run.gpus, run.is_repeat) for run in runs
         }
         self.members = [*self._by_folder.values()]
         self.listens = False

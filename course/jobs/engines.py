@@ -73,4 +73,4 @@ def engine(executor: str) -> Any:
 
 def engine_of(run: Run) -> Any:
     """Return what answers for a run; a recorded one is not asked of where it ran."""
-    return engine("recorded" if run.is_recorded else run.launched.get("executor", "local"))
+    return engine(run.executor)

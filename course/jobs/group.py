@@ -65,7 +65,7 @@ def address_file(run: Run) -> Path:
 
 def first_node(run: Run) -> str:
     """Return the address at which tasks reach the job's first node."""
-    if run.launched.get("executor") == "slurm":
+    if run.executor == "slurm":
         # From there srun started the tasks.
         return os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
     return "127.0.0.1"
@@ -155,7 +155,7 @@ def refusal(runs: Sequence[Run], context: BaseContext) -> str:
         return "this site gives each process a GPU of its own"
     where = "the host's memory" if free is None else "the GPU's memory"
     # A GPU has one process of each run; the host's memory has all processes of this node.
-    processes = [run for run in runs for _ in range(run.launched["gpus"] if free is None else 1)]
+    processes = [run for run in runs for _ in range(run.gpus if free is None else 1)]
     fixed = CONTEXT_GIB if free is not None else LIBRARIES_GIB
     free = _host_free_gib(runs) if free is None else free
     if sum(fixed + _at_most_gib(run) for run in processes) <= free:
@@ -175,7 +175,7 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
         with suppress(OSError, ValueError):  # no such group, or "max": no limit
             limit = int((folder / "memory.max").read_text())
             free = min(free, limit - int((folder / "memory.current").read_text()))
-    workers = sum(run.config.workers * run.launched["gpus"] for run in runs)
+    workers = sum(run.config.workers * run.gpus for run in runs)
     return free / GIB - WORKER_GIB * workers
 
 
@@ -210,7 +210,7 @@ def _send(writer: Connection, work: Callable[[], list[float]]) -> None:
 def _share(run: Run) -> Config:
     """Return the config of one of the run's processes, on an accelerator: `predict` needs one."""
     config = run.config
-    return replace(config, device="auto", batch_size=config.batch_size // run.launched["gpus"])
+    return replace(config, device="auto", batch_size=config.batch_size // run.gpus)
 
 
 def _at_most_gib(run: Run) -> float:

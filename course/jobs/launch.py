@@ -320,8 +320,7 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
         most = {"gpus": max(planned.request["gpus"] for planned in group)}
         job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
         for run in started:
-            request = run.launched | job
-            write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
+            write_atomically(run.folder / runs.JOB_FILE, json.dumps(job, indent=1))
     except BaseException:
         engine(place.executor).withdraw(started[0])
         for folder in folders:

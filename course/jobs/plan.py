@@ -82,7 +82,7 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     values = {
         "rung": config.rung,
         "site": planned.place.name,
-        "gpus": against.launched["gpus"],
+        "gpus": against.gpus,
         "config": asdict(config),
     }
     values |= {key: against.launched[key] for key in ("added",) if key in against.launched}
@@ -173,7 +173,8 @@ def _check_script(source: Path, config: Config) -> None:
     ours = source.parent.name in ("exercises", "solutions")
     known = KNOWN.get(source.name) if ours else None
     if known and config.script not in known:
-        names = config.changed(" ".join(("model", *SCRIPT_FIELDS.values())))
+        fields = [name for names in SCRIPT_FIELDS.values() for name in names]
+        names = config.changed("model", *fields)
         settings = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
         other = f"{source.parent.name}/{config.script}"
         raise ValueError(f"{source.name} does not support {settings}: launch {other}")

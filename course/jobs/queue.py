@@ -69,7 +69,7 @@ def _rows() -> list[dict[str, Any]]:
     open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
     by_engine: dict[str, list[Run]] = {}
     for run in open_runs:
-        by_engine.setdefault(run.launched.get("executor", "local"), []).append(run)
+        by_engine.setdefault(run.executor, []).append(run)
     states: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():
         states |= engine(name).queue_states(runs)

@@ -91,7 +91,7 @@ def supervise(
         (SupervisedCommand if run.is_command else SupervisedRank)(run, task, number, env, context)
         for number, run in enumerate(first.together)
         for task in tasks
-        if task.rank < run.launched["gpus"] and (task.rank == 0 or not run.is_command)
+        if task.rank < run.gpus and (task.rank == 0 or not run.is_command)
     ]
     try:
         _compute(members, tasks)
@@ -172,10 +172,10 @@ class SupervisedRank:
     ) -> None:
         self.run, self.number, self.context = run, number, context
         self.rank = task.rank
-        self.ranks = 1 if run.is_command else run.launched["gpus"]  # a command starts its own
+        self.ranks = 1 if run.is_command else run.gpus  # a command starts its own
         self.verdict: Record | None = None
         self._task, self._env = task, env
-        self._executor = run.launched.get("executor", "local")
+        self._executor = run.executor
         self._child: BaseProcess | None = None
         self._store: BaseProcess | None = None  # of a local run's ranks, in rank 0
         self._starts = 0  # of the training process so far
@@ -420,9 +420,6 @@ class SupervisedRank:
         """Leave a record, unless there is one: the first verdict stands."""
         if self.verdict is None and (self.rank == 0 or verdict.status != "ok"):
             values = {"status": verdict.status, "error": verdict.error}
-            if began := self.run.started.get("started_at"):
-                lasted = datetime.now() - datetime.fromisoformat(began)
-                values["wall_s"] = lasted.total_seconds()
             try:
                 write_record(self.run.folder, record_of(self.run, values))
             except OSError as error:  # the others of the group go on

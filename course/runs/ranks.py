@@ -26,7 +26,7 @@ def rank_table(run: Run) -> pd.DataFrame:
     reports = reports if run.record else {}
     reports |= {report["rank"]: report for report in run.ranks}
     rows = []
-    for rank in range(run.launched.get("gpus", 1)):
+    for rank in range(run.gpus):
         report = reports.get(rank, {})
         device = (report.get("evidence") or {}).get("device", report.get("device") or "")
         rows.append(

@@ -56,9 +56,13 @@ def ratio(run: Run, against: Run) -> Ratio:
     Raises:
         ValueError: a run measured nothing.
     """
-    if run == against:
+    return ratio_of_pair(*pair(run, against))
+
+
+def ratio_of_pair(top: Run, bottom: Run) -> Ratio:
+    """Compute the `ratio` of two runs that `pair` selected."""
+    if top == bottom:
         return Ratio(1.0)
-    top, bottom = find_partner(against, run) or run, find_partner(run, against) or against
     for side in (top, bottom):
         if side.record is None or side.record.images_per_s is None:
             raise ValueError(f"{side} measured nothing: a ratio needs runs that ended ok")
@@ -77,7 +81,16 @@ def ratio(run: Run, against: Run) -> Ratio:
     return Ratio(value, float(low), float(high))
 
 
-def find_partner(run: Run, against: Run) -> Run | None:
+def pair(run: Run, against: Run) -> tuple[Run, Run]:
+    """Return the two runs to compare: those that took turns in one job, if there are such."""
+    if run == against:
+        return run, against
+    if partner := _find_partner(run, against):
+        return run, partner
+    return _find_partner(against, run) or run, against
+
+
+def _find_partner(run: Run, against: Run) -> Run | None:
     """Return the successful run in `run`'s own job that equals `against` or repeats it."""
     for member in run.together:
         is_other = member != run and member.status == "ok"
@@ -89,8 +102,7 @@ def find_partner(run: Run, against: Run) -> Run | None:
 def _are_equal(a: Run, b: Run) -> bool:
     """Return whether two runs have the same script, config and number of GPUs."""
     same_config = a.requested_config == b.requested_config
-    same_gpus = a.launched.get("gpus", 1) == b.launched.get("gpus", 1)
-    return same_config and same_gpus and a.script.read_text() == b.script.read_text()
+    return same_config and a.gpus == b.gpus and a.script.read_text() == b.script.read_text()
 
 
 def _turn_ratios(run: Run, partner: Run) -> np.ndarray:

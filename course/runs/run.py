@@ -2,7 +2,8 @@
 
 train.py       the copy that the job executes: editing the original changes nothing
 config.json    the Config
-launch.json    the request: script, site, GPUs, job id, git commit
+launch.json    the request: script, site, GPUs, git commit
+job.json       the job that was submitted for it: its id
 started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
@@ -17,7 +18,7 @@ A recorded run is a row of its machine's tables instead (`course.runs.rows`). It
 recordings/MACHINE/traces/RUN, exists only if the run has a trace or a different file.
 
 A job that runs any other script, command.sh, also has such a folder, with launch.json, started.json
-and record.json (`course.jobs.commands`), but no config and no measurements.
+and record.json (`idr_pytools.local`), but no config and no measurements.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
-RESOLVED = ("precision", "policy")  # what a machine may change: course.training.precision.resolve
+# What a machine may change: course.training.precision.resolve.
+RESOLVED = ("precision", "gather_bf16")
 GROUP = "#group"  # suffix of the folder in that variable for processes that serve several runs
+JOB_FILE = "job.json"
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
@@ -170,7 +173,19 @@ class Run:
     @property
     def launched(self) -> dict[str, Any]:
         """The request, with the job id once there is one."""
-        return dict(self._row.get("request") or read_dict(self.folder / "launch.json"))
+        if row := self._row:
+            return dict(row["request"])
+        return read_dict(self.folder / "launch.json") | read_dict(self.folder / JOB_FILE)
+
+    @property
+    def executor(self) -> str:
+        """How its site runs jobs, one of EXECUTORS."""
+        return "recorded" if self.is_recorded else self.launched.get("executor", "local")
+
+    @property
+    def gpus(self) -> int:
+        """The number of its ranks."""
+        return self.launched.get("gpus", 1)
 
     @property
     def together(self) -> list[Run]:
@@ -242,7 +257,7 @@ class Run:
 
         Times are rank 0's; the loss is of the complete batch, the mean over the ranks.
         """
-        tables = [self.rank_steps(rank) for rank in range(self.launched.get("gpus", 1))]
+        tables = [self.rank_steps(rank) for rank in range(self.gpus)]
         table = tables[0]
         if len(tables) > 1 and all(map(len, tables)):
             losses = [rank_table.set_index("step")["loss"] for rank_table in tables]
@@ -269,9 +284,7 @@ class Run:
         """What each rank reported at its end, in order; empty for a run of one process."""
         if row := self._row:
             return row.get("ranks", [])
-        reports = [
-            read_dict(self.folder / rank_file(rank)) for rank in range(self.launched.get("gpus", 1))
-        ]
+        reports = [read_dict(self.folder / rank_file(rank)) for rank in range(self.gpus)]
         return [report for report in reports if report]
 
     @property
@@ -347,8 +360,8 @@ def all_runs() -> list[Run]:
 def _is_readable(run: Run) -> bool:
     try:
         run.requested_config, run.together, run.is_being_submitted  # noqa: B018 - they are parsed
-        if (executor := run.launched.get("executor", "local")) not in EXECUTORS:
-            raise ValueError(f"its executor is {executor!r}")
+        if run.executor not in EXECUTORS:
+            raise ValueError(f"its executor is {run.executor!r}")
     except FileNotFoundError:  # it has no config yet
         return True
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -422,9 +435,12 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     if not run.is_command:
         config = run.requested_config
         known |= {"config": asdict(config), "data": config.data}
-    known["started_at"] = run.started.get("started_at", request.get("launched_at", ""))
+    now, began = datetime.now(), run.started.get("started_at")
+    known["started_at"] = began or request.get("launched_at", "")
+    known["ended_at"] = now.isoformat(timespec="seconds")
+    if began:
+        known["wall_s"] = (now - datetime.fromisoformat(began)).total_seconds()
     known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
-    known["ended_at"] = datetime.now().isoformat(timespec="seconds")
     return Record(**known | values)
 
 

@@ -25,6 +25,12 @@ from course.training.precision import HALF
 
 ALIGNED = 16  # numbers: rows of what is added to attention begin at multiples of it
 CLASSES = 1000  # of ImageNet, and of synthetic data
+_CHECKPOINTING = {
+    "every": "every block again",
+    "second": "every second block again",
+    "selective": "all but products again",
+}
+NO_STRATEGY = "all kept"
 
 
 @dataclass(frozen=True)
@@ -221,3 +227,12 @@ def predict(config: Config) -> Prediction:
     }
     split = {name: sum(held[kind] for kind in kinds) for name, kinds in parts.items()}
     return Prediction(peak_gib=held["Total"], **split)
+
+
+def memory_strategy(config: Config) -> str:
+    """Describe how a config trades time for memory; `NO_STRATEGY` if it does not."""
+    words = [_CHECKPOINTING[config.checkpointing]] if config.checkpointing else []
+    words += ["kept on the host"] * config.offload
+    if config.micro_batch and config.micro_batch < config.batch_size:
+        words.append(f"{config.micro_batch} at once")
+    return ", ".join(words) or NO_STRATEGY

@@ -83,7 +83,9 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
         precision = resolve_half(_half_units(device), scales_loss=scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
-    return replace(config, precision=precision, policy=config.policy and precision == "bf16")
+    return replace(
+        config, precision=precision, gather_bf16=config.gather_bf16 and precision == "bf16"
+    )
 
 
 def has_units(device: torch.device, precision: str) -> bool:

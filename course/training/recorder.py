@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,6 @@ class Recorder:
         self.before_epoch: Callable[[], None] = lambda: None  # hooks of the meter
         self.before_end: Callable[[], None] = lambda: None
         self._start = time.perf_counter()
-        self._started_at = datetime.now().isoformat(timespec="seconds")
         on_gpu = self.config.device != "cpu"
         self._watch = Watch(self._start, on_gpu, self.local_rank) if is_race else None
         if self._watch and self._is_main:
@@ -356,8 +354,7 @@ class Recorder:
         # The first record counts, and a rank that only lost its connection to another knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(RANK_WAIT_S)
-        self.set(status=status, error=error, wall_s=time.perf_counter() - self._start)
-        self.set(started_at=self._started_at)
+        self.set(status=status, error=error)
         if status == "ok":
             if not self._is_main:
                 return

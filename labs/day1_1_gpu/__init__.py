@@ -1,4 +1,4 @@
-"""Lab 1.1: one script, one device."""
+"""Lab 1.1: training on a GPU, its memory and its batch size."""
 
 from course.lazy import lazy_exports
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course.checks.lab import FULL_SIZE, SYNTHETIC, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung, vary
 from course.runs.run import Run
 
@@ -19,22 +20,9 @@ def _device_limits(cfg: Config, place: Place) -> str:
     return "this machine has no accelerator" if place.device == "cpu" else ""
 
 
-ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
-
 SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 
 SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
-
-# The rungs of one GPU, also in other formats, by the names of their traces.
-GPU_RUNGS = {
-    "device": rung("device", **FULL_SIZE),
-    "amp": rung("amp", **FULL_SIZE),
-    "channels_last": rung("channels_last", **FULL_SIZE),
-    "tf32": rung("device", precision="tf32", **FULL_SIZE),
-    "amp_fp16": rung("amp", precision="fp16", **FULL_SIZE),
-    "channels_last_fp16": rung("channels_last", precision="fp16", **FULL_SIZE),
-}
-
 
 CHECKS = {
     "day1.device": Mechanism(
@@ -52,7 +40,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.1",
-    title="one script, one device",
+    title="training on a GPU, its memory and its batch size",
     minutes=45,
     checks=CHECKS,
     rungs=(("baseline", "fp32"), ("device", "fp32")),

@@ -13,7 +13,7 @@ import pandas as pd
 from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
 from course.runs.run import Run, rows_of
-from course.training.memory_prediction import predict
+from course.training.memory_prediction import NO_STRATEGY, memory_strategy, predict
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
@@ -37,22 +37,7 @@ IGNORED = {  # fields of a config that do not change its prediction
     "fused",
     "compile",
 }
-CHECKPOINTING = {
-    "every": "every block again",
-    "second": "every second block again",
-    "selective": "all but products again",
-}
-NO_STRATEGY = "all kept"
 Key = frozenset[tuple[str, Any]]  # the fields that a prediction depends on, with their values
-
-
-def memory_strategy(config: Config) -> str:
-    """Describe how a config trades time for memory; `NO_STRATEGY` if it does not."""
-    words = [CHECKPOINTING[config.checkpointing]] if config.checkpointing else []
-    words += ["kept on the host"] * config.offload
-    if config.micro_batch and config.micro_batch < config.batch_size:
-        words.append(f"{config.micro_batch} at once")
-    return ", ".join(words) or NO_STRATEGY
 
 
 def compare_peaks(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import Lab, Mechanism, Place, Recording, emulation_limits, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
-from course.valid import HALF_FORMATS
-from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
 
 TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -27,13 +26,7 @@ def _amp_seen(run: Run) -> str:
 def _amp_limits(cfg: Config, place: Place) -> str:
     if not place.half_units:
         return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
-    return _emulation_limits(cfg, place)
-
-
-def _emulation_limits(cfg: Config, place: Place) -> str:
-    if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
-        return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
-    return ""
+    return emulation_limits(cfg, place)
 
 
 def _scaler_seen(run: Run) -> str:
@@ -77,7 +70,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.2",
-    title="half the bits, and what they cost",
+    title="mixed precision, and what 16 bits cost",
     minutes=60,
     checks=CHECKS,
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording, expect
+from course.checks.lab import Lab, Mechanism, Recording, emulation_limits, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import GPU_RUNGS, ON_CPU
-from labs.day1_2_mixed_precision.lab import _emulation_limits
 
 
 def _layout_seen(run: Run) -> str:
@@ -28,14 +27,14 @@ CHECKS = {
         rung="channels_last",
         against="amp",
         seen=_layout_seen,
-        limits=_emulation_limits,
+        limits=emulation_limits,
         word="channels_last",
     ),
 }
 
 LAB = Lab(
     number="1.3",
-    title="the same numbers, in another order",
+    title="memory layout and channels_last",
     minutes=45,
     checks=CHECKS,
     rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),

@@ -1,14 +1,14 @@
-"""Lab 1.4: the profiler, and proof."""
+"""Lab 1.4: the profiler and Tensor Cores."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".counters": "compare_with_counters summarize_verdicts",
+    "course.analysis.tensor_cores.counters": "compare_with_counters summarize_verdicts",
     ".figures": "plot_tensor_cores plot_time_by plot_timeline",
     ".nsight": "read_ncu read_nsys",
     ".roofline_figures": "plot_roofline",
-    ".rules": "classify",
-    ".scores": "score",
-    ".tensor_cores": "kernels_of_run tensor_core_report tensor_core_summary",
+    "course.analysis.tensor_cores.rules": "classify",
+    "course.analysis.tensor_cores.scores": "score",
+    "course.analysis.tensor_cores": "kernels_of_run tensor_core_report tensor_core_summary",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

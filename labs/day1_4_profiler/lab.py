@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from course.checks.lab import Lab, Mechanism, Recording, expect
+from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import GPU_RUNGS
 
 
 def _trace_seen(run: Run) -> str:
@@ -59,7 +59,7 @@ CHECKS = {
 
 LAB = Lab(
     number="1.4",
-    title="the profiler, and proof",
+    title="the profiler and Tensor Cores",
     minutes=60,
     checks=CHECKS,
     recordings=(

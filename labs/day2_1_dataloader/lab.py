@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
+from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import PINNED_WORKERS
 
 
 def _loader_seen(run: Run) -> str:
@@ -72,7 +72,7 @@ CHECKS = {
 
 LAB = Lab(
     number="2.1",
-    title="feed it",
+    title="the DataLoader and its workers",
     minutes=60,
     checks=CHECKS,
     recordings=(

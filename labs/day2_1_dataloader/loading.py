@@ -8,19 +8,17 @@ the steps whose batch was ready.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import torch
-from torch.utils.benchmark import Timer
 from torchvision.transforms import v2
 
+from course.analysis.stage_times import median_ms, time_stages
 from course.config import rung
 from course.data import default_set
-from course.data.images import decode_jpeg, normalised, one_thread, train_view
+from course.data.images import decode_jpeg, normalised, train_view
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
@@ -35,7 +33,6 @@ SETTINGS = {
     "uint8": "uint8",
 }
 STAGES = ("read the file", "decode JPEG", "crop and resize", "flip", "normalise", "into the batch")
-ROUNDS = 4
 
 
 def trials(runs: Iterable[Run]) -> pd.DataFrame:
@@ -124,40 +121,12 @@ def training_speeds(machine: str) -> pd.DataFrame:
         (run.config.rung, run.config.precision, run.record.images_per_s)
         for run in recorded_runs(machine, "throughput", "scaling", "batch sizes")
         if (run.config.data, run.config.batch_size) == ("synthetic", 256)
-        and (run.status, run.launched["gpus"]) == ("ok", 1)
+        and (run.status, run.gpus) == ("ok", 1)
         and run.record.device != "cpu"
     ]
     table = pd.DataFrame(rows, columns=["rung", "precision", "images_per_s"])
     table = table.drop_duplicates(["rung", "precision"])
     return table.sort_values("images_per_s", ignore_index=True)
-
-
-def time_stages(read: Callable[[], Iterable[Any]], stages: Sequence[Callable]) -> np.ndarray:
-    """Time what one core does for each item: reading it, then each stage on the result so far.
-
-    Everything is repeated ROUNDS times with the same random numbers, and the shortest time counts
-    because other programs disturbed it least. So files come from the page cache, not from a disk.
-
-    Args:
-        read: returns a new iterator over the items.
-
-    Returns:
-        Milliseconds of shape (items, 1 + stages).
-    """
-    rounds = []
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        for _ in range(ROUNDS):
-            torch.manual_seed(0)
-            rows, begin = [], time.perf_counter()
-            for value in read():
-                marks = [begin, time.perf_counter()]
-                for stage in stages:
-                    value = stage(value)
-                    marks.append(time.perf_counter())
-                rows.append(np.diff(marks))
-                begin = time.perf_counter()
-            rounds.append(rows)
-    return 1e3 * np.min(rounds, axis=0)
 
 
 def decode_profile(images: int = 64, image_px: int = 224, *, uint8: bool = True) -> pd.DataFrame:
@@ -202,9 +171,3 @@ def compare_batch_dtypes(
             "normalise_ms": median_ms(lambda x=on_device: normalised(x)) if uint8 else 0.0,
         }
     return pd.DataFrame(rows).T
-
-
-def median_ms(work: Callable[[], Any]) -> float:
-    """Time some work on any device: the median of its calls, in milliseconds."""
-    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
-    return 1e3 * timer.blocked_autorange().median

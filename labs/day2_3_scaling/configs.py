@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from course.checks.lab import FULL_SIZE
+from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung, vary
 from course.runs.recordings import SETUP
 
-PINNED_WORKERS = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
 FASTEST_RUNGS = ("channels_last", "compile", "algebra")
 IMAGES_PER_GPU = SETUP["batch_size"]  # per step
 # Workers only read files, and on one GPU four were as good as fifteen. Each makes two batches

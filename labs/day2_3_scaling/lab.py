@@ -7,7 +7,7 @@ from labs.day2_3_scaling import configs
 
 LAB = Lab(
     number="2.3",
-    title="how far it scales",
+    title="scaling to many GPUs",
     minutes=30,
     recordings=(
         Recording("scaling", several=configs.fastest, node=True),

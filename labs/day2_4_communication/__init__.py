@@ -1,4 +1,4 @@
-"""Lab 2.4: what the ranks say to each other."""
+"""Lab 2.4: communication between ranks."""
 
 from course.lazy import lazy_exports
 

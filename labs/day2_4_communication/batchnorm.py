@@ -18,7 +18,7 @@ def running_statistics(run: Run) -> pd.DataFrame:
         ValueError: the run's script did not save them.
     """
     layers = []
-    for rank in range(run.launched.get("gpus", 1)):
+    for rank in range(run.gpus):
         path = run.folder / FILE.format(rank)
         if not path.exists():
             raise ValueError(f"{run.name} has no {path.name}: its script must call save_statistics")

@@ -7,7 +7,7 @@ from labs.day2_3_scaling import configs
 
 LAB = Lab(
     number="2.4",
-    title="what the ranks say to each other",
+    title="communication between ranks",
     minutes=50,
     recordings=(
         Recording("communication", several=configs.traced, node=True),

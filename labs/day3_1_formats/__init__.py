@@ -1,4 +1,4 @@
-"""Lab 3.1: where the images lie, and who decodes them."""
+"""Lab 3.1: data formats, and where images are decoded."""
 
 from course.lazy import lazy_exports
 

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from course.analysis.stage_times import time_stages
 from course.data import default_set
 from course.data.formats.convert import convert
 from course.data.formats.raw import Raw
 from course.data.formats.shards import paths, shuffled
 from course.data.images import RandomCrop, decode_jpeg
 from course.runs.run import PROJECT
-from labs.day2_1_dataloader.loading import time_stages
 
 STAGES = ("read", "decode", "crop and resize")
 

@@ -7,21 +7,9 @@ from typing import Any
 
 from course.checks import dry_runs
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Recording
+from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import PINNED_WORKERS
-
-# How images are read is the same in each precision.
-READER_SETTINGS: dict[str, Any] = {
-    "model": "resnet18",
-    "image_px": 64,
-    "batch_size": 16,
-    "steps": 8,
-    "lr": 0.001,
-    "budget_s": 0.0,
-    "workers": 2,
-    "precision": "fp32",
-}
 
 
 def _read_seen(run: Run) -> str:
@@ -85,7 +73,7 @@ CHECKS = {
         rung="shards",
         against="dataloader",
         seen=_shared_seen,
-        word="own_shards",
+        word="worker_shards",
         settings=READER_SETTINGS,
         timed=False,
     ),
@@ -93,7 +81,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.1",
-    title="where the images lie, and who decodes them",
+    title="data formats, and where images are decoded",
     minutes=75,
     checks=CHECKS,
     recordings=(Recording("formats", [*_format_configs()]),),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import PINNED_WORKERS
 from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
 
@@ -108,7 +108,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.2",
-    title="augmentation, on which side?",
+    title="augmentation on the CPU or the GPU",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),

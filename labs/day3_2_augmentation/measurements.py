@@ -10,13 +10,13 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
+from course.analysis.stage_times import median_ms, time_stages
 from course.config import rung
 from course.data import default_set
 from course.data.augment import OPERATIONS, STRENGTH
 from course.data.images import epoch_px, open_image, train_view
 from course.runs.run import Run
 from course.training.evidence.operator_calls import operator_calls
-from labs.day2_1_dataloader.loading import median_ms, time_stages
 
 
 def operation_costs(images: torch.Tensor) -> pd.DataFrame:

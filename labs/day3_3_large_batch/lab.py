@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab_configs import READER_SETTINGS
 from course.runs.run import Run
-from labs.day3_1_formats.lab import READER_SETTINGS
 from labs.day3_3_large_batch import configs as learning
 
 UPDATED = READER_SETTINGS | {"workers": 0}
@@ -53,7 +53,7 @@ CHECKS = {
 
 LAB = Lab(
     number="3.3",
-    title="many images an update, and still learning",
+    title="large batches that still learn",
     minutes=75,
     checks=CHECKS,
     recordings=(

@@ -23,8 +23,8 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course.analysis import isolated
 from course.text import wrap_text
-from labs.day3_4_compile import isolated
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab_configs import ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day1_1_gpu.lab import ON_CPU
 
 
 def _compiled_seen(run: Run) -> str:
@@ -82,7 +82,7 @@ MODES = (
 
 LAB = Lab(
     number="3.4",
-    title="let the compiler write the kernels",
+    title="torch.compile, a compiler that writes kernels",
     minutes=75,
     checks=CHECKS,
     rungs=(("fused", "bf16"), ("compile", "bf16")),

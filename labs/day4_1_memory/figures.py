@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
 from course.text import digits
-from labs.day1_1_gpu.peaks import NO_STRATEGY
+from course.training.memory_prediction import NO_STRATEGY
 from labs.day4_1_memory.measurements import on_pareto_front
-
-if TYPE_CHECKING:
-    from course.training.memory_prediction import Prediction
-    from labs.day4_2_fsdp.prediction import ShardPrediction
 
 KINDS = {
     "all kept": BLUE,
@@ -35,8 +31,8 @@ PARTS = {
 PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
 
-def plot_memory_parts(predictions: Mapping[str, Prediction | ShardPrediction]) -> Picture:
-    """Draw what fills the memory at its peak, a bar for each prediction."""
+def plot_memory_parts(predictions: Mapping[str, Any]) -> Picture:
+    """Draw what fills the memory at its peak, a bar for each prediction of peak memory."""
     picture = Picture(10, 1.1 + 0.55 * len(predictions))
     axes = picture.panel()
     parts = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.lab import SYNTHETIC, Lab, Mechanism, Recording
+from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
@@ -25,7 +25,7 @@ def _accumulated_seen(run: Run) -> str:
     return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
 
 
-def _silent_seen(run: Run) -> str:
+def _all_reduces_seen(run: Run) -> str:
     return (
         f"{len(_passes(run))} micro-batches and one message in the first step; equal weights at "
         f"the end"
@@ -100,7 +100,7 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "day4.silent": Mechanism(
+    "day4.no_sync": Mechanism(
         title="ranks speak once an update",
         todo=18,
         configs=(
@@ -112,7 +112,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        seen=_silent_seen,
+        seen=_all_reduces_seen,
         word="DDP",
         changes={"micro_batch": 3},
         settings=WHOLE,
@@ -151,7 +151,7 @@ CHECKS = {
 
 LAB = Lab(
     number="4.1",
-    title="memory against time",
+    title="saving memory by checkpointing and offloading",
     minutes=60,
     checks=CHECKS,
     recordings=(Recording("memory", [*_memory_configs()]),),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course.runs.run import Run
-from labs.day1_1_gpu.peaks import memory_strategy
+from course.training.memory_prediction import memory_strategy
 
 
 def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:

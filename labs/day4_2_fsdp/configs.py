@@ -6,17 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.lab import SYNTHETIC, Recording
+from course.checks.lab_configs import COATNET_5, IMAGES_PER_RANK, TRACED
 from course.config import Config, rung
 
-SHARE = 24  # images per GPU
-# CoAtNet-5, 687 million weights, at full size: 11 GB of weights, gradients and AdamW's two means.
-RECORDED: dict[str, Any] = SYNTHETIC | {
-    "model": "coatnet_5_224",
-    "fused": True,
-    "steps": 20,
-    "warmup_steps": 6,
-}
-TRACED = {"profile_steps": 1, "steps": 8}
 SMALL_GPU = {"memory_gib": 24.0}  # DDP does not fit
 # Without `fused`, which SGD does not have for shards.
 RESNET: dict[str, Any] = SYNTHETIC | {
@@ -29,7 +21,7 @@ RESNET: dict[str, Any] = SYNTHETIC | {
 }
 
 
-def sharded_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
+def sharded_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> Config:
     """Return the config of CoAtNet-5 on several GPUs, with a label that names the strategy.
 
     Args:
@@ -37,15 +29,16 @@ def sharded_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
         settings: further fields of the Config.
     """
     words = [settings.get("shard", "zero3") or "ddp"]
-    for field, word in (("policy", "bf16"), ("unit_blocks", "units"), ("prefetch", "ahead")):
+    for field, word in (("gather_bf16", "bf16"), ("unit_blocks", "units"), ("prefetch", "ahead")):
         if field in settings:
             number = settings[field]
             words.append(word if number is True else f"{word}-{number}")
     words += ["compiled"] * bool(settings.get("compile"))
-    words += ["traced"] * bool(settings.get("profile_steps")) + [str(share)] * (share != SHARE)
+    words += ["traced"] * bool(settings.get("profile_steps"))
+    words += [str(share)] * (share != IMAGES_PER_RANK)
     words += [f"{settings['memory_gib']:.0f}gib"] if "memory_gib" in settings else []
     size = {"rung": "-".join(words), "batch_size": share * gpus}
-    return rung("sharded", **RECORDED | settings | size)
+    return rung("sharded", **COATNET_5 | settings | size)
 
 
 STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
@@ -53,21 +46,21 @@ STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
     {},
     {"shard": ""} | TRACED,
     TRACED,
-    {"policy": True},
-    {"shard": "zero2", "policy": True},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4},
-    {"policy": True, "prefetch": 2},
-    {"policy": True, "unit_blocks": 4},
-    {"policy": True, "unit_blocks": 8},
-    {"policy": True, "unit_blocks": 11},
-    {"policy": True, "unit_blocks": 15},
-    {"shard": "zero2", "policy": True, "unit_blocks": 4} | TRACED,
-    {"policy": True, "unit_blocks": 0},
+    {"gather_bf16": True},
+    {"shard": "zero2", "gather_bf16": True},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4},
+    {"gather_bf16": True, "prefetch": 2},
+    {"gather_bf16": True, "unit_blocks": 4},
+    {"gather_bf16": True, "unit_blocks": 8},
+    {"gather_bf16": True, "unit_blocks": 11},
+    {"gather_bf16": True, "unit_blocks": 15},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4} | TRACED,
+    {"gather_bf16": True, "unit_blocks": 0},
     {"shard": "", **SMALL_GPU},
-    {"policy": True, **SMALL_GPU},
+    {"gather_bf16": True, **SMALL_GPU},
 )
 COMPILED: tuple[dict[str, Any], ...] = (  # compiling takes a minute or two
-    {"shard": "zero2", "policy": True, "unit_blocks": 4, "compile": "default"},
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4, "compile": "default"},
     {"shard": "", "compile": "default"},
 )
 
@@ -81,7 +74,7 @@ def _resnet_config(gpus: int, shard: str) -> Config:
 def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in STRATEGIES)
     yield from ((_resnet_config(gpus, shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield sharded_config(gpus, 2 * SHARE, policy=True), gpus
+    yield sharded_config(gpus, 2 * IMAGES_PER_RANK, gather_bf16=True), gpus
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 

@@ -12,9 +12,9 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from course.analysis.ranks import on_ranks
 from course.config import GIB
 from labs.day4_2_fsdp.prediction import fake_mesh
-from labs.day4_2_fsdp.processes import on_ranks
 
 # Bytes per weight in fp32: the weight, its gradient, and AdamW's two means.
 BYTES = {"weights": 4, "gradients": 4, "optimizer": 8}

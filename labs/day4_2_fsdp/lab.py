@@ -6,7 +6,7 @@ from labs.day4_2_fsdp.shard_checks import CHECKS
 
 LAB = Lab(
     number="4.2",
-    title="one network, shared out",
+    title="FSDP, a network sharded over several GPUs",
     minutes=75,
     checks=CHECKS,
     recordings=RECORDINGS,

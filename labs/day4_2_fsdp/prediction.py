@@ -66,11 +66,13 @@ def predict_memory(config: Config, ranks: int) -> ShardPrediction:
     share, remainder = divmod(config.batch_size, ranks)
     if remainder:
         raise ValueError(f"batch_size={config.batch_size}: expected a multiple of {ranks} ranks")
-    local = replace(config, batch_size=share, shard="", policy=False, prefetch=0, unit_blocks=1)
+    local = replace(
+        config, batch_size=share, shard="", gather_bf16=False, prefetch=0, unit_blocks=1
+    )
     if not config.shard or ranks == 1:
         return _predict_ddp(local, ranks)
     # With a policy, weights and images are in bf16, so that autocast has nothing to do.
-    precision = "fp32" if config.policy else local.precision
+    precision = "fp32" if config.gather_bf16 else local.precision
     local = replace(local, channels_last=False, precision=precision)
     with fake_mesh(ranks) as mesh, fake.fake_step(local) as step:
         _shard(step, config, mesh)
@@ -100,7 +102,7 @@ def _predict_ddp(config: Config, ranks: int) -> ShardPrediction:
 def _shard(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
     """Shard the units, then the rest of the network, and create the optimizer."""
     policy = MixedPrecisionPolicy()
-    if config.policy:
+    if config.gather_bf16:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for unit in models.units(step.model, config.unit_blocks):
         fully_shard(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from course.checks.lab import expect
+from course.checks.rank_checks import of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 MUCH = 0.5  # of a network, held by a rank that writes nothing
 
@@ -93,10 +93,10 @@ CHECKS = {
     "day4.policy": of_ranks(
         title="weights travel in bf16, and are kept in fp32",
         todo=23,
-        configs=({"policy": False}, {}),
+        configs=({"gather_bf16": False}, {}),
         seen=_policy_seen,
         word="policy",
-        policy=True,
+        gather_bf16=True,
         precision="bf16",
     ),
     "day4.prefetch": of_ranks(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.lab import SYNTHETIC, Recording
+from course.checks.lab_configs import COATNET_5, IMAGES_PER_RANK, TRACED
 from course.config import Config, rung
-from labs.day4_2_fsdp.configs import RECORDED, SHARE, TRACED
 
-FSDP: dict[str, Any] = {"shard": "zero3", "policy": True, "unit_blocks": 11}  # lab 4.2's best
+FSDP: dict[str, Any] = {"shard": "zero3", "gather_bf16": True, "unit_blocks": 11}  # lab 4.2's best
 BATCH = 96  # images of a pipeline's update: 48 per GPU, all of which GPipe keeps
 # Large enough that a pass takes longer than the launches and messages around it.
 LIVE: dict[str, Any] = SYNTHETIC | {
@@ -35,27 +35,29 @@ def pipeline_config(pipeline: str = "1f1b", micro_batches: int = 8, **settings: 
     return rung("pipeline", **values)
 
 
-def _tensor_config(gpus: int, share: int = SHARE, **settings: Any) -> Config:
+def _tensor_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> Config:
     """Return the config of CoAtNet-5 with `share` images per GPU, by default under DDP."""
     words = ["tensor"] * (settings.get("tensor", 1) > 1) + ["zero3"] * bool(settings.get("shard"))
     words = (words or ["ddp"]) + ["traced"] * bool(settings.get("profile_steps"))
     size = {"rung": "-".join([*words, str(share)]), "batch_size": share * gpus}
-    return rung("tensor", **RECORDED | {"tensor": 1} | settings | size)
+    return rung("tensor", **COATNET_5 | {"tensor": 1} | settings | size)
 
 
-def _recorded_pipeline(pipeline: str = "1f1b", micro_batches: int = 8, cut: str = "") -> Config:
+def _recorded_pipeline(
+    pipeline: str = "1f1b", micro_batches: int = 8, stage_split: str = ""
+) -> Config:
     """Return the config of CoAtNet-5 in stages at full size."""
     words = ["pipe", pipeline, str(micro_batches)]
-    settings = RECORDED | {"batch_size": BATCH, "steps": 14, "warmup_steps": 6}
-    if cut:
-        words.append(f"cut-{cut}")
-        settings["cut"] = cut
+    settings = COATNET_5 | {"batch_size": BATCH, "steps": 14, "warmup_steps": 6}
+    if stage_split:
+        words.append(f"cut-{stage_split}")
+        settings["stage_split"] = stage_split
     settings |= {"pipeline": pipeline, "micro_batch": BATCH // micro_batches}
     return rung("pipeline", **settings, rung="-".join(words))
 
 
 def _tensor_configs(gpus: int) -> Iterator[tuple[Config, int]]:
-    for share in (SHARE, 2 * SHARE):  # the pipelines have the larger share
+    for share in (IMAGES_PER_RANK, 2 * IMAGES_PER_RANK):  # the pipelines have the larger share
         yield _tensor_config(gpus, share), gpus
         yield _tensor_config(gpus, share, tensor=2), gpus
         yield _tensor_config(gpus, share, **FSDP), gpus
@@ -67,15 +69,15 @@ def _tensor_configs(gpus: int) -> Iterator[tuple[Config, int]]:
 def _pipeline_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     for schedule in ("1f1b", "gpipe", "interleaved", "zero_bubble"):
         yield _recorded_pipeline(schedule), gpus
-    yield _recorded_pipeline(cut="weights"), gpus
+    yield _recorded_pipeline(stage_split="weights"), gpus
     yield _recorded_pipeline("1f1b", 4), gpus
     yield _recorded_pipeline("gpipe", 4), gpus
     yield _recorded_pipeline(micro_batches=2), gpus
-    yield _recorded_pipeline(cut="20"), gpus
+    yield _recorded_pipeline(stage_split="20"), gpus
     yield _recorded_pipeline(micro_batches=16), gpus
     yield _recorded_pipeline("interleaved", 4), gpus
     yield _recorded_pipeline("zero_bubble", 4), gpus
-    yield _recorded_pipeline(cut="16"), gpus
+    yield _recorded_pipeline(stage_split="16"), gpus
 
 
 RECORDINGS = (

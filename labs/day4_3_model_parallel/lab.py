@@ -8,7 +8,7 @@ CHECKS = tensor_checks.CHECKS | stage_checks.CHECKS
 
 LAB = Lab(
     number="4.3",
-    title="one network on several devices",
+    title="tensor and pipeline parallelism",
     minutes=90,
     checks=CHECKS,
     recordings=RECORDINGS,

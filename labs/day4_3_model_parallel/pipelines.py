@@ -77,12 +77,14 @@ def create_schedule(
     return getattr(pipelining, name)(stages, micro_batches, loss_fn=loss)
 
 
-def split(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -> list[nn.Module]:
+def split(
+    net: nn.Module, count: int, stage_split: str = "gflop", image_px: int = 224
+) -> list[nn.Module]:
     """Split a network into `count` parts that compute the same, one after another.
 
     Args:
-        cut: "gflop" or "weights", to make the largest part as small as possible; or the numbers of
-            the blocks with which the parts after the first begin, as in "4,9".
+        stage_split: "gflop" or "weights", to make the largest part as small as possible; or the
+            numbers of the blocks with which the parts after the first begin, as in "4,9".
 
     Raises:
         ValueError: there are more parts than blocks, or the numbers do not give `count` parts.
@@ -93,14 +95,16 @@ def split(net: nn.Module, count: int, cut: str = "gflop", image_px: int = 224) -
         raise ValueError(
             f"{count} stages, but only {blocks} blocks: use fewer ranks or a deeper model"
         )
-    if cut in ("gflop", "weights"):
-        begins = balance([cost[cut] for cost in piece_costs(net, image_px)], count)
+    if stage_split in ("gflop", "weights"):
+        begins = balance([cost[stage_split] for cost in piece_costs(net, image_px)], count)
     else:
-        begins = [int(number) + 1 for number in cut.split(",")]  # the first piece is the stem
+        begins = [
+            int(number) + 1 for number in stage_split.split(",")
+        ]  # the first piece is the stem
         if len(begins) != count - 1 or begins[0] < 1 or begins[-1] > blocks:
             raise ValueError(
-                f"cut={cut!r}: {count} stages need the numbers of the {count - 1} blocks with "
-                f"which all but the first begin, from 1 to {blocks - 1}"
+                f"stage_split={stage_split!r}: {count} stages need the numbers of the {count - 1} "
+                f"blocks with which all but the first begin, from 1 to {blocks - 1}"
             )
     return [nn.Sequential(*modules[a:b]) for a, b in pairwise([0, *begins, len(modules)])]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from course.checks.rank_checks import of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 if TYPE_CHECKING:
     from labs.day4_3_model_parallel.schedules import Order

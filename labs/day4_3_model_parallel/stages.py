@@ -13,8 +13,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed import pipelining
 
+from course.analysis.ranks import on_ranks
 from course.training import models
-from labs.day4_2_fsdp.processes import on_ranks
 from labs.day4_3_model_parallel import pipelines
 from labs.day4_3_model_parallel.pipelines import Stage
 
@@ -55,14 +55,14 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
 
 
 def balanced_cut(table: pd.DataFrame, column: str, stages: int = 2) -> str:
-    """Return the config's `cut` that balances a column of `measure_pieces`: "4,9", for example."""
+    """Return the `stage_split`, such as "4,9", that balances a column of `measure_pieces`."""
     begins = pipelines.balance(table[column].tolist(), stages)
     return ",".join(str(begin - 1) for begin in begins)
 
 
-def stage_ranges(table: pd.DataFrame, cut: str) -> list[tuple[int, int]]:
+def stage_ranges(table: pd.DataFrame, stage_split: str) -> list[tuple[int, int]]:
     """Return each stage's first row, and the one after its last."""
-    return [*pairwise([0, *(int(block) + 1 for block in cut.split(",")), len(table)])]
+    return [*pairwise([0, *(int(block) + 1 for block in stage_split.split(",")), len(table)])]
 
 
 class TransposedLayer(nn.Module):

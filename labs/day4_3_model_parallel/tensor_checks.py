@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from course.checks.rank_checks import of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import of_ranks, seen_by_ranks
 
 NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks of two copies, each shared out over two
@@ -13,7 +13,7 @@ def _sums(run: Run, phase: str) -> int:
     return run.record.evidence[f"{phase}_collectives"]["allreduce"]
 
 
-def _mates_seen(run: Run) -> str:
+def _groups_seen(run: Run) -> str:
     share, copies = seen_by_ranks(run)[0]["share"], run.record.gpus // run.config.tensor
     return f"{run.config.tensor} ranks saw the same {share} images, each of {copies} copies others"
 
@@ -34,11 +34,11 @@ def _grid_seen(run: Run) -> str:
 
 
 CHECKS = {
-    "day4.mates": of_ranks(
+    "day4.tensor_groups": of_ranks(
         title="ranks of one network see the same images",
         todo=29,
         configs=({"rung": "large"}, {}, {"tensor": 1}),
-        seen=_mates_seen,
+        seen=_groups_seen,
         word="copies",
         rung="tensor",
         small=NO_WEIGHTS,
@@ -49,7 +49,7 @@ CHECKS = {
         todo=30,
         configs=({"rung": "large"}, {}, {"ranks": 4}),
         seen=_columns_seen,
-        word="SharedMlp",
+        word="TensorParallelMlp",
         rung="tensor",
         # Until TODO 31, gradients depend on which rank keeps the bias; losses do not.
         small=NO_WEIGHTS | {"lr": 0.0},

@@ -14,10 +14,10 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from course.analysis.ranks import on_ranks
 from course.jobs.plan import find_script
 from course.runs.run import PROJECT
 from course.training import models
-from labs.day4_2_fsdp.processes import on_ranks
 
 RANKS = 2
 FP32, HALF = 4, 2  # bytes
@@ -110,7 +110,7 @@ def _relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare_with_full_mlp(script: str | Path) -> pd.DataFrame:
-    """Compare the script's SharedMlp on two ranks with the MLP that it was made of.
+    """Compare the script's TensorParallelMlp on two ranks with the MLP that it was made of.
 
     A row for the result and for each gradient ("features" is the input's); a column for each
     network. Values: relative errors; NaN where shapes differ.
@@ -124,7 +124,7 @@ def compare_with_full_mlp(script: str | Path) -> pd.DataFrame:
 
 def compare_on_rank(rank: int, ranks: int, script: str) -> dict[str, dict[str, float]]:
     """Return the columns of `compare_with_full_mlp`, on each rank."""
-    shared, mesh = load_script(script).SharedMlp, init_device_mesh("cpu", (ranks,))
+    shared, mesh = load_script(script).TensorParallelMlp, init_device_mesh("cpu", (ranks,))
     columns: dict[str, dict[str, float]] = {}
     for title, model in (("CoAtNet, 1×1 convolutions", CNN), ("ViT, Linear", TRANSFORMER)):
         mlp, features = _mlp_and_features(model)
@@ -192,8 +192,8 @@ class Block(nn.Module):
 def train_without_sum() -> pd.DataFrame:
     """Train a small network; return the loss of each step.
 
-    Columns: full (one process), shared (the solution's SharedMlp on two ranks), without_sum (the
-    same without the all-reduce in backward).
+    Columns: full (one process), shared (the solution's TensorParallelMlp on two ranks),
+    without_sum (the same without the all-reduce in backward).
     """
     columns, *_ = on_ranks(_train_three, RANKS)
     return pd.DataFrame(columns).rename_axis("step")
@@ -203,9 +203,9 @@ def _train_three(rank: int, ranks: int) -> dict[str, list[float]]:
     script = load_script(str(PROJECT / "solutions" / "train_parallel.py"))
     mesh = init_device_mesh("cpu", (ranks,))
     losses = {"full": _train(lambda mlp: mlp)}
-    losses["shared"] = _train(lambda mlp: script.SharedMlp(mlp, mesh))
+    losses["shared"] = _train(lambda mlp: script.TensorParallelMlp(mlp, mesh))
     script.Entry.backward = staticmethod(lambda ctx, gradient: (gradient, None))
-    losses["without_sum"] = _train(lambda mlp: script.SharedMlp(mlp, mesh))
+    losses["without_sum"] = _train(lambda mlp: script.TensorParallelMlp(mlp, mesh))
     return losses
 
 

@@ -4,7 +4,7 @@ from course.checks.lab import Lab, Recording
 
 LAB = Lab(
     number="4.4",
-    title="searching without wasting a cluster",
+    title="hyperparameter search without wasting a cluster",
     minutes=60,
     recordings=(Recording("search"),),
     jobs="16, one after another; on Slurm three arrays",

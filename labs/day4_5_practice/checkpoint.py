@@ -76,10 +76,10 @@ def _read(path: Path) -> dict[str, Any]:
     return tree_map_only(_Placeholder, lambda tensor: saved["tensors"][tensor.name], structure)
 
 
-def remove_old(folder: Path, kept: int = KEPT) -> None:
+def remove_old(folder: Path, keep: int = KEPT) -> None:
     """Delete all but the newest checkpoints that have a `file_name`; a best.pt stays."""
     ours = [path for path in _paths(folder) if OUR_NAME.fullmatch(path.name)]
-    for path in sorted(ours, key=_age)[:-kept]:
+    for path in sorted(ours, key=_age)[:-keep]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

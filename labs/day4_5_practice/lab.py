@@ -6,7 +6,7 @@ from labs.day4_5_practice.restart_checks import CHECKS
 
 LAB = Lab(
     number="4.5",
-    title="stopped, repeated, found again",
+    title="checkpoints, reproducibility and tracking",
     minutes=75,
     checks=CHECKS,
     recordings=RECORDINGS,

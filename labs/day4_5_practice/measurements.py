@@ -178,7 +178,7 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
         if status not in ("queued", "running") or time.monotonic() > deadline:
             raise JobError(f"{run.name} is {status} after {steps_done(run)} of {steps} steps")
         time.sleep(0.2)
-    if run.launched.get("executor") != "slurm":
+    if run.executor != "slurm":
         return cancel(run)
     number = str(run.launched["job_id"])
     answer = ask("scontrol", "requeue", number)

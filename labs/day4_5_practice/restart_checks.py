@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from course.checks.lab import Mechanism
+from course.checks.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
 
 # A small training in which all that a run is changes: fp16 with a gradient that overflows, so that
 # the scale does; a schedule; random numbers in each step; two epochs, each shuffled otherwise.
@@ -92,7 +92,7 @@ CHECKS = {
         sigkill_step=KILLED_AFTER,
         word="step = 0",
     ),
-    "day4.asked": _stopped(
+    "day4.sigterm": _stopped(
         "asked to end, it saves, and goes on to the bit",
         37,
         configs=(
@@ -101,6 +101,6 @@ CHECKS = {
             {"save_every": 4, "sigterm_step": 4, "ranks": 2},
         ),
         sigterm_step=ASKED_IN,
-        word="asked =",
+        word="end_requests =",
     ),
 }

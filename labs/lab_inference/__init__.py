@@ -1,4 +1,4 @@
-"""Elective I: a network answers."""
+"""Elective I: inference, with one image or many."""
 
 from course.lazy import lazy_exports
 

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from labs.day3_4_compile import isolated
+from course.analysis import isolated
 from labs.lab_inference.latency import time_calls
 from labs.lab_inference.training import load_crops, top1
 

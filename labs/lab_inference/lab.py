@@ -25,7 +25,7 @@ def _int8() -> FunctionCheck:
 
 LAB = Lab(
     number="I",
-    title="a network answers",
+    title="inference, with one image or many",
     minutes=60,
     functions={
         "inference.latencies": Function("each answer is timed until it is there", _latencies),

@@ -8,8 +8,8 @@ from functools import cache
 
 import pandas as pd
 
-from labs.day1_4_profiler.rules import USED, classify
-from labs.day1_4_profiler.scores import labelled
+from course.analysis.tensor_cores.rules import USED, classify
+from course.analysis.tensor_cores.scores import labelled
 
 # How the name begins, and why the kernel does or does not use Tensor Cores.
 EXAMPLES = (

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.analysis.tensor_cores.rules import classify
 from course.training.precision import has_units
 from course.training.recorder import Recorder
-from labs.day1_4_profiler.rules import classify
 from labs.lab_microscope import records, timing
 from labs.lab_microscope.cases import Case, Convolution, Product, row
 from labs.lab_microscope.kernel_names import main_kernel, short_name

@@ -12,9 +12,9 @@ import pandas as pd
 
 from course.analysis import gpus
 from course.analysis.roofline.bounds import Ceilings, recorded_ceilings
+from course.analysis.tensor_cores.rules import NOT, classify
 from course.runs.recordings import origin, part
 from labs.day1_3_channels_last.convolution import recorded_convolution
-from labs.day1_4_profiler.rules import NOT, classify
 from labs.lab_microscope.cases import Convolution, Product
 from labs.lab_microscope.kernel_names import main_kernel, short_name, tile
 from labs.lab_microscope.solutions import widest_load

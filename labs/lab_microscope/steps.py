@@ -7,10 +7,10 @@ from math import prod
 
 import pandas as pd
 
+from course.analysis.tensor_cores import counters
+from course.analysis.tensor_cores.rules import classify
 from course.analysis.traces.tables import Trace, read
 from course.runs.recordings import load, origin, trace_folder, trace_path
-from labs.day1_4_profiler import counters
-from labs.day1_4_profiler.rules import classify
 from labs.lab_microscope.kernel_names import main_kernel, short_name
 
 MACHINE = "nvidia-h100"

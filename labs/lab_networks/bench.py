@@ -83,7 +83,7 @@ def bench(setting: Setting, log: Path | None = None, device: str = "") -> dict[s
     """
     if setting.gpus == 1:
         return measure(setting, log, device)
-    from labs.day4_2_fsdp.processes import on_ranks
+    from course.analysis.ranks import on_ranks
 
     nccl = torch.cuda.device_count() >= setting.gpus and device != "cpu"
     arguments = (asdict(setting), str(log) if log else "", "" if nccl else "cpu")

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from course.analysis.traces.intervals import intervals_of, merge_intervals
-from course.analysis.traces.reader import read
-from course.analysis.traces.tables import Trace
-from labs.day1_4_profiler.tensor_cores import (
+from course.analysis.tensor_cores import (
     tensor_core_kernels,
     tensor_core_report,
     tensor_core_summary,
 )
+from course.analysis.traces.intervals import intervals_of, merge_intervals
+from course.analysis.traces.reader import read
+from course.analysis.traces.tables import Trace
 
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 FORMAT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from course import check
+from course.analysis.tensor_cores import tensor_core_kernels, tensor_core_report
+from course.analysis.tensor_cores.rules import NOT, USED
 from course.analysis.traces import tables
 from course.checks import discovery
 from course.runs.run import Run
-from labs.day1_4_profiler.rules import NOT, USED
-from labs.day1_4_profiler.tensor_cores import tensor_core_kernels, tensor_core_report
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

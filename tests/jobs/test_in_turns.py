@@ -103,7 +103,7 @@ def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
     assert repeat.name == before.name
     assert repeat.status == "ok"
-    assert ratio.find_partner(run, before) == repeat
+    assert ratio.pair(run, before) == (run, repeat)
     assert {each.name for each in all_runs()} == {before.name, run.name}  # it is no run by itself
     assert launch.launch(script, SLOWER, against=before) == run
     assert launch.launch(script, SLOWER) != run

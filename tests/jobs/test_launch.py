@@ -24,14 +24,14 @@ from job_helpers import (
     start_python,
 )
 
+from course.analysis import isolated
+from course.analysis.ranks import on_ranks
 from course.config import rung
 from course.jobs import group, plan
 from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.jobs.local_queue import queue_folder, read, tickets
 from course.runs import run as runs
-from labs.day3_4_compile import isolated
-from labs.day4_2_fsdp.processes import on_ranks
 from labs.day4_5_practice.exports import export
 
 

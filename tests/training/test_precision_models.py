@@ -71,7 +71,7 @@ def test_half_is_the_format_of_the_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert precision.resolve(rung("amp")).precision == half
     # Without loss scaling, small gradients would become 0 in fp16.
-    assert precision.resolve(rung("sharded", policy=True)).precision == sharded
+    assert precision.resolve(rung("sharded", gather_bf16=True)).precision == sharded
     assert precision.resolve(rung("device", precision="tf32")).precision == tf32
     assert precision.resolve(rung("baseline")) == rung("baseline")
     on_cpu = precision.resolve(rung("amp", device="cpu")).precision

@@ -10,12 +10,12 @@ from job_helpers import (
 )
 
 from course.checks.exercises import script_variant
+from course.checks.rank_checks import SMALL_VIT_SETTINGS
 from course.config import rung
 from course.jobs.launch import launch, wait
 from course.training.evidence import shards
 from course.training.evidence.saving import Held
 from labs import day4_2_fsdp as sharding
-from labs.day4_2_fsdp.rank_checks import SMALL_VIT_SETTINGS
 
 FOUR = torch.ones(4)
 

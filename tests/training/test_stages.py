@@ -45,8 +45,8 @@ def test_the_parts_compute_the_same(model: str) -> None:
     images = torch.randn(2, 3, SIZES[model], SIZES[model])
     with torch.no_grad():
         expected = net(images)
-        for cut in ("gflop", "1,3,4"):
-            parts = pipelines.split(net, 4, cut, SIZES[model])
+        for stage_split in ("gflop", "1,3,4"):
+            parts = pipelines.split(net, 4, stage_split, SIZES[model])
             torch.testing.assert_close(nn.Sequential(*parts)(images), expected)
     assert sum(map(models.parameter_count, parts)) == models.parameter_count(net)
 
@@ -63,9 +63,13 @@ def test_a_cut_that_does_not_fit_is_refused() -> None:
     net = models.create("resnet18", 5)
     with pytest.raises(ValueError, match="9 stages, but only 8 blocks"):
         pipelines.split(net, 9, "gflop", 64)
-    with pytest.raises(ValueError, match="cut='3': 3 stages need the numbers of the 2 blocks"):
+    with pytest.raises(
+        ValueError, match="stage_split='3': 3 stages need the numbers of the 2 blocks"
+    ):
         pipelines.split(net, 3, "3", 64)
-    with pytest.raises(ValueError, match="cut='8': 2 stages need the numbers .* from 1 to 7"):
+    with pytest.raises(
+        ValueError, match="stage_split='8': 2 stages need the numbers .* from 1 to 7"
+    ):
         pipelines.split(net, 2, "8", 64)
 
 

@@ -140,11 +140,10 @@ class TestOnSlurm:
 
     def test_a_run_that_is_being_submitted_is_not_lost(self, runs_root: Path) -> None:
         run = launch("holds.py", site="slurm")
-        text = (run.folder / "launch.json").read_text()
-        request = {key: value for key, value in run.launched.items() if key != "job_id"}
-        (run.folder / "launch.json").write_text(json.dumps(request))
+        text = (run.folder / "job.json").read_text()
+        (run.folder / "job.json").unlink()
         assert rows()[run.name]["reason"] == "it is being submitted"
-        (run.folder / "launch.json").write_text(text)
+        (run.folder / "job.json").write_text(text)
         assert run.record is None
 
     def test_without_the_controller_the_table_says_so_and_recovers(

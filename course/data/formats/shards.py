@@ -55,12 +55,12 @@ class ShardReader(IterableDataset):
             "a reader must define `images_of`, which yields the images of a shard"
         )
 
-    def own_shards(self) -> list[Path]:
+    def worker_shards(self) -> list[Path]:
         """Return the shards of this reader; each worker of each rank has one reader."""
         return self.shards
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        shards = self.own_shards()
+        shards = self.worker_shards()
         if not shards:
             raise DataError(
                 f"{len(self.shards)} shards are too few for all workers of {self.world_size} "

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from trace_files import CONV, COUNT, DURATION, SHARE, WGRAD, message_of, ncu_row, ncu_text
 
+from course.analysis import tensor_cores
 from course.analysis.traces import tables
-from labs.day1_4_profiler import nsight, tensor_cores
+from labs.day1_4_profiler import nsight
 from labs.day1_4_profiler.figures import plot_timeline
 
 NSYS = """

@@ -7,11 +7,11 @@ import pytest
 from cases import for_all
 from trace_files import CONV
 
+from course.analysis.tensor_cores import counters
+from course.analysis.tensor_cores.scores import labelled, score
 from course.analysis.traces import tables
 from course.runs.recordings import trace_path
 from course.runs.run import RECORDED
-from labs.day1_4_profiler import counters
-from labs.day1_4_profiler.scores import labelled, score
 
 
 @pytest.fixture(scope="module")

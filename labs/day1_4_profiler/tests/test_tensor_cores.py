@@ -8,13 +8,13 @@ import torch
 from cases import for_all
 from trace_files import onednn_line
 
+from course.analysis import tensor_cores
+from course.analysis.tensor_cores.rules import classify, rules
 from course.analysis.traces import tables
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
 from course.runs.run import Run
-from labs.day1_4_profiler import tensor_cores
 from labs.day1_4_profiler.figures import plot_tensor_cores
-from labs.day1_4_profiler.rules import classify, rules
 
 
 @pytest.fixture(scope="module")

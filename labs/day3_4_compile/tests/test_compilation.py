@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from course.analysis import isolated
 from course.runs import recordings
 from labs import day3_4_compile as lab
-from labs.day3_4_compile import compiler, isolated
+from labs.day3_4_compile import compiler
 
 LOG = logging.getLogger("lab")
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)

@@ -6,11 +6,11 @@ import narrow
 import of_ranks
 import pytest
 
+from course.analysis.ranks import on_ranks
 from course.config import rung
 from course.training import models
 from labs import day4_2_fsdp as lab
 from labs.day4_2_fsdp.configs import RECORDINGS, sharded_config
-from labs.day4_2_fsdp.processes import on_ranks
 
 
 def test_each_stage_shards_one_kind_more() -> None:
@@ -38,7 +38,7 @@ def test_more_ranks_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = lab.compare_with_ddp(lab.sharding_runs()).loc["zero3-bf16", "peak_gib"]
-    prediction = lab.predict_memory(sharded_config(2, policy=True), 2)
+    prediction = lab.predict_memory(sharded_config(2, gather_bf16=True), 2)
     assert prediction.peak_gib == pytest.approx(recorded, rel=0.05)
 
 

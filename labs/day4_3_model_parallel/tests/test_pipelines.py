@@ -41,9 +41,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> dict[s
 
     runs = {name: prepare(name, 2, "pipeline", pipeline=name, micro_batch=2) for name in SCHEDULES}
     runs["bf16"] = prepare("bf16", 2, "pipeline", micro_batch=2, precision="bf16")
-    runs["cut"] = prepare("cut", 2, "pipeline", micro_batch=2, cut="1")
+    runs["cut"] = prepare("cut", 2, "pipeline", micro_batch=2, stage_split="1")
     runs["normed"] = prepare("normed", 2, "pipeline", micro_batch=2, **NORMED)
-    four = {FOUR: prepare("four", 4, "pipeline", micro_batch=2, cut="weights")}
+    four = {FOUR: prepare("four", 4, "pipeline", micro_batch=2, stage_split="weights")}
     alone = {
         "alone": prepare("alone", 1, "large"),
         "alone, normed": prepare("n", 1, "large", **NORMED),

@@ -4,9 +4,9 @@ import of_ranks
 import pandas as pd
 import pytest
 
+from course.analysis.ranks import on_ranks
 from course.runs.run import PROJECT
 from labs import day4_3_model_parallel as lab
-from labs.day4_2_fsdp.processes import on_ranks
 
 SOLUTION = PROJECT / "solutions" / "train_parallel.py"
 ROUNDING = 5e-6

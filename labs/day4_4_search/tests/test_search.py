@@ -227,7 +227,7 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
             recorder.epoch(val_loss=1.0, val_top1=0.25)
             after.append(recorder)
     assert len(after) == 1  # the second epoch was its last
-    assert run.status == "cancelled" and len(run.record.epochs) == 2 and run.record.wall_s > 0
+    assert run.status == "cancelled" and len(run.record.epochs) == 2
     error = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
     assert run.record.error == error and trial_queue.is_pruned(run.record)
     trial_queue.finish(study, run)

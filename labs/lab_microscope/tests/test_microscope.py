@@ -8,8 +8,8 @@ import pytest
 import torch
 from cases import for_all
 
+from course.analysis.tensor_cores.scores import labelled
 from labs import lab_microscope as lab
-from labs.day1_4_profiler.scores import labelled
 from labs.lab_microscope import kernel_names, libraries, measurements, timing
 from labs.lab_microscope.cases import Convolution, Product
 from research import cuda_libraries

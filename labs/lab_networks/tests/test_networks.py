@@ -20,11 +20,11 @@ from torchvision.ops import box_iou
 from typer.testing import CliRunner
 
 from course import __main__
+from course.analysis.tensor_cores import tensor_core_report
 from course.analysis.traces.reader import read
 from course.runs import recordings
 from course.training.models import parameter_count
 from labs import lab_networks as lab
-from labs.day1_4_profiler.tensor_cores import tensor_core_report
 from labs.lab_networks import (
     bench,
     boxes,

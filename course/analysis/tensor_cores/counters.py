@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
+from course.analysis.tensor_cores.scores import read_commented
 from course.analysis.traces import tables
 from course.runs.recordings import trace_folder, trace_path
-from labs.day1_4_profiler.rules import NOT, UNKNOWN, USED, classify
-from labs.day1_4_profiler.scores import read_commented
 
 COUNTERS_FILE, SASS_FILE = "ncu.csv", "sass.csv"
 LARGE = 0.005  # of a step: a kernel with a larger share must be judged right

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from labs.day3_4_compile import isolated
+from course.analysis import isolated
 
 
 def test_a_result_returns_even_if_the_process_crashes_afterwards() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from labs.day1_4_profiler.rules import NOT, UNKNOWN, USED, classify
+from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 
 LABELLED = Path(__file__).with_name("kernels_labelled.csv")
 

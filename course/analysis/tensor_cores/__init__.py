@@ -1,6 +1,6 @@
 """Report which operators could use Tensor Cores, which did, and what the rest costs.
 
-A kernel's verdict depends on its name only (`labs.day1_4_profiler.rules.classify`).
+A kernel's verdict depends on its name only (`course.analysis.tensor_cores.rules.classify`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from course.analysis.tensor_cores.onednn import onednn, onednn_summary
+from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from course.analysis.traces import tables
 from course.analysis.traces.tables import LAYOUT, Trace
 from course.text import wrap_text
-from labs.day1_4_profiler.onednn import onednn, onednn_summary
-from labs.day1_4_profiler.rules import NOT, UNKNOWN, USED, classify
 
 if TYPE_CHECKING:
     from course.runs.run import Run

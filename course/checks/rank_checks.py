@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from course.checks.lab import Mechanism
+from course.checks.lab_configs import RANKS
 from course.runs.run import Run
-from labs.day2_2_data_parallel.lab import RANKS
 
 # A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
 SMALL_VIT_SETTINGS: dict[str, Any] = {

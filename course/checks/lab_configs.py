@@ -1,0 +1,41 @@
+"""Configs that several labs record or check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.lab import FULL_SIZE, SYNTHETIC
+from course.config import rung
+
+ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
+# The rungs of one GPU, also in other formats, by the names of their traces.
+GPU_RUNGS = {
+    "device": rung("device", **FULL_SIZE),
+    "amp": rung("amp", **FULL_SIZE),
+    "channels_last": rung("channels_last", **FULL_SIZE),
+    "tf32": rung("device", precision="tf32", **FULL_SIZE),
+    "amp_fp16": rung("amp", precision="fp16", **FULL_SIZE),
+    "channels_last_fp16": rung("channels_last", precision="fp16", **FULL_SIZE),
+}
+PINNED_WORKERS = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
+# For checks of how images are read, which is the same in each precision.
+READER_SETTINGS: dict[str, Any] = {
+    "model": "resnet18",
+    "image_px": 64,
+    "batch_size": 16,
+    "steps": 8,
+    "lr": 0.001,
+    "budget_s": 0.0,
+    "workers": 2,
+    "precision": "fp32",
+}
+RANKS = 2  # of a check: every laptop has two cores
+# 687 million weights, at full size: 11 GB of weights, gradients and AdamW's two means.
+COATNET_5: dict[str, Any] = SYNTHETIC | {
+    "model": "coatnet_5_224",
+    "fused": True,
+    "steps": 20,
+    "warmup_steps": 6,
+}
+IMAGES_PER_RANK = 24  # of CoAtNet-5
+TRACED = {"profile_steps": 1, "steps": 8}

@@ -1,1 +1,1 @@
-"""Measurements that several labs share: memory, roofline, traces, communication."""
+"""Measurements that several labs share: roofline, traces, Tensor Cores, communication."""

@@ -51,7 +51,6 @@ BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 # What a machine may change: course.training.precision.resolve.
 RESOLVED = ("precision", "gather_bf16")
-GROUP = "#group"  # suffix of the folder in that variable for processes that serve several runs
 JOB_FILE = "job.json"
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash

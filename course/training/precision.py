@@ -58,12 +58,13 @@ def default_device(config: Config) -> torch.device:
     return accelerator if accelerator and config.device == "auto" else torch.device("cpu")
 
 
-def half_format(device: torch.device) -> str:
+def half_format(device: torch.device, *, scales_loss: bool = True) -> str:
     """Return the 16-bit format that a device has hardware for: bf16, fp16, or fp32 for none."""
-    return resolve_half(_half_units(device), scales_loss=True)
+    return resolve_half(half_units(device), scales_loss=scales_loss)
 
 
-def _half_units(device: torch.device) -> list[str]:
+def half_units(device: torch.device) -> list[str]:
+    """Return the 16-bit formats for which a device has hardware."""
     return [name for name in HALF if has_units(device, name)]
 
 
@@ -79,8 +80,7 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
         return config
     device, precision = default_device(config), config.precision
     if precision == "half":
-        scales_loss = scales_loss and config.scales_loss
-        precision = resolve_half(_half_units(device), scales_loss=scales_loss)
+        precision = half_format(device, scales_loss=scales_loss and config.scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
     return replace(

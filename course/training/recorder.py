@@ -33,7 +33,7 @@ from course.runs.restarts import (
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
 from course.training import memory, trials
 from course.training.energy import driver_version
-from course.training.precision import HALF, has_units, resolve
+from course.training.precision import half_units, resolve
 from course.training.race import Watch, write_network
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
@@ -325,7 +325,7 @@ class Recorder:
                 "threads": torch.get_num_threads(),
                 "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
                 "device_gib": round(memory.total_gib(device), 1),
-                "half_units": [name for name in HALF if has_units(device, name)],
+                "half_units": half_units(device),
             },
             "versions": {
                 "python": platform.python_version(),

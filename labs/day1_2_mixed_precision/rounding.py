@@ -7,7 +7,6 @@ Everything runs on any CPU. PyTorch has no dtype for TF32, which exists only in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -174,12 +173,3 @@ def operator_types(step: Callable[[], Any]) -> pd.DataFrame:
         return ", ".join(dict.fromkeys(names))
 
     return operator_calls(step, types)
-
-
-@cache
-def handwritten_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scikit-learn's digits: 1,797 images of 64 pixels from 0 to 1, and their labels."""
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    return torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)

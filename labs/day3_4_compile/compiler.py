@@ -5,15 +5,12 @@ All of them compile the forward pass. Each begins without compiled functions in 
 
 from __future__ import annotations
 
-import io
-import logging
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -24,16 +21,13 @@ import torch
 from torch import nn
 
 from course.analysis import isolated
+from course.analysis.fresh_compiler import fresh_compiler
 from course.text import wrap_text
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
 C_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(.*?r'''\n(.*?)'''\)", re.M | re.S)
 TRITON_KERNEL = re.compile(r"^def (triton_\w+)\(.*?(?=^''')", re.M | re.S)
-NO_COMPILER = (
-    "torch.compile writes C++ for a CPU, and this machine has no C++ compiler. Install one "
-    "(Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Slurm: module load gcc)."
-)
 
 
 class BlockEnd(nn.Module):
@@ -48,35 +42,6 @@ class BlockEnd(nn.Module):
 
     def forward(self, images: torch.Tensor, shortcut: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.norm(images) + shortcut)
-
-
-@contextmanager
-def fresh_compiler() -> Iterator[None]:
-    """Run the block without compiled functions in memory, without prints and Dynamo's warnings.
-
-    Raises:
-        RuntimeError: the machine has no C++ compiler; the message explains how to install one.
-    """
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    # The second logger warns that a GPU is missing.
-    logs = [logging.getLogger(name) for name in ("torch._dynamo", "torch.utils.cpp_extension")]
-    levels = [log.level for log in logs]
-    torch._dynamo.reset()
-    for log in logs:
-        log.setLevel(logging.ERROR)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    except Exception as error:
-        causes = (error, error.__cause__, error.__context__, getattr(error, "inner_exception", 0))
-        if any(isinstance(cause, InvalidCxxCompiler) for cause in causes):
-            raise RuntimeError(NO_COMPILER) from error
-        raise
-    finally:
-        for log, level in zip(logs, levels):
-            log.setLevel(level)
-        torch._dynamo.reset()
 
 
 def capture_graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:

@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course.analysis.fresh_compiler import fresh_compiler
 from course.runs.recordings import recorded_table
-from labs.day3_4_compile.compiler import fresh_compiler
 from labs.lab_inference.variants import LADDER, Fold, Variant, create_call, fold, random_images
 
 Call = Callable[[], Any]

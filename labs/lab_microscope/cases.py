@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from course.analysis.roofline.timing import FORMATS, number_format
-from labs.day1_3_channels_last.convolution import LAYOUTS
+from course.training.precision import channels_last
 
 DTYPES = {
     "fp64": torch.float64,
@@ -79,7 +79,7 @@ class Convolution:
         images = torch.randn(self.images, self.inputs, self.px, self.px, **kind)
         shape = self.outputs, self.inputs // self.groups, self.size, self.size
         images, weights = (
-            tensor.to(memory_format=LAYOUTS[self.layout])
+            channels_last(tensor, self.layout == "NHWC")
             for tensor in (images, torch.randn(shape, **kind))
         )
         padding, groups = self.size // 2, self.groups

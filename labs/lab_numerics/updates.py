@@ -14,7 +14,8 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from labs.day1_2_mixed_precision.rounding import DTYPES, handwritten_digits
+from course.data.digits import handwritten_digits
+from course.training.precision import HALF
 
 Add = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -84,7 +85,8 @@ def accumulate_updates(
     for method in METHODS:
         if method == "stochastic rounding" and precision != "bf16":
             continue
-        weight = _Weight(method, torch.tensor(1.0), DTYPES[precision], add, round_to_bf16)
+        dtype = HALF.get(precision, torch.float32)
+        weight = _Weight(method, torch.tensor(1.0), dtype, add, round_to_bf16)
         columns[method] = []
         for _ in range(updates):
             weight.update(torch.tensor(0.0001), generator)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,7 +60,6 @@ def prepared(
         "site": "local",
         "script": script,
         "gpus": gpus,
-        "config": asdict(config),
     }
     (folder / "launch.json").write_text(json.dumps(asked))
     return Run(folder)

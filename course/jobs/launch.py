@@ -129,12 +129,6 @@ def _answer(planned: Plan) -> Run | None:
     return run
 
 
-def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
-    """Find or start the runs of one job."""
-    with launching():
-        return _find_or_start(group, rerun)
-
-
 @contextmanager
 def launching() -> Iterator[Path]:
     """Hold the runs folder for a launch, and yield it: two must not take the same name.
@@ -156,20 +150,23 @@ def launching() -> Iterator[Path]:
         ) from error
 
 
-def _find_or_start(group: Sequence[Plan], rerun: bool) -> list[Run]:
-    # Under the lock, or two launches would take the same folder.
+def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
+    """Find or start the runs of one job."""
     launched = [planned for planned in group if not planned.is_repeat]
-    attempts = [planned.attempts() for planned in launched]
-    known = [last for last, _ in attempts]
-    if not rerun and all(last and refresh(last) in REUSED for last in known):
-        for last in known:
-            print(f"{last}: launched before, nothing started (rerun=True, or --rerun, repeats it)")
-        return known
-    folders = [folder for _, folder in attempts]
-    earlier = {} if rerun else {folder: last for last, folder in attempts if last}
-    repeats = [planned.name for planned in group if planned.is_repeat]
-    folders += [folders[0] / runs.BESIDE / name for name in repeats]
-    return _start(folders, group, earlier)[: len(launched)]
+    with launching():
+        attempts = [planned.attempts() for planned in launched]
+        known = [last for last, _ in attempts]
+        if not rerun and all(last and refresh(last) in REUSED for last in known):
+            for last in known:
+                print(
+                    f"{last}: launched before, nothing started (rerun=True, or --rerun, repeats it)"
+                )
+            return known
+        folders = [folder for _, folder in attempts]
+        earlier = {} if rerun else {folder: last for last, folder in attempts if last}
+        repeats = [planned.name for planned in group if planned.is_repeat]
+        folders += [folders[0] / runs.BESIDE / name for name in repeats]
+        return _start(folders, group, earlier)[: len(launched)]
 
 
 def wait(
@@ -347,7 +344,6 @@ def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
     (run.folder / "config.json").write_text(planned.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = planned.request | {"script": str(planned.source)} | common
-    del request["config"]  # it is in config.json
     write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
 
 

@@ -49,6 +49,7 @@ class Plan:
             for key, value in self.request.items()
             if key != "added" and (key != "beside" or not self.is_repeat)  # the text has them
         }
+        request["config"] = asdict(self.config)
         known = json.dumps([self.text, request], sort_keys=True)
         return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
@@ -83,9 +84,9 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
         "rung": config.rung,
         "site": planned.place.name,
         "gpus": against.gpus,
-        "config": asdict(config),
     }
-    values |= {key: against.launched[key] for key in ("added",) if key in against.launched}
+    if "added" in against.launched:
+        values["added"] = against.launched["added"]
     source = Path(against.launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.place, values, is_repeat=True)
@@ -135,7 +136,7 @@ def plan(
     if time_min is not None:
         place = replace(place, time_min=time_min)
     config = _with_data_root(config, place)
-    request = {"rung": config.rung, "site": site, "gpus": gpus, "config": asdict(config)}
+    request = {"rung": config.rung, "site": site, "gpus": gpus}
     if added := _added(source, text):
         request["added"] = added
     return Plan(source, text, config, place, request)

@@ -20,7 +20,9 @@ SETTINGS = {
 }
 WIDTH = {"cpu": 16}  # of the first layer; with more, a CPU needs longer for the same accuracy
 WIDE = 64  # elsewhere
-SMALL = {"cpu": 0.25}  # share of updates with a quarter of the pixels; a graph has one size
+SMALL = {
+    "cpu": 0.25
+}  # this share of the training has a quarter of the pixels; a graph has one size
 RISE, PAD = 0.2, 4  # share of the updates in which the learning rate rises; pixels of a shift
 MOMENTUM, VECTORS_LR, DECAY = 0.9, 0.1, 5e-4  # for all weights; for biases and BatchNorm; for SGD
 
@@ -28,8 +30,8 @@ MOMENTUM, VECTORS_LR, DECAY = 0.9, 0.1, 5e-4  # for all weights; for biases and 
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
+    found = torch.accelerator.current_accelerator(check_available=True)
+    device = found if cfg.device == "auto" and found else torch.device("cpu")
     sets = image_sets(cfg)
     crops = sets.train.images.to(device), sets.train.labels.to(device)
     net = network(sets.classes, WIDTH.get(device.type, WIDE))
@@ -49,11 +51,11 @@ def main(run):
     small = round(SMALL.get(device.type, 0) * total)
     if device.type == "cuda":
         first = next(batches(crops, cfg, small))
-        step = capture(step, first, [net, update])
+        step = captured(step, first, [net, update])
     run.ready()
     for number, (images, labels) in enumerate(batches(crops, cfg, small)):
-        rise, fall = number / (RISE * total), (total - number) / ((1 - RISE) * total)
-        rate.fill_(cfg.lr * min(1.0, rise, fall))
+        risen, fallen = number / (RISE * total), (total - number) / ((1 - RISE) * total)
+        rate.fill_(cfg.lr * min(1.0, risen, fallen))
         step(images, labels)
         if (number + 1) % cfg.steps == 0:
             run.keep_weights(net)
@@ -62,10 +64,8 @@ def main(run):
 
 
 def network(classes, width):
-    """Return a small ResNet whose first layer sees patches of 2 × 2 pixels as 12 channels.
-
-    No pixel is lost, and the most expensive layers have a quarter of the positions.
-    """
+    """Patches of 2 × 2 pixels become places with 12 channels: no pixel is lost, three of four
+    places are saved, where layers cost most."""
 
     def layer(inputs, outputs):
         convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
@@ -81,52 +81,50 @@ def network(classes, width):
 
 
 class Residual(nn.Sequential):
-    """Add the input of the layers to their output."""
+    """Layers, and their input added to what comes out."""
 
     def forward(self, x):
         return x + super().forward(x)
 
 
 def batches(crops, cfg, small):
-    """Yield batches in a new order in each epoch; all images of a batch are shifted alike."""
+    """Batches, shuffled anew in each epoch. A batch is shifted and mirrored as a whole: a view."""
     images, labels = crops
     for number in range(cfg.epochs * cfg.steps):
-        position = number % cfg.steps
-        if position == 0:
+        place = number % cfg.steps
+        if place == 0:
             order = torch.randperm(len(labels), device=labels.device)
-        chosen = order[position * cfg.batch_size : (position + 1) * cfg.batch_size]
-        batch = F.pad(normalised(images[chosen]), (PAD,) * 4, mode="reflect")
+        taken = order[place * cfg.batch_size : (place + 1) * cfg.batch_size]
+        batch = F.pad(normalised(images[taken]), (PAD,) * 4, mode="reflect")
         y, x, mirror = torch.randint(2 * PAD + 1, (3,)).tolist()
         batch = batch[:, :, y : y + cfg.image_px, x : x + cfg.image_px]
         batch = batch.flip(3) if mirror % 2 else batch
         batch = F.avg_pool2d(batch, 2) if number < small else batch
-        yield batch.contiguous(memory_format=torch.channels_last), labels[chosen]
+        yield batch.contiguous(memory_format=torch.channels_last), labels[taken]
 
 
 class Update:
-    """Muon (Jordan 2024) for filters, SGD with momentum for the rest.
-
-    Muon replaces the momentum by the nearest orthogonal matrix: all directions move alike.
-    """
+    """Muon for filters: the momentum's nearest orthogonal matrix, so that all directions move
+    alike (Jordan 2024). SGD with momentum for the rest."""
 
     def __init__(self, net, rate):
         self.rate = rate
-        self.filters = [weight for weight in net.parameters() if weight.ndim == 4]
-        self.vectors = [weight for weight in net.parameters() if weight.ndim != 4]
-        self.means = {weight: torch.zeros_like(weight) for weight in net.parameters()}
+        self.filters = [each for each in net.parameters() if each.ndim == 4]
+        self.others = [each for each in net.parameters() if each.ndim != 4]
+        self.means = {each: torch.zeros_like(each) for each in net.parameters()}
 
     @torch.no_grad()
     def __call__(self):
         for weight, mean in self.means.items():
             mean.mul_(MOMENTUM).add_(weight.grad)
         for weight in self.filters:
-            change = weight.grad.add(self.means[weight], alpha=MOMENTUM).flatten(1)  # Nesterov's
-            change = orthogonal(change) * max(1, change.shape[0] / change.shape[1]) ** 0.5
-            weight.sub_(change.view_as(weight) * self.rate)
-        for weight in self.vectors:
-            change = weight.grad.add(self.means[weight], alpha=MOMENTUM)
-            change = change.add(weight, alpha=DECAY if weight.ndim > 1 else 0.0)
-            weight.sub_(change * (self.rate * VECTORS_LR))
+            moved = weight.grad.add(self.means[weight], alpha=MOMENTUM).flatten(1)  # Nesterov's
+            moved = orthogonal(moved) * max(1, moved.shape[0] / moved.shape[1]) ** 0.5
+            weight.sub_(moved.view_as(weight) * self.rate)
+        for weight in self.others:
+            moved = weight.grad.add(self.means[weight], alpha=MOMENTUM)
+            moved = moved.add(weight, alpha=DECAY if weight.ndim > 1 else 0.0)
+            weight.sub_(moved * (self.rate * VECTORS_LR))
         for weight in self.means:
             weight.grad = None
 
@@ -135,7 +133,7 @@ class Update:
 
 
 def orthogonal(matrix, iterations=5):
-    """Set the singular values of a matrix to about 1, by Newton and Schulz's iteration."""
+    """Newton and Schulz's iteration: singular values become about 1."""
     a, b, c = 3.4445, -4.7750, 2.0315  # Jordan's: steep at zero, so few iterations are enough
     x = matrix.bfloat16() / (matrix.norm() + 1e-7)
     for _ in range(iterations):
@@ -144,11 +142,11 @@ def orthogonal(matrix, iterations=5):
     return x.to(matrix.dtype)
 
 
-def capture(step, batch, stateful):
-    """Return the step as one CUDA graph, for batches of this shape."""
-    images, labels = (tensor.clone() for tensor in batch)
-    before = [{name: value.clone() for name, value in part.state_dict().items()}
-              for part in stateful]  # fmt: skip
+def captured(step, batch, stateful):
+    """The step as one CUDA graph, for batches of this one's shape."""
+    images, labels = (each.clone() for each in batch)
+    before = [{name: value.clone() for name, value in each.state_dict().items()}
+              for each in stateful]  # fmt: skip
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -158,8 +156,8 @@ def capture(step, batch, stateful):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(images, labels)
-    for part, values in zip(stateful, before):
-        for name, value in part.state_dict().items():
+    for each, values in zip(stateful, before):
+        for name, value in each.state_dict().items():
             value.copy_(values[name])
 
     def replay(new_images, new_labels):

@@ -4,14 +4,13 @@ One cycle (lab 3.3) allows a higher rate while momentum falls, so fewer passes a
 """
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
 from course.data.loader import image_sets, loaders, normalised
 from course.training import models, optimizers
 from course.training.precision import HALF
-from course.training.ranks.group import join_group
 from course.training.recorder import recording
 
 # What a run computes, on each track: fields of a Config.
@@ -30,7 +29,7 @@ SETTINGS = {
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)
-    device = join_group(run)
+    device = place(cfg, run)
     sets = image_sets(cfg)
     sampler = None
     if run.world_size > 1:
@@ -59,6 +58,18 @@ def main(run):
         run.keep_weights(net)
     if run.rank == 0:
         run.save_weights(net)
+
+
+def place(cfg, run):
+    """This process's device; several join in a group."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    device = found if cfg.device == "auto" and found else torch.device("cpu")
+    if run.world_size > 1:
+        if device.type != "cpu":
+            device = torch.device(device.type, run.local_rank)
+            torch.accelerator.set_device_index(run.local_rank)
+        distributed.init_process_group()
+    return device
 
 
 if __name__ == "__main__":

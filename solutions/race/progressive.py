@@ -5,7 +5,7 @@ On a CPU, a quarter of the pixels takes 60 % of the time, and is as good for the
 """
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
@@ -13,7 +13,6 @@ from torch.utils.data import DistributedSampler
 from course.data.loader import image_sets, loaders, normalised
 from course.training import models, optimizers
 from course.training.precision import HALF
-from course.training.ranks.group import join_group
 from course.training.recorder import recording
 
 SMALL = 0.3  # this share of the epochs uses every second pixel, in both directions
@@ -33,7 +32,7 @@ SETTINGS = {
 def main(run):
     cfg = run.config
     torch.manual_seed(cfg.seed)
-    device = join_group(run)
+    device = place(cfg, run)
     sets = image_sets(cfg)
     sampler = None
     if run.world_size > 1:
@@ -63,11 +62,23 @@ def main(run):
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        with averaged.validated() as averages:
-            run.keep_weights(averages)
+        with averaged.validated() as kept:
+            run.keep_weights(kept)
     if run.rank == 0:
-        with averaged.validated() as averages:
-            run.save_weights(averages)
+        with averaged.validated() as kept:
+            run.save_weights(kept)
+
+
+def place(cfg, run):
+    """This process's device; several join in a group."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    device = found if cfg.device == "auto" and found else torch.device("cpu")
+    if run.world_size > 1:
+        if device.type != "cpu":
+            device = torch.device(device.type, run.local_rank)
+            torch.accelerator.set_device_index(run.local_rank)
+        distributed.init_process_group()
+    return device
 
 
 if __name__ == "__main__":

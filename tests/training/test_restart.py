@@ -93,7 +93,7 @@ def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps:
         torch.save({"best": True}, tmp_path / name)
     for step in steps:
         save(tmp_path, step)
-        checkpoint.remove_old(tmp_path, kept=2)
+        checkpoint.remove_old(tmp_path, keep=2)
     names = {checkpoint.file_name(step) for step in steps[-2:]}
     assert {path.name for path in tmp_path.iterdir()} == names | {*others}
     assert_equal(checkpoint.newest(tmp_path), state(steps[-1]))

@@ -72,14 +72,20 @@ class Action(StrEnum):
 @app.command()
 def slurm(
     action: Annotated[Action, typer.Argument(help="Start it, show its state, or stop it.")],
+    network: Annotated[
+        str,
+        typer.Option(help="With up: link the nodes by a network with this rate, such as 1gbit."),
+    ] = "",
     json_: AsJson = False,
 ) -> None:
     """Run a real Slurm on this machine: two nodes with four fake GPUs each, in its own folder."""
     from course.jobs import own_slurm
     from tools.slurm_box import control
 
+    if network and action is not Action.UP:
+        raise ValueError(f"--network {network}: only for course slurm up")
     if action is Action.UP:
-        control.up()
+        control.up(network)
     ended = control.down() if action is Action.DOWN else []
     status = control.status()
     if json_:

@@ -174,6 +174,8 @@ def ending(run: Run) -> tuple[str, str]:
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
             error = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"
+            if state == "NODE_FAIL":
+                error += ". A node does not answer: it is down, or its network is"
             status = OVER.get(state, "lost")
             if status not in ("cancelled", "timeout"):
                 error += f"\n{_last_words(run)}"

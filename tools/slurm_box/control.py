@@ -4,6 +4,7 @@ munged, MariaDB, slurmdbd, slurmctld and two slurmd run as this user in a separa
 on loopback and on separate ports, so an existing Slurm is not touched. (Slurm's accounting daemon
 cannot listen only on loopback; it rejects every request without the key in that folder.)
 Each of the two nodes claims 16 cores and four GPUs: the devices are fake, the scheduler is not.
+With a network (`tools.slurm_box.network`), slurmctld and slurmd use its addresses, not loopback.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from filelock import FileLock, Timeout
 
 from course.jobs.own_slurm import folder, programs, which
 from course.jobs.processes import identity
+from tools.slurm_box.network import Network
 from tools.slurm_box.setup import (
+    LOOPBACK,
     NODES,
     ClusterError,
     Daemon,
@@ -37,33 +40,54 @@ DOWN_S = 15  # until the jobs end; Slurm kills those that ignore it after KillWa
 RELEASED_S = 5  # until the port of a killed program is free
 
 
-def up() -> dict[str, str]:
+def up(rate: str = "") -> dict[str, str]:
     """Start all programs of the cluster that are not running, and wait until its nodes are idle.
 
     Missing programs are installed first if possible (as root, on Debian).
+
+    Args:
+        rate: of a network between the nodes, such as "1gbit"; "" for none, or to keep the network
+            that the cluster has.
 
     Returns:
         What `status` returns.
 
     Raises:
-        ClusterError: something is missing, a port is taken, or a program does not start.
+        ClusterError: something is missing, a port is taken, a program does not start, or the
+            network cannot be created.
     """
     install()
     home = folder()
     home.mkdir(parents=True, exist_ok=True)
     with _alone(home):
-        if "slurmctld" not in programs(home):
-            write_files(home)
-        before = programs(home)
+        before, network = programs(home), Network(home)
+        if not before and not rate:
+            network.remove()  # what a crash left
+        had_network = network.exists
+        if rate and before and not had_network:
+            raise ClusterError(
+                "--network: the cluster runs without a network: run course slurm down first"
+            )
         try:
-            for daemon in daemons(home):
+            if rate:
+                network.create(rate)
+            elif had_network:
+                network.connect()
+            addresses = network.addresses if network.exists else LOOPBACK
+            if "slurmctld" not in before:
+                write_files(home, addresses)
+                network.write_hosts()
+            for daemon in daemons(home, addresses):
                 if daemon.name not in before:
-                    _start(daemon, home)
+                    entry = network.entry(daemon.name) if network.exists else []
+                    _start(daemon, home, entry)
             _wait(lambda: _nodes_are_ready(home), "the nodes", home)
             _release_failed_launches(home)
         except BaseException:  # also an interrupt: leave nothing half started
             for name in set(programs(home)) - set(before):
                 _end(programs(home)[name])
+            if not had_network:
+                network.remove()
             raise
     return status()
 
@@ -77,6 +101,7 @@ def down() -> list[str]:
             ended.append(daemon.name)
             _end(process)
     _end_strays(home)
+    Network(home).remove()
     return ended
 
 
@@ -111,7 +136,9 @@ def status() -> dict[str, str]:
         for daemon in daemons(home)
     }
     ready = _ready(home) if "slurmctld" in running else 0
-    return {**states, "nodes": f"{ready} of {len(NODES)} ready", "folder": str(home)}
+    network = Network(home)
+    link = {"network": network.status()} if network.exists else {}
+    return {**states, "nodes": f"{ready} of {len(NODES)} ready", **link, "folder": str(home)}
 
 
 def _is_taken(daemon: Daemon) -> bool:
@@ -124,8 +151,12 @@ def _is_taken(daemon: Daemon) -> bool:
     return False
 
 
-def _start(daemon: Daemon, home: Path) -> None:
-    """Start a program in a separate session, and wait until it answers."""
+def _start(daemon: Daemon, home: Path, entry: Sequence[str] = ()) -> None:
+    """Start a program in a separate session, and wait until it answers.
+
+    Args:
+        entry: words before its command, which take it into a network.
+    """
     if daemon.socket:
         daemon.socket.unlink(missing_ok=True)  # one left by a crash would look like an answer
     elif _is_taken(daemon):
@@ -148,7 +179,7 @@ def _start(daemon: Daemon, home: Path) -> None:
     }
     with (home / "log" / f"{daemon.name}.out").open("w") as output:
         process = subprocess.Popen(
-            [which(program), *arguments],
+            [*entry, which(program), *arguments],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,

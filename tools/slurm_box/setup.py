@@ -45,7 +45,7 @@ NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
 FIRST_PORT = 16817  # of seven; set COURSE_SLURM_PORT if two people use one machine
 JOBS_PER_START, MAX_JOBS = 10_000, 60_000_000  # Slurm starts over after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
-PROLOG = "task_prolog.sh"
+LOOPBACK = {name: "127.0.0.1" for name in ("controller", *NODES)}
 
 
 class ClusterError(JobError):
@@ -127,8 +127,12 @@ def _first_job(conf: Path) -> int:
     return 1 + 97 * ports()["slurmctld"] % JOBS_PER_START
 
 
-def write_files(home: Path) -> None:
+def write_files(home: Path, addresses: dict[str, str]) -> None:
     """Create the cluster's folder: write the configuration; create keys and database only once.
+
+    Args:
+        home: the folder.
+        addresses: of the controller and of each node.
 
     Raises:
         ClusterError: the database could not be created.
@@ -151,13 +155,18 @@ def write_files(home: Path) -> None:
         "gpus": GPUS,
         "first_job": _first_job(home / "slurm.conf"),
         **ports(),
+        **{f"{name}_address": address for name, address in addresses.items()},
+        # The daemons bind to loopback; in a network the nodes reach out to each other.
+        "bind": "NoCtldInAddrAny,NoInAddrAny" if addresses == LOOPBACK else "NoCtldInAddrAny",
+        "prolog": "task_prolog.sh" if addresses == LOOPBACK else "network_prolog.sh",
     }
     for template in TEMPLATES.glob("*.conf"):
         target = home / template.name
         target.write_text(Template(template.read_text()).substitute(values))
         target.chmod(0o600 if template.stem == "slurmdbd" else 0o644)
-    shutil.copy(TEMPLATES / PROLOG, home)
-    (home / PROLOG).chmod(0o755)
+    for script in TEMPLATES.glob("*.sh"):
+        shutil.copy(script, home)
+        (home / script.name).chmod(0o755)
     if not (home / "database" / "mysql").exists():
         _make_database(home / "database")
 
@@ -183,19 +192,21 @@ class Daemon:
 
     name: str
     command: list[str]
-    socket: Path | None = None  # None: at its port on loopback
+    socket: Path | None = None  # None: at its port
+    address: str = "127.0.0.1"
 
     def answers(self) -> bool:
-        return self.socket.exists() if self.socket else listens(ports()[self.name])
+        return self.socket.exists() if self.socket else listens(ports()[self.name], self.address)
 
 
-def listens(port: int) -> bool:
-    """Return whether a program answers at this port of loopback."""
+def listens(port: int, address: str = "127.0.0.1") -> bool:
+    """Return whether a program answers at this port."""
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        probe.settimeout(1)  # a link that is down gives no answer
+        return probe.connect_ex((address, port)) == 0
 
 
-def daemons(home: Path) -> list[Daemon]:
+def daemons(home: Path, addresses: dict[str, str] = LOOPBACK) -> list[Daemon]:
     """Return the daemons in start order. Each stays in the foreground of its session."""
     munge, database = home / "munge" / "socket", home / "run" / "database.sock"
     munged = [
@@ -223,6 +234,6 @@ def daemons(home: Path) -> list[Daemon]:
         Daemon("munged", munged, munge),
         Daemon("mariadbd", mariadbd, database),
         Daemon("slurmdbd", ["slurmdbd", "-D"]),
-        Daemon("slurmctld", ["slurmctld", "-D"]),
-        *(Daemon(node, ["slurmd", "-D", "-N", node]) for node in NODES),
+        Daemon("slurmctld", ["slurmctld", "-D"], address=addresses["controller"]),
+        *(Daemon(node, ["slurmd", "-D", "-N", node], address=addresses[node]) for node in NODES),
     ]

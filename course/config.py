@@ -101,6 +101,7 @@ class Config:
     find_unused: bool = False  # search for weights that a step does not use
     sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
     collective_timeout_s: Positive = 60  # a rank that waits longer for others fails
+    hosts: Positive = 1  # pretended hosts that share the GPUs of one machine: NCCL uses a network
 
     # Memory and shards: train_sharded.py.
     micro_batch: Count = 0  # images that a rank computes at once; 0: its share
@@ -159,9 +160,10 @@ class Config:
 
     @property
     def setup(self) -> str:
-        """Data and sizes in words, to be shown with any speed."""
+        """Data, sizes and pretended hosts in words, to be shown with any speed."""
         stored = f" as {self.format}" * (self.format != "files" and self.data != "synthetic")
-        return f"{self.data} data{stored}, {self.image_px} px, batch {self.batch_size}"
+        hosts = f", {self.hosts} pretended hosts" * (self.hosts > 1)
+        return f"{self.data} data{stored}, {self.image_px} px, batch {self.batch_size}{hosts}"
 
     def to_json(self) -> str:
         """Return the config as indented JSON."""

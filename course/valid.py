@@ -75,6 +75,7 @@ RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("tensor", ANY, {"micro_batch": [0]}, "only stages compute micro-batches"),
     ("tensor", ANY, {"shard": ["zero3", ""]}, "train_parallel.py has only this kind of shards"),
     ("pipeline", ANY, {"shard": [""]}, "train_parallel.py does not shard stages"),
+    ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
     ("async_save", [True], {"save_every": ONE_OR_MORE}, "no checkpoint is written"),
 ]
 

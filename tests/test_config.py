@@ -96,6 +96,7 @@ SILENTLY_WRONG = [
     ("pipeline", {"micro_batch": 3}, "choose a divisor of 64"),
     ("pipeline", {"tensor": 2}, "train_parallel.py splits layers or stages, not both"),
     ("tensor", {"shard": "zero2"}, "Set shard='zero3' or ''"),
+    ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can pretend hosts. Set device='auto'"),
     ("restarted", {"save_every": 0, "async_save": True}, "Set save_every=1 or more"),
     ("restarted", {"sigterm_step": 32}, "sigterm_step=32 leaves none of the 32 steps"),
     ("algebra", {"micro_batch": 8}, f"micro_batch=8 needs {SHARDED}, which does not support it"),

@@ -191,7 +191,11 @@ def _names(runs: Sequence[Run]) -> list[str]:
     rungs = [run.config.rung for run in runs]
     names = rungs
     if len(set(names)) < len(runs):
-        names = [f"{run.config.rung} on {run.launched.get('gpus', 1)}" for run in runs]
+        names = [
+            f"{run.config.rung} on {run.launched.get('gpus', 1)}"
+            + f", {run.config.hosts} pretended hosts" * (run.config.hosts > 1)
+            for run in runs
+        ]
     if len(set(names)) < len(runs):
         names = [run.name for run in runs]
     return [

@@ -67,7 +67,9 @@ def _measurements(record: Record) -> Iterator[tuple[str, str]]:
     if record.joules_per_image is not None:
         yield "energy", f"{cell(record.joules_per_image)} J per image"
     if record.machine:
-        yield "machine", f"{record.gpus} × {record.machine}" if record.gpus > 1 else record.machine
+        machine = f"{record.gpus} × {record.machine}" if record.gpus > 1 else record.machine
+        hosts = record.config.get("hosts", 1)
+        yield "machine", machine + f", {hosts} pretended hosts" * (hosts > 1)
 
 
 def _next_command(run: Run, status: str) -> str:

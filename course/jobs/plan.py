@@ -122,6 +122,7 @@ def plan(
     place.check_gpus(gpus)
     _check_script(source, config)
     _check_parallel(config, gpus)
+    _check_hosts(config, gpus, place)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
         raise ValueError(
             f"gpus={gpus}: this machine has fewer GPUs, and each rank needs one. Choose fewer, "
@@ -166,6 +167,21 @@ def _check_parallel(config: Config, gpus: int) -> None:
         raise ValueError(
             f"pipeline={config.pipeline!r} deals {passes} micro-batches out in rounds of "
             f"gpus={gpus}: choose a micro_batch that makes a multiple of {gpus}"
+        )
+
+
+def _check_hosts(config: Config, gpus: int, place: Site) -> None:
+    """Refuse pretended hosts that would not have the same number of ranks, or that are real."""
+    if gpus % config.hosts:
+        divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
+        raise ValueError(
+            f"hosts={config.hosts}: the pretended hosts must share gpus={gpus} evenly: choose "
+            f"hosts={' or '.join(divisors)}, or more GPUs"
+        )
+    if config.hosts > 1 and place.executor == "slurm" and place.shape(gpus)[0] > 1:
+        raise ValueError(
+            f"hosts={config.hosts}: gpus={gpus} are several real nodes of site {place.name!r}: "
+            f"set hosts=1, or choose at most {place.gpus_per_node} GPUs"
         )
 
 

@@ -164,6 +164,22 @@ def _sigterm_held(*, raises: bool = True) -> Iterator[None]:
         raise Ended
 
 
+def pretended_host(run: Run, rank: int) -> dict[str, str]:
+    """Return the variables that put a rank on one of the config's pretended hosts.
+
+    NCCL connects ranks with different ids by its network transport, here sockets over loopback. It
+    reports so in a file, which becomes evidence.
+    """
+    if run.config.hosts == 1:
+        return {}
+    return {
+        "NCCL_HOSTID": f"host{rank * run.config.hosts // run.launched['gpus']}",
+        "NCCL_SOCKET_IFNAME": loopback(),
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_FILE": str(run.folder / f"nccl-{rank}.txt"),
+    }
+
+
 class SupervisedRank:
     """A rank of a run: its process, and its verdict on how the run ended."""
 
@@ -254,6 +270,7 @@ class SupervisedRank:
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(on_node),
             FOLDER_VARIABLE: str(self.run.folder),
+            **pretended_host(self.run, self.rank),
         }
         if self.run.config.device == "cpu":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL

@@ -298,10 +298,12 @@ class Recorder:
         return distributed.get_world_size() if is_member else 1
 
     def check_process_group(self) -> None:
-        """Refuse several processes that train separately: the record would mix them up.
+        """Refuse several processes that train separately, and pretended hosts without NCCL.
+
+        The record would mix the processes up, or name hosts that no message went between.
 
         Raises:
-            RuntimeError: there are several processes, but no process group.
+            RuntimeError: there are several processes, but no process group; or it has no NCCL.
         """
         if self.world_size > 1 and self.group_size() == 1:
             is_member = distributed.is_available() and distributed.is_initialized()
@@ -309,6 +311,11 @@ class Recorder:
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them {how}: "
                 f"each would train alone. Fill in TODO 7, or launch with gpus=1"
+            )
+        if self.config.hosts > 1 and "nccl" not in distributed.get_backend_config():
+            raise RuntimeError(
+                f"hosts={self.config.hosts}: only NCCL can pretend hosts, and these ranks use "
+                f"{distributed.get_backend_config()}: set hosts=1, or launch on NVIDIA GPUs"
             )
 
     def describe(self, device: torch.device) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from course.runs.run import Run
 from labs.day2_1_dataloader.loading import trials
 from labs.day2_3_scaling.configs import IMAGES_PER_GPU
 
-FREE_FIELDS = ("rung", "data_root", "batch_size", "bucket_mb", "collective_timeout_s")
+FREE_FIELDS = ("rung", "data_root", "batch_size", "bucket_mb", "collective_timeout_s", "hosts")
 NODE = "nvidia-h200-x8"
 GPUS = 8  # of a node
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 def efficiency_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Compare runs on several GPUs with one GPU that has as many images.
 
-    Columns: rung, gpus, images_per_gpu (per step), images_per_s; efficiency, with the
+    Columns: rung, gpus, hosts, images_per_gpu (per step), images_per_s; efficiency, with the
     95 % interval of `ratio` in _low and _high (NaN without a run on one GPU); watts of all GPUs
     together (NaN if not measured; a rank without its own counts as rank 0), joules_per_image;
     step_s, machine, run.
@@ -52,6 +52,7 @@ def _efficiency_row(run: Run, base: Run | None) -> dict[str, Any]:
     return {
         "rung": run.config.rung,
         "gpus": gpus,
+        "hosts": run.config.hosts,
         "images_per_gpu": run.config.batch_size // gpus,
         "images_per_s": speed,
         "efficiency": value / gpus,

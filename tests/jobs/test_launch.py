@@ -218,6 +218,10 @@ def test_an_unknown_script_lists_those_there_are(runs_root):
         ({"site": "mars"}, "no site 'mars': choose local"),
         ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
         ({"gpus": 10**6}, "gpus=1000000: site 'local' takes 1 to"),
+        (
+            {"gpus": 2, "config": rung("device", hosts=4)},
+            "hosts=4: the pretended hosts must share gpus=2 evenly: choose hosts=1 or 2",
+        ),
         ({"time_min": 0}, "time_min=0: expected minutes, above 0"),
         ({"time_min": float("nan")}, "time_min=nan: expected minutes, above 0"),
     ],
@@ -226,6 +230,22 @@ def test_an_impossible_request_launches_nothing(runs_root, options, message):
     with pytest.raises(ValueError, match=message):
         launch("ok_light.py", **options)
     assert not runs_root.exists()
+
+
+@pytest.mark.skipif(torch.accelerator.device_count() > 0, reason="four ranks need no GPU here")
+def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path: Path) -> None:
+    config = rung("device", quick=True, hosts=2, model="resnet18", data="synthetic", image_px=32)
+    script = tmp_path / "environment.py"
+    script.write_text(
+        "import os\nprint(*(os.environ[name] for name in "
+        "('RANK', 'NCCL_HOSTID', 'NCCL_SOCKET_IFNAME')))\n"
+    )
+    run = over(jobs.launch(script, config, gpus=4))
+    hosts = ["0 host0 lo", "1 host0 lo", "2 host1 lo", "3 host1 lo"]
+    assert sorted(filter(None, printed(run).splitlines())) == hosts
+    run = over(jobs.launch("solutions/train.py", config, gpus=2))
+    assert run.status == "failed"
+    assert "hosts=2: only NCCL can pretend hosts, and these ranks use cpu:gloo" in run.record.error
 
 
 @pytest.mark.parametrize("there, refused", [(0, False), (1, True), (2, False)])

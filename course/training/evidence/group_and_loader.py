@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +35,23 @@ def group() -> dict[str, Any]:
         if options is not None:
             found["timeout_s"] = options._timeout.total_seconds()
     return found
+
+
+def nccl(config: Config) -> dict[str, Any]:
+    """NCCL's own report of a run with pretended hosts; {} for other runs.
+
+    Keys: host_id, of this rank; hosts and ranks_per_host, as NCCL counts them; transports, such as
+    "NET/Socket" between hosts and "P2P/IPC" within one.
+    """
+    if config.hosts == 1:
+        return {}
+    found: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
+    path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
+    text = path.read_text(errors="replace") if path.exists() else ""
+    if counts := re.search(r"nNodes (\d+) localRanks (\d+)", text):
+        found |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
+    found["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
+    return {"nccl": found}
 
 
 def algebra(config: Config) -> dict[str, Any]:

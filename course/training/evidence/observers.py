@@ -181,5 +181,6 @@ class Observers:
         if self._actions:
             evidence["actions"] = self._actions.evidence()
         evidence |= self._moments.evidence() if self._moments else {}
+        evidence |= group_and_loader.nccl(self.config)  # it names a transport once it is used
         is_useful = self.run.world_size > 1 or self._compiled or "forward_types" in evidence
         self.run.set(evidence=evidence if is_useful else {})

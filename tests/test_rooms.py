@@ -94,19 +94,3 @@ def test_modules_are_imported_by_name_only_where_they_are_discovered() -> None:
     call = re.compile(r"\b(import_module|__import__)\(")
     dynamic = {name for name, path in modules(PROJECT).items() if call.search(path.read_text())}
     assert dynamic - LAZY == {"course.checks.small_runs"}
-
-
-def test_an_import_upwards_is_found(tmp_path: Path) -> None:
-    for name, text in {
-        "course/runs/run.py": "def f():\n    from course.checks import verdict\n",
-        "course/checks/verdict.py": "import labs.day1.lab\n",
-        "labs/day1/lab.py": "from course.runs import run\nimport tools.pages\n",
-    }.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    assert [*violations(tmp_path)] == [
-        "course.checks.verdict imports labs.day1.lab",
-        "course.runs.run imports course.checks.verdict",
-        "labs.day1.lab imports tools.pages",
-    ]

@@ -1,11 +1,11 @@
 """Numbers for people."""
 
-from cases import for_all
+import pytest
 
 from course.text import LINE, digits, printable
 
 
-@for_all(
+@pytest.mark.parametrize(
     "value, said",
     [(0, "0"), (3727.4, "3,727"), (2.345, "2.35"), (0.00012, "0.00012"), (0.0000123, "0.0000123")]
     + [(-2e-7, "-0.0000002"), (1e-4, "0.0001"), (99.96, "100"), (float("nan"), "nan")],
@@ -14,7 +14,7 @@ def test_three_digits_and_no_exponent(value: float, said: str) -> None:
     assert digits(value) == said
 
 
-@for_all(
+@pytest.mark.parametrize(
     "text, shown",
     [
         ("\x1b[1;31mred\x1b[0m \x1b]0;a title\x07and\x1b]8;;http://x\x1b\\link", "red andlink"),

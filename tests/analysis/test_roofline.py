@@ -3,10 +3,8 @@
 import pandas as pd
 import pytest
 import torch
-from cases import for_all
 
-from course.analysis.roofline import bounds
-from course.analysis.roofline.bounds import Ceilings, ceilings, points, recorded_ceilings
+from course.analysis.roofline.bounds import Ceilings, points, recorded_ceilings
 from course.analysis.roofline.cost import fusion_traffic, operators, step_cost
 from course.config import LADDER, rung
 from course.runs.recordings import recorded
@@ -48,13 +46,6 @@ def test_operators_by_hand(small: pd.DataFrame) -> None:
     assert small["calls"]["convolution"] == small["calls"]["native_batch_norm"] == 20
 
 
-def test_update_by_hand(small: pd.DataFrame) -> None:
-    parameters = models.parameter_count(models.create("resnet18", 1000))
-    no_momentum = operators(rung("device", **SMALL, momentum=0.0))["megabytes"].sum()
-    numbers = (small["megabytes"].sum() - no_momentum) * 16 * 1e6 / 4
-    assert numbers == pytest.approx(5 * parameters)  # a product and a sum in place
-
-
 @pytest.mark.slow
 def test_cost_of_resnet50() -> None:
     forward = models.forward_gflop(models.create("resnet50", 1000), 224)
@@ -64,44 +55,6 @@ def test_cost_of_resnet50() -> None:
     # Reference values; the second is from a separate, coarser count.
     assert cost.flop / 1e9 == pytest.approx(24.3, rel=0.005)
     assert cost.bytes / 1e6 == pytest.approx(475, rel=0.05)
-
-
-def test_half_precision_moves_half_and_computes_as_much() -> None:
-    full, half = (
-        step_cost(rung(name, **SMALL | {"batch_size": 512})) for name in ("device", "amp")
-    )
-    assert half.flop == pytest.approx(full.flop)
-    assert 0.5 < half.bytes / full.bytes < 0.7  # weights, gradients and momentum stay fp32
-
-
-def test_ceilings_are_work_over_the_time_of_the_fastest_call(monkeypatch) -> None:
-    calls = []
-
-    def seconds(call, device: torch.device) -> float:
-        call()
-        calls.append(device)
-        return 4.0 if len(calls) % 3 else 2.0
-
-    monkeypatch.setattr(bounds, "seconds", seconds)
-    measured = ceilings(CPU, "fp32")
-    convolution = 2 * 8 * 28**2 * 256**2 * 3**2  # more than a product of 256 × 256
-    assert measured.flop_per_s == {"fp32": convolution / 2}
-    assert measured.bytes_per_s == 2 * bounds.COPY_BYTES["cpu"] / 2
-    assert measured.source == "measured" and measured.machine.endswith("cores")
-    assert calls == [CPU] * 9  # a product, a convolution and a copy, 3 times
-
-
-@for_all(
-    "device, precision, message",
-    [
-        ("cpu", "fp8", "precision='fp8': choose fp32 or tf32 or bf16 or fp16"),
-        ("cpu", "tf32", "exists only on CUDA: choose fp32"),
-        ("meta", "fp32", "device='meta': choose cpu or cuda"),
-    ],
-)
-def test_unknown_ceilings(device: str, precision: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ceilings(torch.device(device), precision)
 
 
 @pytest.mark.slow
@@ -141,15 +94,6 @@ def test_point_by_hand() -> None:
     assert row["arithmetic_images_per_s"] == pytest.approx(1e11 / cost.flop)
     assert row["memory_images_per_s"] == pytest.approx(1e10 / cost.bytes)
     assert row["bound"] == "arithmetic" and row["share"] == pytest.approx(10 * cost.flop / 1e11)
-
-
-def test_runs_without_ceilings() -> None:
-    others = [cpu_row(machine="NVIDIA H100"), cpu_row(status="oom", images_per_s=None)]
-    assert len(points(pd.DataFrame([cpu_row(), *others]), CPU_CEILINGS)) == 1
-    with pytest.raises(ValueError, match="of a CPU, 2 cores in fp32; the runs are .*H100"):
-        points(pd.DataFrame(others), CPU_CEILINGS)
-    with pytest.raises(ValueError, match="no ceilings are recorded for 'nvidia-h200'"):
-        recorded_ceilings("nvidia-h200")
 
 
 def test_fusion_traffic_by_hand() -> None:

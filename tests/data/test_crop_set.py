@@ -1,17 +1,15 @@
 """The crops: training and validation use different parts of the photographs."""
 
-import math
 import shutil
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
-from cases import for_all
 
 from course.config import CROPS_PX, Config, rung
-from course.data import crop_set, default_set
-from course.data.crop_set import SPLITS, TILE_PX, Crops, OnDevice, Recipe, ensure, is_complete
+from course.data import crop_set
+from course.data.crop_set import SPLITS, TILE_PX, Crops, Recipe, ensure, is_complete
 from course.data.default_set import PHOTOGRAPHS, DataError
 from course.data.loader import image_sets, loaders
 
@@ -54,7 +52,7 @@ def test_shapes_types_and_classes(folder: Path) -> None:
     assert crops.classes == [*PHOTOGRAPHS]
 
 
-@for_all("name", PHOTOGRAPHS)
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
 def test_no_pixel_is_in_both_splits(name: str) -> None:
     """Each crop's corners are in its own tile, and no tile is in both splits."""
     photo, random = crop_set._photograph(name), torch.Generator().manual_seed(1)
@@ -71,31 +69,12 @@ def test_no_pixel_is_in_both_splits(name: str) -> None:
                 assert (place >= corner + 0.5).all() and (place <= corner + TILE_PX - 0.5).all()
 
 
-def test_a_crop_shows_its_place() -> None:
-    rows, columns = torch.arange(96.0)[:, None], torch.arange(96.0)[None, :]
-    photo = torch.stack([rows.expand(96, 96), columns.expand(96, 96), rows + columns])
-    places = torch.tensor([[40.0, 50.0, 32.0, 0.0], [40.0, 50.0, 32.0, math.radians(90)]])
-    upright, rotated = crop_set._cut(photo, places, TINY)
-    assert upright[0, :, 0].tolist() == pytest.approx([*range(24, 56)], abs=0.01)
-    assert upright[1, 0].tolist() == pytest.approx([*range(34, 66)], abs=0.01)
-    assert rotated[0, 0].tolist() == pytest.approx([*range(55, 23, -1)], abs=0.01)
-
-
 def test_images_do_not_depend_on_the_batch_size(default_crops: Path) -> None:
     one, many = crops_config(batch_size=512, steps=1), crops_config(batch_size=32, steps=16)
     for large_batch, small_batches in zip(epoch(one), epoch(many)):
         assert torch.equal(large_batch, small_batches)
     assert len(epoch(many)[0].flatten(1).unique(dim=0)) > 500
     assert not torch.equal(epoch(one)[1], epoch(crops_config(batch_size=512, steps=1, seed=1))[1])
-
-
-def test_each_epoch_is_shuffled_and_changed_again(default_crops: Path) -> None:
-    cfg = crops_config(batch_size=512, steps=1)
-    train, _ = loaders(image_sets(cfg), cfg, CPU)
-    (first, labels), (second, labels_2) = next(iter(train)), next(iter(train))
-    assert not torch.equal(labels, labels_2)
-    assert torch.equal(labels.sort()[0], labels_2.sort()[0])
-    assert not torch.equal(first.flatten(1).sum(1).sort()[0], second.flatten(1).sum(1).sort()[0])
 
 
 def test_validation_images_are_unchanged(default_crops: Path) -> None:
@@ -105,30 +84,6 @@ def test_validation_images_are_unchanged(default_crops: Path) -> None:
     stored = Crops(default_crops, "val").images.flatten(1)
     assert len(images) == TINY.val
     assert torch.equal(images.unique(dim=0), stored.unique(dim=0))
-
-
-def test_a_training_image_is_shifted_and_perhaps_flipped(folder: Path) -> None:
-    crops = Crops(folder, "train")
-    images, labels = next(iter(OnDevice([torch.arange(200)], crops, CPU, seed=0)))
-    assert images.dtype == torch.uint8 and torch.equal(labels, crops.labels[:200])
-    padded = torch.nn.functional.pad(crops.images[:200].float(), (4, 4, 4, 4), mode="reflect")
-    shifts, flips = set(), set()
-    for image, source in zip(images.float(), padded):
-        candidates = {
-            (down, right): source[:, down : down + 32, right : right + 32]
-            for down in range(9)
-            for right in range(9)
-        }
-        (match,) = [
-            (shift, flip)
-            for shift, part in candidates.items()
-            for flip in (False, True)
-            if torch.equal(image, part.flip(-1) if flip else part)
-        ][:1]
-        shifts.add(match[0])
-        flips.add(match[1])
-    assert {down for down, _ in shifts} == {right for _, right in shifts} == {*range(9)}
-    assert flips == {False, True}
 
 
 def test_damage_is_named_and_incomplete_files_are_created_again(
@@ -144,9 +99,3 @@ def test_damage_is_named_and_incomplete_files_are_created_again(
     images.write_bytes(content[:-5])
     assert not is_complete(copy, TINY)
     assert Crops(ensure(copy, TINY), "train").images.equal(Crops(folder, "train").images)
-
-
-def test_the_folder_is_next_to_the_default_set(monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COURSE_DATA", str(tmp_path / "images"))
-    assert crop_set.default_root() == tmp_path / "images-crops"
-    assert default_set.default_root() == tmp_path / "images"

@@ -3,13 +3,12 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
-from job_helpers import prepared, run_forked
+from job_helpers import run_forked
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -18,11 +17,8 @@ from course.data.default_set import DataError
 from course.data.formats import gpu_decode
 from course.data.formats.gpu_decode import collate, decode_on_gpu
 from course.data.loader import image_sets, loaders
-from course.runs.run import FOLDER_VARIABLE
-from course.training.recorder import recording
 
 CPU = torch.device("cpu")
-FULL = torch.OutOfMemoryError("the device is full")
 # Triton's interpreter runs the kernel on a CPU; it must be chosen before the kernel is imported.
 KERNEL = """
 import torch
@@ -120,28 +116,6 @@ def test_a_gpu_gets_the_same_batches_in_the_same_order(config: Config, capsys) -
     assert torch.equal(next(iter(val))[0], next(iter(val))[0])  # the centre, without randomness
 
 
-@pytest.mark.parametrize(
-    "name, fields, before, after",
-    [
-        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "gpu_decode"}, None, "32"),
-        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "gpu_decode"}, "1", "1"),
-        ("CUDA_DEVICE_MAX_CONNECTIONS", {"format": "files"}, None, None),
-        ("TORCH_NCCL_HIGH_PRIORITY", {"algebra": True}, None, "1"),
-        ("TORCH_NCCL_HIGH_PRIORITY", {}, None, None),
-    ],
-)
-def test_variables_of_streams_are_set_unless_you_set_them(
-    name: str, fields: dict, before: str | None, after: str | None, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.delenv(name, raising=False)
-    if before:
-        monkeypatch.setenv(name, before)
-    run = prepared(tmp_path / "run", "", rung("dataloader", quick=True, **fields))
-    monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
-    with patch.dict(os.environ), recording():
-        assert os.environ.get(name) == after
-
-
 def encode(path: Path) -> tuple[str, torch.Tensor, int]:
     return str(path), torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8), 0
 
@@ -161,23 +135,3 @@ def test_the_cpu_decodes_what_the_gpu_does_not_support(
         assert "named.jpg: the processor decodes what the GPU does not" in capsys.readouterr().err
         with pytest.raises(DataError, match="cut.jpg cannot be decoded"):
             decode_on_gpu(collate([encode(cut)])[0], CPU)
-
-
-def test_a_gpu_that_decodes_nothing_is_refused(config: Config) -> None:
-    paths = [Path(path) for path, _ in image_sets(config).train.samples[:2]]
-    jpegs, _ = collate([encode(path) for path in paths])
-    for error, kind in ((RuntimeError("no driver"), DataError), (FULL, torch.OutOfMemoryError)):
-        decoder = patch("torchcodec.decoders.decode_jpeg", side_effect=error)
-        with decoder, pytest.raises(kind, match="no driver|full"):
-            decode_on_gpu(jpegs, CPU)
-
-
-@pytest.mark.parametrize("content", [None, b""])
-def test_a_missing_or_empty_file_is_named(config: Config, tmp_path: Path, content) -> None:
-    files = image_sets(replace(config, workers=0)).train
-    path = tmp_path / "gone.jpg"
-    files.samples[0] = (str(path), 0)
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(DataError, match="gone.jpg cannot be read"):
-        files[0]

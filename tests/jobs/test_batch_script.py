@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cases import for_all
 
 from course.config import rung
 from course.jobs import plan, sites, slurm_partitions
 from course.jobs.batch_script import batch_script
-from course.jobs.slurm_partitions import Partition
 from course.runs import run as runs
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -84,7 +82,7 @@ def test_what_a_shell_reads_in_it_is_quoted(
     assert not (tmp_path / "hacked").exists()
 
 
-@for_all(
+@pytest.mark.parametrize(
     "written, minutes",
     [
         ("infinite", math.inf),
@@ -95,47 +93,6 @@ def test_what_a_shell_reads_in_it_is_quoted(
 )
 def test_times_as_slurm_writes_them(written: str, minutes: float) -> None:
     assert slurm_partitions.seconds(written) == minutes * 60
-
-
-OFFERS = [Partition("gpu", math.inf, "gpu:4"), Partition("short", 30, "gpu:4", is_default=True)]
-
-
-def test_a_partition_that_is_not_there_lists_those_that_are() -> None:
-    site = sites.Site("s", "slurm", partition="moon")
-    with pytest.raises(ValueError, match="no partition 'moon' here: choose one of gpu, short"):
-        slurm_partitions.check_partition(site, OFFERS)
-
-
-def test_any_of_several_partitions() -> None:
-    several = sites.Site("s", "slurm", partition="short,gpu", time_min=500)
-    slurm_partitions.check_partition(several, OFFERS)
-    with pytest.raises(ValueError, match="no partition 'moon' here"):
-        slurm_partitions.check_partition(sites.Site("s", "slurm", partition="gpu,moon"), OFFERS)
-
-
-@pytest.mark.parametrize("partition", ["short", ""])  # it is the default one
-def test_a_time_that_the_partition_never_gives(partition: str) -> None:
-    fitting = sites.Site("s", "slurm", partition=partition, time_min=28)
-    slurm_partitions.check_partition(fitting, OFFERS)
-    with pytest.raises(ValueError, match="time_min=29 is too long for partition 'short': .* 28"):
-        slurm_partitions.check_partition(
-            sites.Site("s", "slurm", partition=partition, time_min=29), OFFERS
-        )
-    slurm_partitions.check_partition(
-        sites.Site("s", "slurm", partition="gpu", time_min=9999), OFFERS
-    )
-
-
-@for_all("gpus, shape", [(1, (1, 1)), (3, (1, 3)), (4, (1, 4)), (8, (2, 4))])
-def test_nodes_and_tasks_of_a_job(gpus: int, shape: tuple[int, int]) -> None:
-    assert sites.Site("s", "slurm", gpus_per_node=4, nodes=2).shape(gpus) == shape
-
-
-@for_all("gpus", [-1, 0, 5, 6, 9, 12])
-def test_gpus_that_fill_no_nodes_are_refused_with_the_valid(gpus: int) -> None:
-    site = sites.Site("s", "slurm", gpus_per_node=4, nodes=2)
-    with pytest.raises(ValueError, match=rf"gpus={gpus}: .* choose 1 to 4, or a multiple of 4 up"):
-        site.check_gpus(gpus)
 
 
 def test_a_run_of_this_machine_as_it_would_be_elsewhere(runs_root: Path, own_sites: None) -> None:

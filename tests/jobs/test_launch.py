@@ -68,21 +68,19 @@ def test_a_run_on_the_cpu_finds_no_gpu(device, visible, runs_root, tmp_path, mon
     assert str([visible]) in printed(run)
 
 
-def test_a_failed_run_is_started_anew_since_its_cause_may_be_mended(runs_root):
-    run = over(launch("raises.py"))
-    again = over(launch("raises.py"))
-    assert again != run and run.status == again.status == "failed"
-
-
 def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
     error = run.record.error
     assert "1000000000000000 bytes" in error and "train.py, line 8" in error
+    assert "lower batch_size or image_px" in jobs.explain(run)
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 
-@pytest.mark.parametrize("script, status", [("holds.py", "cancelled"), ("kills_itself.py", "lost")])
-def test_a_cancelled_or_lost_run_is_started_anew(runs_root, script, status):
+@pytest.mark.parametrize(
+    "script, status",
+    [("holds.py", "cancelled"), ("kills_itself.py", "lost"), ("raises.py", "failed")],
+)
+def test_a_run_that_did_not_end_well_is_started_again(runs_root, script, status):
     first = launch(script)
     if status == "cancelled":
         jobs.cancel(first)
@@ -135,26 +133,12 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
 
 
 def test_wait_raises_with_the_error_and_the_place_of_the_logs(runs_root):
-    run = launch("raises.py")
+    good, run = launch("ok_light.py"), launch("raises.py")
     with pytest.raises(JobError, match="the missing label") as caught:
-        jobs.wait(run, timeout_s=DEADLINE_S)
+        jobs.wait([good, run], timeout_s=DEADLINE_S)
     assert f"{run.name}: failed" in str(caught.value)
     assert str(run.folder / "logs") in str(caught.value)
     assert jobs.wait(run, check=False) is run
-
-
-def test_wait_for_several_names_the_one_that_failed(runs_root):
-    good, bad = launch("ok_light.py"), launch("raises.py")
-    with pytest.raises(JobError, match=bad.name):
-        jobs.wait([good, bad], timeout_s=DEADLINE_S)
-
-
-def test_wait_gives_up_after_its_time_and_the_run_goes_on(runs_root):
-    run = launch_running("holds.py")
-    with pytest.raises(JobError, match="still running; it goes on"):
-        jobs.wait(run, timeout_s=0.5)
-    release(run)
-    assert over(run).status == "ok"
 
 
 def test_wait_says_why_a_run_has_not_begun(runs_root, capsys):
@@ -176,10 +160,9 @@ def start_launcher(runs_root):
     return launcher, run, output
 
 
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "process group"])
-def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
+def test_interrupting_the_wait_leaves_the_job_alone(runs_root):
     launcher, run, output = start_launcher(runs_root)
-    send(launcher.pid, signal.SIGINT)
+    os.killpg(launcher.pid, signal.SIGINT)
     assert launcher.wait(DEADLINE_S) == 0
     assert "Stopped waiting; the job goes on" in output.read_text()
     assert jobs.refresh(run) == "running"
@@ -187,7 +170,7 @@ def test_interrupting_the_wait_leaves_the_job_alone(runs_root, send):
     assert over(run).status == "ok"
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
 def test_the_job_survives_the_end_of_its_launchers_process_group(runs_root, how):
     launcher, run, _ = start_launcher(runs_root)
     os.killpg(launcher.pid, how)
@@ -206,32 +189,6 @@ def test_a_runs_folder_that_cannot_be_made_is_named(runs_root, tmp_path, monkeyp
     assert file.read_text() == "no folder"
 
 
-def test_an_unknown_script_lists_those_there_are(runs_root):
-    with pytest.raises(ValueError, match=r"no script 'trian.py'.*solutions/train\.py"):
-        jobs.launch("trian.py", CONFIG)
-    assert not runs_root.exists()
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"site": "mars"}, "no site 'mars': choose local"),
-        ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
-        ({"gpus": 10**6}, "gpus=1000000: site 'local' takes 1 to"),
-        (
-            {"gpus": 2, "config": rung("device", hosts=4)},
-            "hosts=4: the pretended hosts must share gpus=2 evenly: choose hosts=1 or 2",
-        ),
-        ({"time_min": 0}, "time_min=0: expected minutes, above 0"),
-        ({"time_min": float("nan")}, "time_min=nan: expected minutes, above 0"),
-    ],
-)
-def test_an_impossible_request_launches_nothing(runs_root, options, message):
-    with pytest.raises(ValueError, match=message):
-        launch("ok_light.py", **options)
-    assert not runs_root.exists()
-
-
 @pytest.mark.skipif(torch.accelerator.device_count() > 0, reason="four ranks need no GPU here")
 def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path: Path) -> None:
     config = rung("device", quick=True, hosts=2, model="resnet18", data="synthetic", image_px=32)
@@ -246,6 +203,8 @@ def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path
     run = over(jobs.launch("solutions/train.py", config, gpus=2))
     assert run.status == "failed"
     assert "hosts=2: only NCCL can pretend hosts, and these ranks use cpu:gloo" in run.record.error
+    with pytest.raises(ValueError, match="must share gpus=2 evenly: choose hosts=1 or 2"):
+        jobs.launch("solutions/train.py", replace(config, hosts=4), gpus=2)
 
 
 @pytest.mark.parametrize("there, refused", [(0, False), (1, True), (2, False)])
@@ -261,18 +220,11 @@ def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
         assert plan.plan(config=config, **ask).request["gpus"] == 2
 
 
-def test_a_rung_cannot_lead_out_of_the_runs_folder(runs_root):
-    with pytest.raises(ValueError, match="rung"):
-        launch("ok_light.py", config=replace(CONFIG, rung="../elsewhere"))
-    assert not list(runs_root.parent.glob("elsewhere*"))
-
-
-@pytest.mark.parametrize("folder", ["exercises", "solutions"])
-def test_a_script_that_would_ignore_what_a_config_asks_is_refused(folder: str) -> None:
+def test_a_script_that_would_ignore_what_a_config_asks_is_refused() -> None:
     config = replace(CONFIG, micro_batch=2, batch_size=4)
-    message = f"train.py does not support micro_batch=2: launch {folder}/train_sharded.py"
+    message = "train.py does not support micro_batch=2: launch exercises/train_sharded.py"
     with pytest.raises(ValueError, match=message):
-        jobs.launch(f"{folder}/train.py", config)
+        jobs.launch("exercises/train.py", config)
 
 
 def test_ranks_meet_where_no_connection_of_another_process_can_be():

@@ -122,23 +122,14 @@ def test_cancelling_in_the_folder_of_another_user_is_one_clear_line(
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and "belongs to another user" in line
     assert not [*runs.glob("*/record.json")]
-    (tmp_path / str(ALICE)).chmod(0o700)
-    done = run_as(BOB, "-m", "course", "cancel", "--all", COURSE_RUNS=str(runs))
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 1 and "cannot be read" in line
 
 
-@pytest.mark.parametrize("kind", ["folder", "link", "file"])
 def test_another_user_who_takes_the_private_folder_s_name_is_named(
-    run_as: User, tmp_path: Path, kind: str
+    run_as: User, tmp_path: Path
 ) -> None:
     name = tmp_path / "tmp" / f"make-training-fast-{ALICE}"
-    take = {
-        "folder": f"import os; os.mkdir({str(name)!r}, 0o700)",
-        "link": f"import os; os.symlink('/tmp', {str(name)!r})",
-        "file": f"open({str(name)!r}, 'w')",
-    }
-    assert run_as(BOB, "-c", take[kind]).returncode == 0
+    take = f"import os; os.symlink('/tmp', {str(name)!r})"
+    assert run_as(BOB, "-c", take).returncode == 0
     arguments = ["run", str(SCRIPTS / "ok_light.py"), "--quick"]
     done = run_as(ALICE, "-m", "course", *arguments)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1

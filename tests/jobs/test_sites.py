@@ -1,6 +1,5 @@
 """Sites: entries of sites.toml, the user's file over them, and messages that help."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,27 +10,6 @@ from course.data.default_set import DataError
 from course.jobs import plan, sites
 
 
-@pytest.fixture
-def user_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own file, empty at first."""
-    path = tmp_path / "my_sites.toml"
-    path.touch()
-    monkeypatch.setenv("COURSE_SITES", str(path))
-    return path
-
-
-def test_local_is_there_without_a_user_file(user_sites: Path) -> None:
-    site = sites.get("local")
-    assert (site.name, site.executor, site.time_min) == ("local", "local", 60)
-
-
-def test_unknown_site_lists_the_known_and_the_file(user_sites: Path) -> None:
-    user_sites.write_text("[mine]\ntime_min = 5\n")
-    with pytest.raises(ValueError, match="no site 'moon': choose local, slurm, .*mine") as caught:
-        sites.get("moon")
-    assert str(user_sites) in str(caught.value)
-
-
 def test_user_file_overrides_single_settings(user_sites: Path) -> None:
     user_sites.write_text('[local]\ntime_min = 1.5\n\n[other]\ndata_root = "/images"\n')
     local, other = sites.get("local"), sites.get("other")
@@ -39,22 +17,9 @@ def test_user_file_overrides_single_settings(user_sites: Path) -> None:
     assert (other.name, other.data_root) == ("other", "/images")
 
 
-def test_broken_toml_names_the_file(user_sites: Path) -> None:
-    user_sites.write_text("[local\ntime_min = 5\n")
-    with pytest.raises(ValueError, match="cannot be read as TOML.*line 1") as caught:
-        sites.get("local")
-    assert str(user_sites) in str(caught.value)
-
-
-def test_file_that_is_no_text_is_named(user_sites: Path) -> None:
-    user_sites.write_bytes(b'[local]\ndata_root = "/donn\xe9es"\n')
-    with pytest.raises(ValueError) as caught:
-        sites.get("local")
-    assert str(user_sites) in str(caught.value)
-
-
-def test_setting_outside_a_site_is_refused_with_the_file(user_sites: Path) -> None:
-    user_sites.write_text("time_min = 5\n")
+@pytest.mark.parametrize("content", [b"[local\n", b"time_min = 5\n", b'[local]\nqos = "\xe9"\n'])
+def test_a_file_that_cannot_be_read_is_named(user_sites: Path, content: bytes) -> None:
+    user_sites.write_bytes(content)
     with pytest.raises(ValueError) as caught:
         sites.get("local")
     assert str(user_sites) in str(caught.value)
@@ -71,18 +36,10 @@ def test_settings_of_slurm_alone_are_refused_elsewhere(user_sites: Path) -> None
     [
         ('executor = "pigeon"', "executor='pigeon': expected one of local"),
         ("time_min = 0", "time_min=0: expected minutes, above 0"),
-        ("time_min = inf", "time_min=inf: expected minutes"),
-        ('time_min = "60"', "time_min='60': expected a number, without quotes: time_min = 60"),
         ("nodes = 0", "nodes=0: expected a whole number above 0"),
-        ("nodes = true", "nodes=True: expected a whole number"),
-        ("gpus_per_node = 1.5", "gpus_per_node=1.5: expected a whole number"),
-        ("qos = 3", r'qos=3: expected one line of text in quotes: qos = "\.\.\."'),
         ('account = "a\\ntouch x"', "account='a.*': expected one line of text"),
         ('modules = "cuda"', r'modules=\'cuda\': expected a list of texts: modules = \["'),
-        ("setup = [1]", r"setup=\[1\]: expected a list of texts"),
-        ('sbatch = ["--nice=5"]', "sbatch='--nice=5': write name=value"),
         ('sbatch = ["nice; touch x=5"]', "sbatch='nice; touch x=5': write name=value"),
-        ('sbatch = ["comment=a\\ntouch x"]', "sbatch='comment.*': write name=value"),
         ('partitoin = "gpu"', r"'partitoin' \(did you mean 'partition'\?\): choose executor, time"),
     ],
 )
@@ -93,16 +50,6 @@ def test_a_wrong_setting_names_what_was_expected_and_the_file(
     with pytest.raises(ValueError, match=f"site 'slurm'.*{expected}") as caught:
         sites.get("slurm")
     assert str(user_sites) in str(caught.value)
-
-
-def test_gpus_out_of_range() -> None:
-    site = sites.Site("here")
-    most = max(sites.MIN_RANKS, os.cpu_count() or 1)
-    for fitting in (1, most):
-        site.check_gpus(fitting)
-    for gpus in (-1, 0, most + 1):
-        with pytest.raises(ValueError, match=f"gpus={gpus}: site 'here' takes 1 to {most}"):
-            site.check_gpus(gpus)
 
 
 def test_imagenet_takes_the_folder_of_the_config_then_of_the_site(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from datetime import datetime
 
 from job_helpers import (
     CONFIG,
@@ -17,7 +16,6 @@ from job_helpers import (
     launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
-    prepared,
     processes_of,
     release,
     runs_root_at,
@@ -25,7 +23,6 @@ from job_helpers import (
 )
 
 from course.jobs import launch as jobs
-from course.jobs import queue
 
 
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
@@ -59,13 +56,6 @@ def test_a_run_whose_folder_was_removed_can_be_launched_again(runs_root):
     assert over(again).status == "ok"
 
 
-def test_a_run_that_died_holds_up_nobody(runs_root):
-    first = launch_running("holds.py")
-    second = launch("ok_light.py")
-    kill_job(first)
-    assert over(second).status == "ok"
-
-
 def test_what_is_left_of_a_dead_run_does_not_compute_beside_the_next(runs_root):
     first = launch_running("holds.py")
     second = launch("holds.py", config=replace(CONFIG, seed=1))
@@ -84,14 +74,6 @@ def test_work_after_the_record_is_not_cut_short_by_the_next_run(runs_root):
     second = launch("ok_light.py")
     assert over(second).status == "ok"
     assert (first.folder / "tidied").exists()
-
-
-def test_the_queue_shows_no_control_characters(runs_root):
-    run = prepared(runs_root / "red\x1b[31m", "", CONFIG)
-    request = run.launched | {"launched_at": datetime.now().isoformat(), "site": "a\x07\n"}
-    (run.folder / "launch.json").write_text(json.dumps(request))
-    shown = queue.as_lines(queue.table())
-    assert "red" in shown and not {"\x1b", "\x07"} & {*shown}
 
 
 def test_cancelling_many_runs_waits_once_for_all(runs_root):

@@ -59,22 +59,6 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
     assert again.folder == done.folder and len(again.runs) == len(RATES) + 1
 
 
-def test_a_search_whose_array_is_cancelled_ends_and_tries_nothing_again(runs_root: Path) -> None:
-    study = runs_root / FOLDER / "few"
-    study.mkdir(parents=True)
-    (study / "hold").write_text("0 1")
-    how = {"script": SCRIPTS / "trial_light.py", "site": "slurm", "workers": 2, "name": "few"}
-    with ThreadPoolExecutor() as pool:
-        config = rung("baseline", quick=True)
-        conducted = pool.submit(search.search, "grid", {"lr": RATES[:4]}, config, **how)
-        eventually(lambda: _started(0) and _started(1), "both trials run", 60)
-        slurm_says("scancel", "--me", "--name=few")
-        with pytest.raises(jobs.JobError, match="few was cancelled. Call search again"):
-            conducted.result(timeout=60)
-    assert [run.status for run in search.Search(study).runs] == ["cancelled"] * 2
-    assert _again(study) == [None] * 4
-
-
 def _started(number: int) -> Run | None:
     """The run of a trial, once it has begun."""
     found = [run for run in all_runs() if run.launched["trial"]["number"] == number]

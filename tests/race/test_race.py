@@ -1,15 +1,11 @@
 """The race: which entries count, ways to fail, boards with many writers, the page."""
 
 import json
-import shutil
-import subprocess
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import torch
-from cases import for_all
 from job_helpers import SCRIPTS, prepared, train_together
 from race_helpers import GOOD, entry_of, posted
 from typer.testing import CliRunner
@@ -70,7 +66,7 @@ def test_failed_runs_and_networks_of_your_own(
     assert "took" in late.failure and "the budget is 1e-06" in late.failure
 
 
-@for_all(
+@pytest.mark.parametrize(
     "accuracies, reason",
     [
         ([0.20, 0.21, 0.19], ""),
@@ -92,24 +88,15 @@ def test_an_entry_whose_seed_changes_nothing_fails() -> None:
     assert entry.counts and replace(entry, trials=tuple(trials)).failure == reason
 
 
-def test_margin_is_how_far_above_the_target_a_mean_must_be() -> None:
-    margin = race.margin(0.01, 3)
-    above = [0.15 + margin * 1.01 + shift for shift in (-0.01, 0, 0.01)]
-    below = [0.15 + margin * 0.99 + shift for shift in (-0.01, 0, 0.01)]
-    assert entry_of(above).counts and not entry_of(below).counts
-
-
 def test_settings_and_arguments_that_are_refused(tmp_path: Path) -> None:
     for settings, words in (
         ({"seed": 3}, "the race decides"),
-        ({"data": "default"}, "the race decides"),
         ({"epochz": 4}, "did you mean 'epochs'"),
     ):
         with pytest.raises(ValueError, match=words):
             QUICK.config(settings, "x", 0)
     for script, words in (
         ("x = 1", "needs SETTINGS"),
-        ("SETTINGS = dict(lr=1)", "literal dictionary"),
         ('SETTINGS = {"gpu": {}}', "no 'quick'"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -117,20 +104,11 @@ def test_settings_and_arguments_that_are_refused(tmp_path: Path) -> None:
     for arguments, words in (
         ({"track": "fun"}, "choose quick, cpu, gpu, node"),
         ({"seeds": 2}, "needs 3 or more"),
-        ({"gpus": 2}, "allows at most 1"),
         ({"script": "nothing.py"}, "no script"),
     ):
         with pytest.raises(ValueError, match=words):
             race.enter(**{"track": "quick", "script": "plain", "to": tmp_path} | arguments)
     assert not [*tmp_path.rglob("*.py")]  # nothing was stored
-
-
-@for_all("name", race.COURSE_ENTRIES)
-def test_entries_of_the_course_have_settings_for_each_track(name: str) -> None:
-    script = submission.course_script(name).read_text()
-    for track in ("quick", "cpu", "gpu"):
-        config = find_track(track).config(submission.read_settings(script, track), name, 1)
-        assert config.data == "crops" and config.save_weights
 
 
 def test_many_people_write_to_a_board_at_once(tmp_path: Path) -> None:
@@ -186,23 +164,6 @@ def test_the_page_is_one_file(tmp_path: Path) -> None:
     assert "http-equiv" not in page.render_page(tmp_path)  # it has the recorded entries, too
     for result in race.published_results().itertuples():
         assert result.time in text and result.source in text
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        pytest.skip("no chromium here to open the page")
-    (tmp_path / "home").mkdir()
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command = [chromium, *options, f"--user-data-dir={tmp_path / 'home'}", path.as_uri()]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.stdout.count("<details") == 2 and "The race" in result.stdout
-
-
-def test_a_draft_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = tmp_path / "mine.py"
-    race.draft(mine, of="one_cycle")
-    assert mine.read_text() == submission.course_script("one_cycle").read_text()
-    mine.write_text("# mine")
-    race.draft(mine)
-    assert mine.read_text() == "# mine" and "stays as it is" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -218,11 +179,3 @@ def test_the_command_shows_a_board(tmp_path: Path) -> None:
     ):
         result = CliRunner().invoke(app, ["race", *words])
         assert isinstance(result.exception, ValueError) and message in str(result.exception)
-
-
-def test_the_small_network_has_few_parameters() -> None:
-    from course.training import models
-
-    net = models.create("resnet8_patches", 16)
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 16)
-    assert models.parameter_count(net) < 200_000

@@ -45,23 +45,3 @@ def check_crops(home: Path) -> None:
 
 def test_learners_race_with_data_that_they_can_only_read(share: Path) -> None:
     assert as_user(LEARNER, lambda: check_crops(share / "home")) == ""
-
-
-def test_crops_that_are_not_shared_are_in_your_cache(share: Path) -> None:
-    shutil.rmtree(share / "default-set-crops")
-    where = share / "home/make-training-fast/default-set-crops"
-
-    def check() -> None:
-        assert crop_set.default_root() == where
-
-    assert as_user(LEARNER, check) == ""
-    assert crop_set.default_root() == share / "default-set-crops"  # root can write there
-
-
-def test_the_instructors_training_crops_are_shared(share: Path) -> None:
-    shared = crop_set.ensure_blind()
-
-    def check() -> None:
-        assert crop_set.ensure_blind() == shared == share / "default-set-blind"
-
-    assert as_user(LEARNER, check) == ""

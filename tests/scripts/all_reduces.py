@@ -15,6 +15,7 @@ with recording() as run:
     run.set(last_loss=total.item())
     port = os.environ["MASTER_PORT"]
     print(f"rank {run.rank} of {run.world_size}: {total.item():g}, met at port {port}")
+    print(f"NCCL gives up after {os.environ['TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC']} ms")
     parent = psutil.Process().parent()  # the supervisor, whose other children serve this rank
     for process in (parent, *parent.children()):
         for each in process.net_connections("inet"):

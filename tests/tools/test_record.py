@@ -1,16 +1,12 @@
 """Record a machine: real runs, packed without this machine's paths."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from cases import for_all
-from job_helpers import SCRIPTS, prepared
-from recorded_helpers import copy_row, own_copy
+from job_helpers import prepared
+from recorded_helpers import copy_row
 
 from course.analysis.traces import tables
 from course.checks.exercises import script_variant
@@ -20,9 +16,7 @@ from course.jobs import launch, plan
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import Run
-from labs import day4_4_search as search
 from labs.day3_4_compile.lab import REPEATED
-from labs.day4_4_search import configs as tuned
 from tools import record
 
 TINY = {
@@ -39,7 +33,6 @@ PLAIN = rung("device", **TINY)
 TRACED = rung(
     "device", **TINY | {"rung": "trace-device", "steps": 6, "warmup_steps": 5, "profile_steps": 1}
 )
-FROM_NOTEBOOKS = {"variant", "search"}  # purposes that the plan does not have
 
 
 def test_plan_of_one_gpu_has_every_rung_once() -> None:
@@ -58,33 +51,6 @@ def test_plan_of_one_gpu_has_every_rung_once() -> None:
     assert "cpu" not in {run.config.device for run in record.plan("amp")}
     with pytest.raises(ValueError, match="no rung fits 'moon': there are .*channels_last"):
         record.plan("moon")
-
-
-@for_all("gpus, counts", [(1, {1}), (2, {1, 2}), (3, {1, 2, 3}), (8, {1, 2, 4, 8})])
-def test_plan_has_important_purposes_first_and_a_baseline_on_one_gpu(
-    gpus: int, counts: set
-) -> None:
-    plan = record.plan(gpus=gpus)
-    purposes = [run.purpose for run in plan]
-    assert purposes == sorted(purposes, key=[*recordings.PURPOSES].index)
-    assert {run.gpus for run in plan} == counts
-    alone = [vars(run.config) for run in plan if run.gpus == 1]
-    scaled = [run for run in plan if gpus > 1 and run.purpose in ("scaling", "communication")]
-    for config, count, _ in scaled:
-        if config.rung != "device" and not config.profile_steps:  # lab 2.2 compares one batch
-            batch_size = config.batch_size // count
-            assert vars(config) | {"batch_size": batch_size, "bucket_mb": 25.0} in alone
-
-
-@for_all("machine", recordings.machines())
-def test_recordings_are_in_the_plan(machine: str) -> None:
-    gpus = recordings.load(machine).get("gpus", 1)
-    planned = {(run.config.rung, run.gpus, run.purpose) for run in record.plan(gpus=gpus)}
-    recorded = recordings.recorded_runs(machine)
-    searches = {run.launched["trial"]["study"] for run in recorded if run.purpose == "search"}
-    assert searches <= set(tuned.SEARCHES)
-    chosen = [run for run in recorded if run.purpose not in FROM_NOTEBOOKS]
-    assert {(run.config.rung, run.launched["gpus"], run.purpose) for run in chosen} <= planned
 
 
 @pytest.mark.slow
@@ -182,62 +148,3 @@ def test_variants_are_packed_and_only_answer_for_the_same_lines(
     script.write_text(script.read_text() + "# one more\n")
     with pytest.raises(ValueError, match="edited since"):
         answer(script)
-
-
-@pytest.mark.slow
-def test_searches_are_recorded_with_their_trials(
-    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two = {"sampler": "grid", "space": {"lr": [0.1, 1.0]}, "script": SCRIPTS / "trial_light.py"}
-    monkeypatch.setattr(tuned, "SEARCHES", {"tiny": two, "other": two})
-    shipped = record.record_searches("here", tmp_path, "t*")
-    monkeypatch.setattr(recordings, "RECORDED", tmp_path)
-    packed = recordings.recorded_runs("here")
-    assert [run.launched["trial"]["params"] for run in packed] == [{"lr": 0.1}, {"lr": 1.0}]
-    assert {run.purpose for run in packed} == {"search"}
-    assert search.trials_table(packed)["state"].tolist() == ["complete", "complete"]
-    assert search.holdout_table(packed)["search"].tolist() == ["tiny", "tiny"]
-    assert str(runs_root) not in (shipped / rows.RUNS).read_text()
-    with pytest.raises(ValueError, match="no search fits 'moon': there are tiny, other"):
-        record.record_searches("here", tmp_path, "moon")
-
-
-@pytest.mark.slow
-def test_a_run_that_cannot_be_packed_leaves_nothing(
-    runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traced = launch.wait(launch.launch("solutions/train.py", TRACED))
-    with monkeypatch.context() as patch:
-        patch.setattr(record, "TRACE_BYTES", 100)
-        with pytest.raises(ValueError, match="its trace has [0-9,]+ bytes, more than 100"):
-            record.pack(traced, tmp_path / "small", "trace")
-    assert not list((tmp_path / "small").iterdir())
-    packed = record.pack(traced, tmp_path / "again", "trace")
-    (packed.folder / "old-trace.json.gz").touch()
-    assert record.pack(traced, tmp_path / "again", "trace").folder == packed.folder
-    assert [path.name for path in packed.folder.iterdir()] == [traced.record.trace]
-
-
-def test_two_processes_can_record_at_once(tmp_path: Path) -> None:
-    known = recordings.recorded_runs("nvidia-h100", "throughput")[:6]
-    copies = [own_copy(run, tmp_path / "runs" / run.name) for run in known]
-    with ThreadPoolExecutor() as pool:
-        pack = partial(record.pack, target=tmp_path / "here", purpose="throughput")
-        packed = [*pool.map(pack, copies)]
-    assert {*rows.names(tmp_path / "here" / rows.RUNS)} == {run.name for run in known}
-    for run, copy in zip(known, packed):
-        assert copy.steps.equals(run.steps) and copy.config == run.config
-        assert copy.record.step_s == run.record.step_s and copy.recorded_on == "here"
-
-
-def test_steps_are_rounded() -> None:
-    steps = pd.DataFrame(
-        [
-            {"step": 3, "load_s": 0.00019843199849128724, "step_s": 1 / 3, "loss": 2.72238159179},
-            {"step": 4, "load_s": 0.0, "step_s": 0.5, "loss": None},
-        ]
-    )
-    packed = record._columns(steps, "throughput")
-    assert packed["loss"] == [2.722382, None] and packed["load_s"] == [0.0001984, 0.0]
-    assert json.loads(json.dumps(packed)) == packed
-    assert record._columns(pd.DataFrame(packed), "throughput") == packed

@@ -1,14 +1,7 @@
 """Two real processes train one network: the same results as one process, and hangs end."""
 
-import json
-import os
-import socket
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import CompletedProcess
-from threading import Thread
 
 import pytest
 import torch
@@ -17,7 +10,6 @@ from job_helpers import (
     eventually,
     narrow_solution,
     over,
-    run_forked,
     runs_root_at,
     slurm_says,
 )
@@ -26,9 +18,8 @@ from course.checks.exercises import script_variant
 from course.config import Config, rung
 from course.jobs import launch
 from course.runs.ranks import rank_table
-from course.runs.run import FOLDER_VARIABLE, PROJECT, Run, rank_file
-from course.training import recorder
-from course.training.recorder import Recorder
+from course.runs.ratio import ratio
+from course.runs.run import Run
 
 pytestmark = pytest.mark.slow
 # Without random crops, results do not depend on the number of ranks. The scripts store each rank's
@@ -141,7 +132,7 @@ def test_only_rank_0_writes_weights_which_one_process_can_load(trained) -> None:
     assert all(torch.allclose(alone[name], together[name], atol=1e-4) for name in alone)
 
 
-def test_two_nodes_of_two_tasks_train_together(
+def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
     tmp_path: Path,
     runs_root: Path,
     slurm: Path,
@@ -150,8 +141,10 @@ def test_two_nodes_of_two_tasks_train_together(
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
     script = narrow_solution(tmp_path)
-    run = over(launch.launch(script, config(small_set), site="slurm", gpus=4))
+    alone = over(launch.launch(script, config(small_set), site="slurm"))
+    run = over(launch.launch(script, config(small_set), site="slurm", gpus=4, against=alone))
     assert run.status == "ok", launch.explain(run)
+    assert ratio(run, alone).turns == run.record.turns > 0
     number = run.launched["job_id"]
     evidence = [rank["evidence"] for rank in run.ranks]
     assert [e["world_size"] for e in evidence] == [4] * 4
@@ -163,9 +156,8 @@ def test_two_nodes_of_two_tasks_train_together(
     eventually(lambda: slurm_says(*words) == "COMPLETED|2", "Slurm says so too")
 
 
-@pytest.mark.parametrize("rank", [0, 1])  # that starts a collective which the other one skips
-def test_a_skipped_collective_ends_with_advice(runs_root: Path, small_set: Path, rank: int) -> None:
-    lines = f"if run.rank == {rank} and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
+def test_a_skipped_collective_ends_with_advice(runs_root: Path, small_set: Path) -> None:
+    lines = "if run.rank == 1 and meter.step == 3:\n    distributed.all_reduce(loss.detach())"
     small = {"from course.training.recorder import recording": NARROW}
     script = script_variant("skips", {"optimizer.zero_grad(set_to_none=True)": lines, **small})
     run = over(launch.launch(script, config(small_set, collective_timeout_s=5), gpus=2))
@@ -176,65 +168,3 @@ def test_a_skipped_collective_ends_with_advice(runs_root: Path, small_set: Path,
     assert len(table) == 2
     assert table["error"].str.contains("waited for another that did not come").any()
     assert run.record.wall_s is None or run.record.wall_s < 60
-
-
-def test_the_record_is_written_after_the_reports_of_other_ranks(
-    tmp_path: Path, small_set: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = {"RANK": "0", "WORLD_SIZE": "2", FOLDER_VARIABLE: str(tmp_path)}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "config.json").write_text(config(small_set).to_json())
-    (tmp_path / "launch.json").write_text(json.dumps({"rung": "baseline", "gpus": 2}))
-    run, records = Run(tmp_path), []
-
-    def other() -> None:
-        time.sleep(0.5)
-        records.append(run.record)
-        (tmp_path / rank_file(1)).write_text(json.dumps({"rank": 1}))
-
-    late = Thread(target=other)
-    late.start()
-    Recorder(run).finish("ok")
-    late.join()
-    assert records == [None] and run.record.status == "ok"
-    assert [rank["rank"] for rank in run.ranks] == [0, 1]
-    # A rank that cannot write does not delay the record for long.
-    (tmp_path / rank_file(1)).unlink()
-    (tmp_path / "record.json").unlink()
-    monkeypatch.setattr(recorder, "RANK_WAIT_S", 0.1)
-    Recorder(run).finish("ok")
-    assert run.record.status == "ok" and len(run.ranks) == 1
-
-
-BENCHMARK = PROJECT / "benchmarks" / "ddp.py"
-
-
-def as_by_torchrun(script: Path, *arguments: str, folder: Path) -> list[CompletedProcess]:
-    """Two ranks of a script with the variables that torchrun sets; both are forked."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-    def run(rank: str) -> CompletedProcess:
-        own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
-        (folder / rank).mkdir()
-        return run_forked(script, *arguments, folder=folder / rank, env=os.environ | shared | own)
-
-    with ThreadPoolExecutor() as pool:
-        return [*pool.map(run, "01")]
-
-
-def test_the_benchmark_of_ddp_takes_turns_and_reports_each_variant(tmp_path: Path) -> None:
-    small = "--model resnet18 --image-px 32 --batch-size 2 --steps 1 --turns 2"
-    written = str(tmp_path / "out.jsonl")
-    script, end = tmp_path / "ddp.py", 'if __name__ == "__main__":'
-    script.write_text(BENCHMARK.read_text().replace(end, NARROW + end))
-    done, other = as_by_torchrun(script, "--out", written, *small.split(), folder=tmp_path)
-    assert [process.returncode for process in (done, other)] == [0, 0], done.stderr + other.stderr
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [json.loads(line) for line in done.stdout.splitlines()] == lines and not other.stdout
-    assert [line["variant"] for line in lines][:2] == ["alone", "DDP as it comes"]
-    assert {line["ranks"] for line in lines} == {2} and len(lines) == 4
-    assert lines[0]["ratio"] == [1, 1, 1] != lines[1]["ratio"]
-    assert all(line["step_ms"][0] > 0 for line in lines)

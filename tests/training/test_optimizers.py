@@ -1,28 +1,15 @@
 """Optimizers by name, learning-rate schedules, averages of weights."""
 
 import math
-import sys
-import warnings
 
 import pytest
 import torch
-from cases import for_all
 from torch import nn
 
-from course.config import CHOICES, Config, rung
+from course.config import CHOICES, Config
 from course.training import optimizers
-from course.training.memory_prediction import predict
 
 NAMES = CHOICES["optimizer"]
-STATE = {  # values per weight in the optimizer's state
-    "sgd": 1,
-    "nesterov": 1,
-    "adamw": 2,
-    "lars": 1,
-    "lamb": 2,
-    "lion": 1,
-    "schedulefree": 1,
-}
 
 
 def network() -> nn.Module:
@@ -58,37 +45,12 @@ def train(cfg: Config, net: nn.Module, updates: int = 20) -> tuple[list[float], 
 
 
 @pytest.mark.slow
-@for_all("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_learns(name: str) -> None:
     lr = 1.0 if name == "lars" else 0.01
     rates, losses = train(config(optimizer=name, lr=lr), network())
     assert losses[-1] < 0.7 * losses[0], losses
     assert {*rates} == {lr}
-
-
-def test_importing_timm_keeps_the_compilers_limit() -> None:
-    before = torch._dynamo.config.recompile_limit
-    for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
-        del sys.modules[name]  # importing timm removes the limit
-    optimizers.create(network().parameters(), config(optimizer="lamb"))
-    assert torch._dynamo.config.recompile_limit == before
-
-
-@for_all("name", STATE)
-def test_the_state_has_its_documented_size(name: str) -> None:
-    net = network()
-    train(config(optimizer=name), net, updates=2)
-    values = [value for state in net.optimizer.state.values() for value in state.values()]
-    size = sum(v.numel() for v in values if torch.is_tensor(v) and v.numel() > 1)
-    assert size == STATE[name] * sum(weight.numel() for weight in net.parameters())
-
-
-@pytest.mark.slow
-@for_all("name", NAMES)
-def test_memory_of_the_state_is_predicted(name: str) -> None:
-    prediction = predict(rung("device", optimizer=name, model="resnet8_patches", image_px=32))
-    size = STATE.get(name, 1)  # Muon: one value for matrices, which have nearly all weights
-    assert prediction.optimizer_gib == pytest.approx(size * prediction.weights_gib, rel=0.01)
 
 
 def test_learning_rates_follow_their_schedules() -> None:
@@ -102,16 +64,6 @@ def test_learning_rates_follow_their_schedules() -> None:
     cycle = train(config(schedule="one_cycle"), network())[0]
     assert max(cycle) == pytest.approx(0.01, rel=0.05) and cycle.index(max(cycle)) in range(4, 8)
     assert cycle[0] == pytest.approx(0.01 / 25) and cycle[-1] < 0.001
-
-
-@for_all("schedule", CHOICES["schedule"])
-def test_no_schedule_warns(schedule: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train(
-            config(schedule=schedule, lr_warmup=0 if schedule in ("one_cycle", "find") else 3),
-            network(),
-        )
 
 
 @pytest.mark.parametrize("fused", [False, True])  # fused optimizers skip in their kernel

@@ -1,22 +1,17 @@
 """Checkpoints are complete or skipped, and random numbers, schedules and epochs continue."""
 
 import os
-import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from cases import for_all
 from job_helpers import prepared, train_together
 from torch.utils.data import DataLoader
 
 from course.config import rung
-from course.data.loader import EpochSampler
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
-from course.training import optimizers
 from labs.day4_5_practice import checkpoint, randomness
 from labs.day4_5_practice.restart_checks import CHANGING
 from labs.day4_5_practice.seeded import Seeded
@@ -51,7 +46,7 @@ def save(folder: Path, step: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("left", [0, 100, 0.5, 0.99])
+@pytest.mark.parametrize("left", [0, 0.5, 0.99])
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture, left: float
 ) -> None:
@@ -61,7 +56,7 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_loaded(
     damaged = save(tmp_path, 6)
     assert_equal(checkpoint.newest(tmp_path), state(6))
     content = damaged.read_bytes()
-    damaged.write_bytes(content[: int(left if left in (0, 100) else left * len(content))])
+    damaged.write_bytes(content[: int(left * len(content))])
     assert_equal(checkpoint.newest(tmp_path), state(3))
     assert "step-000006.pt is damaged, the one before it is used" in capsys.readouterr().err
 
@@ -86,7 +81,7 @@ def test_a_thread_saves_the_same_state(tmp_path: Path, capsys: pytest.CaptureFix
     assert "step-000006 is damaged" in capsys.readouterr().err
 
 
-@for_all("steps", [(1, 2, 3, 10), (999_998, 999_999, 1_000_000)])
+@pytest.mark.parametrize("steps", [(1, 2, 3, 10), (999_998, 999_999, 1_000_000)])
 def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps: tuple) -> None:
     others = ["best.pt", "best-epoch-90.pt", "zero.pt", "step-3-notes.txt"]
     for name in others:
@@ -97,22 +92,6 @@ def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps:
     names = {checkpoint.file_name(step) for step in steps[-2:]}
     assert {path.name for path in tmp_path.iterdir()} == names | {*others}
     assert_equal(checkpoint.newest(tmp_path), state(steps[-1]))
-
-
-def test_random_numbers_continue(tmp_path: Path) -> None:
-    def draw() -> list[float]:
-        return [random.random(), float(np.random.random()), float(torch.rand(()))]
-
-    randomness.seed_all(rung("baseline", seed=3))
-    draw()
-    torch.save(randomness.get_states(CPU), tmp_path / "random.pt")
-    expected = draw()
-    randomness.seed_all(rung("baseline", seed=4))
-    assert draw() != expected
-    randomness.set_states(torch.load(tmp_path / "random.pt", weights_only=True), CPU)
-    assert draw() == expected
-    with pytest.raises(ValueError, match="random numbers of 2 ranks, and 1 go on"):
-        randomness.set_states([{}, {}], CPU)
 
 
 @pytest.mark.slow
@@ -175,40 +154,3 @@ def test_an_images_crop_does_not_depend_on_workers() -> None:
     assert all(a != b for a, b in zip(first, second))
     assert len({round(value % 1, 5) for value in first}) == 6
     assert Seeded(RandomImages(), seed=2)[0] != first[0]
-
-
-def test_an_epoch_can_begin_in_the_middle() -> None:
-    complete = [*EpochSampler(range(10), images=25)]
-    for images in (0, 4, 10, 13):
-        sampler = EpochSampler(range(10), images=25)
-        sampler.skip = images
-        assert [*sampler] == complete[images:]
-        assert [*sampler] == complete  # the next epoch is complete
-
-
-@for_all("schedule, warmup", [("", 0), ("cosine", 3), ("one_cycle", 0)])
-def test_a_schedule_continues(schedule: str, warmup: int) -> None:
-    cfg = rung("baseline", schedule=schedule, lr_warmup=warmup, steps=10, epochs=1)
-
-    def create() -> tuple:
-        weight = torch.ones(1, requires_grad=True)
-        weight.grad = torch.ones(1)
-        optimizer = optimizers.create([weight], cfg)
-        return optimizer, optimizers.schedule(optimizer, cfg)
-
-    def rates(optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
-        values = []
-        for _ in range(steps):
-            values.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-        return values
-
-    first = create()
-    before = rates(first[0], 6)
-    states = [part.state_dict() for part in first]
-    expected = rates(first[0], 4)
-    second = create()
-    for part, saved in zip(second, states):
-        part.load_state_dict(saved)
-    assert rates(second[0], 4) == expected
-    assert len({*before, *expected}) == (1 if not schedule else 10)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from job_helpers import (
     narrow_solution,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
@@ -13,38 +12,7 @@ from course.checks.exercises import script_variant
 from course.checks.rank_checks import SMALL_VIT_SETTINGS
 from course.config import rung
 from course.jobs.launch import launch, wait
-from course.training.evidence import shards
-from course.training.evidence.saving import Held
 from labs import day4_2_fsdp as sharding
-
-FOUR = torch.ones(4)
-
-
-def test_gathers_are_counted_between_computations() -> None:
-    order = shards.Order()
-    for name in ("gather", "compute", "gather", "gather", "compute", "compute", "gather"):
-        if name == "compute":
-            order.computed("forward")
-        else:
-            order.sent("forward", "_allgather_base", FOUR)
-    order.sent("backward", "_reduce_scatter_base", FOUR.bfloat16())
-    found = order.evidence()
-    assert found["gathers"] == {"forward": [1, 2, 1]}
-    assert found["gathered_types"] == {"float32": 4} and found["reduced_types"] == {"bfloat16": 1}
-    assert shards.Order().evidence() == {}
-
-
-def test_whole_weights_are_known_by_their_sizes() -> None:
-    assert shards.size([FOUR, 3, FOUR.bfloat16()]) == 16 + 8
-    assert shards.placed([FOUR]) == {"placements": {"whole": 1}, "mesh": [], "among": []}
-
-
-def test_what_is_held_at_a_time_is_counted() -> None:
-    with Held() as held:
-        for _ in range(3):
-            kept = FOUR + 1  # the one before goes as this one comes
-        kept = [FOUR + each for each in range(4)]
-    assert 4 * 16 <= held.most <= 5 * 16 and len(kept) == 4
 
 
 @pytest.fixture
@@ -84,12 +52,3 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
     ratio = kept.loc["one"] / kept.loc[["four", "hybrid"]]
     assert ratio.loc["four"].to_numpy() == pytest.approx(4, rel=0.05)
     assert ratio.loc["hybrid"].to_numpy() == pytest.approx(2, rel=0.05)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_is_not_there_is_named(same: Path, tiny_set: Path) -> None:
-    size = SMALL_VIT_SETTINGS | {"device": "cpu", "data": "imagenet", "data_root": str(tiny_set)}
-    config = rung("sharded", quick=True, **size, shard="", resume="none")
-    run = wait(launch(same, config), check=False)
-    assert run.status == "failed"
-    assert "resume='none': there is no whole checkpoint" in run.record.error

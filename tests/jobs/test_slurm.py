@@ -170,6 +170,7 @@ def test_every_bad_end_is_recorded_and_accounted(
     assert over(raising).status == "failed" and "the missing label" in raising.record.error
     assert over(late).status == "timeout", jobs.explain(late)
     eventually(lambda: state(raising) == state(late) == "FAILED", "Slurm says so too")
+    expect_no_process(runs_root, timeout_s=60)  # the dead rank's partner is ended too
 
 
 def test_cancelling_a_running_and_a_waiting_one(runs_root: Path, user_sites: Path) -> None:

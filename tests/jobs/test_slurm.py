@@ -1,10 +1,16 @@
 """Runs on a real Slurm: how they start, how they end, and that the record says so."""
 
+import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+import psutil
 import pytest
+from ipywidgets import HTML
 from job_helpers import (
     CONFIG,
     SCRIPTS,
@@ -23,9 +29,15 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs import launch as jobs
-from course.jobs import own_slurm, plan
+from course.jobs import own_slurm, plan, queue
+from course.jobs import slurm as course_slurm
+from course.runs import logs
 from course.runs import run as runs
 from course.runs.ratio import ratio
+from course.runs.run import Run
+from course.training.trials import FOLDER, open_study
+from course.widgets.queue import LiveQueue
+from labs import day4_4_search as search
 from tools.slurm_box import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
@@ -42,7 +54,7 @@ TINY = rung(
 )
 
 
-def state(run: runs.Run) -> str:
+def state(run: Run) -> str:
     number = run.launched["job_id"]
     return slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "State").partition(" ")[0]
 
@@ -260,3 +272,195 @@ def test_what_slurm_cannot_run_leaves_no_run(
     with pytest.raises(ValueError, match=said):
         launch("ok_light.py", site="slurm")
     assert runs.all_runs() == []
+
+
+# So slow that somebody can come between two steps, and with as many threads wherever it runs.
+SLOW = """
+from time import sleep
+torch.set_num_threads(1)
+in_no_time = Meter.lap
+Meter.lap = lambda *phase, **loss: sleep(0.05 * bool(loss)) or in_no_time(*phase, **loss)
+"""
+RESTARTED = rung(
+    "restarted",
+    quick=True,
+    model="resnet18",
+    data="synthetic",
+    image_px=32,
+    batch_size=4,
+    precision="fp32",
+    schedule="cosine",
+    mix="mixup",
+    deterministic=True,
+    steps=100,
+    warmup_steps=4,
+    val_steps=0,
+    budget_s=0.0,
+    save_every=30,
+    sigkill_step=75,  # in the midst of the checkpoint behind step 90, if nothing saves before it
+)
+
+
+def test_a_preempted_training_goes_on_to_the_bit(
+    tmp_path: Path, runs_root: Path, user_sites: Path
+) -> None:
+    user_sites.write_text(SITES)
+    script = narrow_solution(tmp_path, SLOW, "train_restarted.py")
+    run = jobs.launch(script, RESTARTED, site="slurm")
+    whole = jobs.launch(script, replace(RESTARTED, save_every=0, sigkill_step=0))
+    eventually(lambda: jobs.steps_done(run) > 5, "it trains")
+    urgent = over(launch("ok_light.py", site="urgent", gpus=2))
+    assert urgent.status == "ok", jobs.explain(urgent)
+    saved = [*(run.folder / "checkpoints").iterdir()]
+    number = run.launched["job_id"]
+    eventually(lambda: jobs.refresh(run) == "queued", "Slurm has put it back")
+    slurm_says("scontrol", "update", f"jobid={number}", "starttime=now")
+    assert over(run).status == "ok", jobs.explain(run)
+    # When SIGTERM came, it finished its step and saved.
+    last = max(int(path.stem.removeprefix("step-")) for path in saved)
+    assert 5 < last < 75
+    seen = run.record.evidence
+    assert [each["how"] for each in seen["interrupted"]] == ["SIGKILL"]
+    # What it was killed in was never taken for a checkpoint.
+    assert (
+        seen["began_at"] == max(last, 60)
+        and {"name": ".draft", "step": None, "whole": False} in (seen["found"])
+    )
+    assert "asked to end" in logs.text(run)
+    assert over(whole).status == "ok", jobs.explain(whole)
+    assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
+    assert seen["at_end"] == whole.record.evidence["at_end"]
+
+
+RATES = [0.01 * 1.6**power for power in range(12)]
+KILLED, CANCELLED = 3, 5  # the trial whose worker is ended, and one that is ended by hand
+
+
+def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) -> None:
+    def conduct() -> search.Search:
+        config = rung("baseline", quick=True)
+        script = SCRIPTS / "trial_light.py"
+        return search.search(
+            "grid", {"lr": RATES}, config, script=script, site="slurm", workers=5, name="many"
+        )
+
+    study = runs_root / FOLDER / "many"
+    study.mkdir(parents=True)
+    (study / "hold").write_text(f"{KILLED} {CANCELLED}")
+    with ThreadPoolExecutor() as pool:
+        conducted = pool.submit(conduct)
+        eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
+        _kill(int(_started(KILLED).started["supervisor"][0]))
+        eventually(lambda: KILLED in _again(study), "its values wait for a worker", 60)
+        jobs.cancel(_started(CANCELLED))  # one is free now, if all others have gone
+        done = conducted.result(timeout=60)
+    table = search.trials_table(done).set_index("trial")
+    complete = table[table["state"] == "complete"]
+    ended = table["state"].drop(complete.index)
+    assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}
+    left = [rate for number, rate in enumerate(RATES) if number != CANCELLED]
+    assert sorted(complete["lr"]) == pytest.approx(left)  # all others, each once
+    assert complete["lr"].iloc[-1] == table.loc[KILLED, "lr"]  # was taken up again, by another
+    ids = [run.launched["job_id"] for run in done.runs]
+    assert len({each.partition("_")[0] for each in ids}) == 1 and len(set(ids)) > 2
+    array = ids[0].partition("_")[0]
+    words = ("sacct", "-X", "-n", "-P", "-j", array, "-o", "State,NodeList")
+    eventually(lambda: slurm_says(*words).count("COMPLETED") == 4, "accounting knows them as over")
+    states, nodes = zip(*(line.split("|") for line in slurm_says(*words).splitlines()))
+    assert sorted(states) == ["COMPLETED"] * 4 + ["FAILED"] and {*nodes} == {"node1", "node2"}
+    again = conduct()  # finds all of it done
+    assert again.folder == done.folder and len(again.runs) == len(RATES) + 1
+
+
+def _started(number: int) -> Run | None:
+    """The run of a trial, once it has begun."""
+    found = [run for run in runs.all_runs() if run.launched["trial"]["number"] == number]
+    return found[0] if found and found[0].started else None
+
+
+def _again(study: Path) -> list[int]:
+    """The trials that are to be made again."""
+    return [each.user_attrs.get("again") for each in open_study(study).get_trials(deepcopy=False)]
+
+
+def _kill(worker: int) -> None:
+    """End a worker so that it can say nothing; a cluster's cgroups would end what it started."""
+    started = psutil.Process(worker).children(recursive=True)
+    for process in (psutil.Process(worker), *started):
+        process.kill()
+
+
+def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
+    tmp_path: Path, runs_root: Path, user_sites: Path, small_set: Path
+) -> None:
+    user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
+    script = narrow_solution(tmp_path)
+    images = {"data": "imagenet", "data_root": str(small_set), "val_images": 15}
+    config = replace(TINY, **images, batch_size=8, steps=4, collective_timeout_s=30)
+    alone = over(jobs.launch(script, config, site="slurm"))
+    run = over(jobs.launch(script, config, site="slurm", gpus=4, against=alone))
+    assert run.status == "ok", jobs.explain(run)
+    assert ratio(run, alone).turns == run.record.turns > 0
+    number = run.launched["job_id"]
+    evidence = [rank["evidence"] for rank in run.ranks]
+    assert [e["world_size"] for e in evidence] == [4] * 4
+    assert [e["share"] for e in evidence] == [2] * 4
+    assert len({e["weights_sum"] for e in evidence}) == 1
+    assert sorted(sum((e["taken"][0] for e in evidence), [])) == list(range(32))
+    assert run.record.val_images == 15
+    words = ("sacct", "-X", "-n", "-P", "-j", number, "-o", "State,NNodes")
+    eventually(lambda: slurm_says(*words) == "COMPLETED|2", "Slurm says so too")
+
+
+def reasons() -> dict[str, str]:
+    """Return each run's place or why it waits, by the run's name."""
+    return queue.table().set_index("name")["reason"].to_dict()
+
+
+def test_running_and_waiting_with_their_reasons(runs_root: Path, user_sites: Path) -> None:
+    user_sites.write_text(SITES)
+    running = launch_running("holds.py", site="whole", gpus=2)
+    waiting = launch("ok_light.py", site="slurm", gpus=4, config=replace(CONFIG, seed=1))
+    last = launch("ok_light.py", site="slurm", gpus=2, config=replace(CONFIG, seed=2))
+    eventually(lambda: "Resources" in reasons()[waiting.name], "Slurm looked at it", 30)
+    eventually(lambda: "Priority" in reasons()[last.name], "and at the other", 60)
+    table = queue.table()
+    assert list(table.columns) == list(queue.COLUMNS)
+    assert list(table["name"]) == [running.name, waiting.name, last.name]
+    assert list(table["job"]) == [run.launched["job_id"] for run in (running, waiting, last)]
+    assert list(table["state"]) == ["running", "pending", "pending"]
+    assert list(table["nodes"]) == [2, 1, 1]
+    assert list(table["gpus"]) == [2, 4, 2]
+    assert table["reason"][0] == "on node[1-2]"
+    assert table["reason"][1] == "Resources: it waits for nodes or GPUs to become free"
+    assert table["elapsed_s"][0] > 0 and list(table["elapsed_s"][1:]) == [0, 0]
+
+
+def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
+    runs_root: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = launch_running("holds.py", site="slurm")
+    monkeypatch.setattr(course_slurm, "CANCEL_S", 0)
+    live = LiveQueue(queue.table)
+
+    def text() -> str:
+        return "\n".join(part.value for part in live.box.children if isinstance(part, HTML))
+
+    live.refresh()
+    own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+    eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
+    live.refresh()  # squeue's last answer is used for a while
+    time.sleep(2)
+    assert live.refresh() > 0
+    assert "Slurm does not answer just now; the next try follows." in text()
+    assert live.table.set_index("name").loc[run.name, "state"] == "running"
+    assert pd.isna(live.table["nodes"][0])
+    with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
+        jobs.cancel(run)
+    assert jobs.refresh(run) == "running" and run.record is None
+    control.up()
+    eventually(lambda: live.refresh() and "does not answer" not in text(), "back", 30)
+    release(run)
+    assert over(run).status == "ok", jobs.explain(run)
+    eventually(lambda: live.refresh() == 0, "the queue is empty", 20)
+    assert f"{run.name} has ended: ok." in text()

@@ -7,18 +7,14 @@ import pytest
 import torch
 from job_helpers import (
     NARROW,
-    eventually,
-    narrow_solution,
     over,
     runs_root_at,
-    slurm_says,
 )
 
 from course.checks.exercises import script_variant
 from course.config import Config, rung
 from course.jobs import launch
 from course.runs.ranks import rank_table
-from course.runs.ratio import ratio
 from course.runs.run import Run
 
 pytestmark = pytest.mark.slow
@@ -130,30 +126,6 @@ def test_only_rank_0_writes_weights_which_one_process_can_load(trained) -> None:
     alone, together = (torch.load(trained["eval", ranks].folder / "weights.pt") for ranks in (1, 2))
     assert list(alone) == list(together)  # no name begins with "module."
     assert all(torch.allclose(alone[name], together[name], atol=1e-4) for name in alone)
-
-
-def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
-    tmp_path: Path,
-    runs_root: Path,
-    slurm: Path,
-    user_sites: Path,  # noqa: F811
-    small_set: Path,
-) -> None:
-    user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
-    script = narrow_solution(tmp_path)
-    alone = over(launch.launch(script, config(small_set), site="slurm"))
-    run = over(launch.launch(script, config(small_set), site="slurm", gpus=4, against=alone))
-    assert run.status == "ok", launch.explain(run)
-    assert ratio(run, alone).turns == run.record.turns > 0
-    number = run.launched["job_id"]
-    evidence = [rank["evidence"] for rank in run.ranks]
-    assert [e["world_size"] for e in evidence] == [4] * 4
-    assert [e["share"] for e in evidence] == [2] * 4
-    assert len({e["weights_sum"] for e in evidence}) == 1
-    assert sorted(sum((e["taken"][0] for e in evidence), [])) == list(range(32))
-    assert run.record.val_images == 15
-    words = ("sacct", "-X", "-n", "-P", "-j", number, "-o", "State,NNodes")
-    eventually(lambda: slurm_says(*words) == "COMPLETED|2", "Slurm says so too")
 
 
 def test_a_skipped_collective_ends_with_advice(runs_root: Path, small_set: Path) -> None:

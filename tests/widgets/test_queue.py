@@ -2,9 +2,7 @@
 
 import json
 import re
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +13,11 @@ import pytest
 from ipywidgets import HTML
 from job_helpers import (
     CONFIG,
-    SITES,
     eventually,
     launch,
     launch_running,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
     over,
-    release,
 )
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
@@ -29,12 +25,9 @@ from typer.testing import CliRunner
 
 import course
 from course.__main__ import app
-from course.jobs import launch as jobs
-from course.jobs import own_slurm, queue
-from course.jobs import slurm as slurm_jobs
+from course.jobs import queue
 from course.widgets import queue as widgets_queue
 from course.widgets.queue import LiveQueue
-from tools.slurm_box import control
 
 FIRST = {
     "job": "7",
@@ -71,55 +64,6 @@ def table_of(*rows: dict) -> pd.DataFrame:
     """Return a queue as `queue.table` does."""
     types = {"elapsed_s": "Int64", "nodes": "Int64"}
     return pd.DataFrame(rows, columns=list(queue.COLUMNS)).astype(types)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("slurm")
-class TestOnSlurm:
-    def test_running_and_waiting_with_their_reasons(
-        self, runs_root: Path, user_sites: Path
-    ) -> None:
-        user_sites.write_text(SITES)
-        running = launch_running("holds.py", site="whole", gpus=2)
-        waiting = launch("ok_light.py", site="slurm", gpus=4, config=seeded(1))
-        last = launch("ok_light.py", site="slurm", gpus=2, config=seeded(2))
-        eventually(lambda: "Resources" in rows()[waiting.name]["reason"], "Slurm looked at it", 30)
-        eventually(lambda: "Priority" in rows()[last.name]["reason"], "and at the other", 60)
-        table = queue.table()
-        assert list(table.columns) == list(queue.COLUMNS)
-        assert list(table["name"]) == [running.name, waiting.name, last.name]
-        assert list(table["job"]) == [run.launched["job_id"] for run in (running, waiting, last)]
-        assert list(table["state"]) == ["running", "pending", "pending"]
-        assert list(table["nodes"]) == [2, 1, 1]
-        assert list(table["gpus"]) == [2, 4, 2]
-        assert table["reason"][0] == "on node[1-2]"
-        assert table["reason"][1] == "Resources: it waits for nodes or GPUs to become free"
-        assert table["elapsed_s"][0] > 0 and list(table["elapsed_s"][1:]) == [0, 0]
-
-    def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
-        self, runs_root: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run = launch_running("holds.py", site="slurm")
-        monkeypatch.setattr(slurm_jobs, "CANCEL_S", 0)
-        live = LiveQueue(queue.table)
-        live.refresh()
-        own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-        eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
-        live.refresh()  # squeue's last answer is used for a while
-        time.sleep(2)
-        assert live.refresh() > 0
-        assert "Slurm does not answer just now; the next try follows." in text_of(live)
-        assert live.table.set_index("name").loc[run.name, "state"] == "running"
-        assert pd.isna(live.table["nodes"][0])
-        with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
-            jobs.cancel(run)
-        assert jobs.refresh(run) == "running" and run.record is None
-        control.up()
-        eventually(lambda: live.refresh() and "does not answer" not in text_of(live), "back", 30)
-        release(run)
-        assert over(run).status == "ok", jobs.explain(run)
-        eventually(lambda: live.refresh() == 0, "the queue is empty", 20)
-        assert f"{run.name} has ended: ok." in text_of(live)
 
 
 class TestOnThisMachine:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import socket
-import threading
 from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
@@ -25,8 +23,7 @@ from course.config import rung
 from course.jobs import launch
 from course.jobs.conductor import Conductor
 from course.runs import ratio
-from course.runs.run import FOLDER_VARIABLE, Run, all_runs
-from course.training import turn
+from course.runs.run import Run, all_runs
 
 # A step of steps.py sleeps for `lr` seconds.
 SLEEPY = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
@@ -207,36 +204,15 @@ def test_groups_that_are_refused(runs_root: Path) -> None:
     assert not all_runs()
 
 
-def test_strangers_do_not_stop_the_conductor(
-    runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = [runs_root / name for name in ("a", "b")]
-    members = [prepared(folder, "", SLEEPY) for folder in folders]
-    conductor = Conductor(members)
-    conductor.listen("127.0.0.1", runs_root / "turns.json")
-    told = json.loads((runs_root / "turns.json").read_text())
-    assert (runs_root / "turns.json").stat().st_mode & 0o077 == 0
+def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
+    conductor = Conductor([prepared(runs_root / name, "", SLEEPY) for name in ("a", "b")])
+    path = runs_root / "turns.json"
+    conductor.listen("127.0.0.1", path)
     conductor.start()
-    address = told["host"], told["port"]
-    silent = socket.create_connection(address)
-    with socket.create_connection(address) as rude:
-        rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    monkeypatch.setenv(turn.VARIABLE, str(runs_root / "turns.json"))
-    waiting = []
-    for folder in folders:
-        monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-        waiting.append(turn.of_this_process(SLEEPY, 0))
+    assert path.stat().st_mode & 0o077 == 0  # it has the key
+    address = json.loads(path.read_text())
     with pytest.raises(AuthenticationError):
-        Client(address, authkey=b"wrong")
-    for each in waiting:
-        threading.Thread(target=each.wait, args=[turn.Block()], daemon=True).start()
-    while waiting:  # one after the other has its warm-up, and leaves
-        eventually(lambda: any(each.number == 0 for each in waiting), "one has its turn", 10)
-        (has_turn,) = (each for each in waiting if each.number == 0)
-        waiting.remove(has_turn)
-        assert [each.number for each in waiting] == [None] * len(waiting)
-        has_turn._connection.close()
-    silent.close()
+        Client((address["host"], address["port"]), authkey=b"wrong")
 
 
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:

@@ -395,7 +395,7 @@ def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
 ) -> None:
     user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
     script = narrow_solution(tmp_path)
-    images = {"data": "imagenet", "data_root": str(small_set), "val_images": 15}
+    images = {"data": "imagenet", "data_root": str(small_set), "val_images": 15, "val_steps": 4}
     config = replace(TINY, **images, batch_size=8, steps=4, collective_timeout_s=30)
     alone = over(jobs.launch(script, config, site="slurm"))
     run = over(jobs.launch(script, config, site="slurm", gpus=4, against=alone))

@@ -70,12 +70,3 @@ def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> No
         assert cache_of_learner().stat().st_uid == LEARNER
 
     assert as_user(LEARNER, is_new) == ""
-
-
-def test_a_cache_that_a_class_shares_is_not_used(temporary: Path) -> None:
-    squat(temporary / "shared", temporary / "others")
-    (temporary / "link").symlink_to(temporary / "others")
-    os.chown(temporary / "others", CLASSMATE, CLASSMATE)
-    for named in ("shared", "link", "others/cache"):
-        own = temporary / f"make-training-fast-{LEARNER}" / "compile"
-        assert as_user(LEARNER, lambda: look(own, str(temporary / named))) == ""  # noqa: B023

@@ -1,6 +1,5 @@
 """Enter the race on the quick track with a script that learns, and verify the entry."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from job_helpers import end_all_runs
 import race
 from course.data import crop_set
 from course.data.crop_set import Crops
-from course.data.default_set import DataError
 from course.runs.run import get
 from race import board, page, referee, submission, tracks
 from race.entries import Entry
@@ -76,16 +74,6 @@ def test_an_entry_counts(raced: tuple[Entry, Path]) -> None:
         assert trial.way[-1][2] == trial.top1 > 0.1
         assert [mark[0] for mark in trial.way] == sorted(mark[0] for mark in trial.way)
     assert len({trial.weights for trial in entry.trials}) == 3  # seeds change the weights
-
-
-def test_runs_have_no_validation_crops(raced: tuple[Entry, Path]) -> None:
-    training = crop_set.ensure_blind()
-    folder = training.with_name(f"{training.name}-crops")
-    assert {path.name for path in folder.glob("*.npy")} == {"train.npy", "train-labels.npy"}
-    with pytest.raises(DataError, match="a run of a race is not given any"):
-        Crops(folder, "val")
-    assert raced[0].settings["steps"] == 32
-    assert json.loads(next(raced[1].parent.glob("*/config.json")).read_text())["val_steps"] == 0
 
 
 def test_verification_runs_it_again(

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,24 +25,17 @@ def crops() -> Crops:
     return Crops(crop_set.ensure(), "val").first(64)
 
 
-@pytest.mark.parametrize("end", ["late", "killed"])
-def test_a_referee_without_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+def test_a_referee_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was judged before keeps its verdict; the other gets the reason."""
     judged, waiting = (tmp_path / name for name in ("judged", "waiting"))
     for folder in (judged, waiting):
         folder.mkdir()
     (judged / submission.VERDICT).write_text('{"top1": 0.5}')
-    if end == "killed":
-        killed = subprocess.CompletedProcess([], -9)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
-    else:
-        monkeypatch.setattr(submission, "REFEREE_LIMIT", 1e-3)
+    monkeypatch.setattr(submission, "REFEREE_LIMIT", 1e-3)
     submission.judge([judged, waiting], find_track("quick"))
     assert json.loads((judged / submission.VERDICT).read_text()) == {"top1": 0.5}
-    reason = "it ended the referee by signal 9" if end == "killed" else "longer than 0.12 s"
-    assert reason in json.loads((waiting / submission.VERDICT).read_text())["refused"]
+    verdict = json.loads((waiting / submission.VERDICT).read_text())
+    assert "longer than 0.12 s" in verdict["refused"]
 
 
 class Changed(nn.Module):

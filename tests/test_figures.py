@@ -11,7 +11,6 @@ from course import recorded
 from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
-from course.config import rung
 from course.runs.recordings import recorded_runs, trace_path
 from labs import day0_start_here as machine
 from labs import day1_1_gpu as gpu
@@ -21,7 +20,6 @@ from labs import day1_4_profiler as profiler
 from labs import day2_3_scaling as scaling
 from labs import day3_2_augmentation as augmentation
 from labs import day3_3_large_batch as large_batch
-from labs import day3_4_compile as compilation
 from labs import day4_2_fsdp as fsdp
 from labs import day4_3_model_parallel as parallel
 from labs import day4_4_search as search
@@ -44,7 +42,7 @@ def learned(name: str):
 @cache
 def trials():
     """Return the recorded trials of lab 4.4."""
-    return search.trials_table(recorded_runs(H100, "search"))
+    return search.trials_table(searched())
 
 
 def seeds():
@@ -57,13 +55,21 @@ def points(limits):
     return roofline.points(table[table["batch_size"].eq(256)], limits)
 
 
-def traffic():
-    operators = roofline.operators(rung("channels_last", data="synthetic", batch_size=256))
-    return roofline.fusion_traffic(operators.set_index("operator"))
-
-
+@cache
 def grid():
     return search.AccuracyGrid(recorded_runs(H200, "learning"))
+
+
+@cache
+def searched():
+    """Return the recorded runs of lab 4.4."""
+    return recorded_runs(H100, "search")
+
+
+@cache
+def benchmark():
+    """Return what three networks took on an H100."""
+    return networks.load_measurements(H100)
 
 
 def ladder():
@@ -100,7 +106,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
             large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
         )
     ),
-    "fusion's traffic": lambda: compilation.plot_traffic(traffic()),
     "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
     "FSDP and DDP": lambda: fsdp.plot_comparison(
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
@@ -112,13 +117,11 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "search by field": lambda: search.plot_by_field(
         trials().query("search == 'random'"), ("lr", "momentum")
     ),
-    "a search's curves": lambda: search.plot_curves(
-        search.epochs_table(recorded_runs(H100, "search"))
-    ),
+    "a search's curves": lambda: search.plot_curves(search.epochs_table(searched())),
     "a search's progress": lambda: search.plot_progress(search.progress(trials())),
     "chance": lambda: search.plot_chance(seeds()["val_top1"].tolist(), seeds()["machine"].iloc[0]),
     "held-out images": lambda: search.plot_holdout(
-        search.holdout_table(recorded_runs(H100, "search")).query("search == 'seeds'")
+        search.holdout_table(searched()).query("search == 'seeds'")
     ),
     "runs by field": lambda: practice.plot_run_comparison(
         practice.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
@@ -143,23 +146,19 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
     "costs of networks": lambda: networks.plot_costs(networks.network_costs()),
     "limits of networks": lambda: networks.plot_limit_shares(
-        networks.load_measurements(H100),
+        benchmark(),
         networks.performance_limits(roofline.recorded_ceilings(H100)),
     ),
     "networks on two GPUs": lambda: networks.plot_scaling(
         networks.scaling_efficiency("nvidia-h100-x2")
     ),
     "published speeds": lambda: networks.plot_speedups(
-        networks.speedups(networks.speeds_with_published(networks.load_measurements(H100), "H100"))
+        networks.speedups(networks.speeds_with_published(benchmark(), "H100"))
     ),
-    "ladder of networks": lambda: networks.plot_ladder(networks.load_measurements(H100)),
-    "networks' time by kind": lambda: networks.plot_time_by_kind(
-        networks.load_measurements(H100), "TF32"
-    ),
-    "busy time of networks": lambda: networks.plot_busy(networks.load_measurements(H100), "fp32"),
-    "loading for networks": lambda: networks.plot_loading(
-        networks.loading_speeds(networks.load_measurements(H100))
-    ),
+    "ladder of networks": lambda: networks.plot_ladder(benchmark()),
+    "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),
+    "busy time of networks": lambda: networks.plot_busy(benchmark(), "fp32"),
+    "loading for networks": lambda: networks.plot_loading(networks.loading_speeds(benchmark())),
 }
 
 

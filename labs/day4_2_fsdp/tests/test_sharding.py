@@ -57,10 +57,6 @@ def test_gradients_that_are_not_sent_are_full() -> None:
 
 
 @pytest.mark.slow
-def test_processes_hide_gpus_and_report_the_rank_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert on_ranks(of_ranks.visible_gpus, 2) == ["", ""]
+def test_processes_report_the_rank_that_failed() -> None:
     with pytest.raises(RuntimeError, match="rank 1 of 2 failed: ValueError: it is mine"):
         on_ranks(of_ranks.fails_on_one, 2)

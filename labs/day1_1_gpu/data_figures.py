@@ -12,19 +12,20 @@ from course.charts.primitives import label, limit, mark, plot_bar_panels, timeli
 from course.data.folders import class_names, images_below
 
 WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
+CLASSES, PER_CLASS = 16, 3
 
 
-def plot_samples(root: Path, classes: int = 16, per_class: int = 3) -> Picture:
-    """Plot a few training images of each class of an ImageNet-style folder."""
-    folders = [root / "train" / name for name in class_names(root / "train", [])][:classes]
+def plot_samples(root: Path) -> Picture:
+    """Plot a few training images of each of the first classes of an ImageNet-style folder."""
+    folders = [root / "train" / name for name in class_names(root / "train", [])][:CLASSES]
     columns = min(8, len(folders))
     blocks = -(-len(folders) // columns)
     alt = "; ".join(folder.name for folder in folders)
-    picture = Picture(1.25 * columns, blocks * (per_class * 0.97 + 0.25), alt=alt)
+    picture = Picture(1.25 * columns, blocks * (PER_CLASS * 0.97 + 0.25), alt=alt)
     # One panel per block of classes: Matplotlib takes longer for a panel than for its content.
     for number, axes in enumerate(picture.subplots(blocks, squeeze=False).flat):
         shown = folders[number * columns : (number + 1) * columns]
-        axes.imshow(_side_by_side(shown, columns, per_class))
+        axes.imshow(_side_by_side(shown, columns, PER_CLASS))
         middles = [(column + 0.5) * WIDTH - GAP / 2 for column in range(len(shown))]
         axes.set_xticks(middles, [folder.name for folder in shown], fontsize=8)
         axes.xaxis.tick_top()

@@ -17,7 +17,6 @@ from course.training.memory_prediction import NO_STRATEGY, memory_strategy, pred
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
-PURPOSE = "memory"  # runs recorded for this purpose have saved predictions, too
 MEMORY_KIND = "device allocator"  # the kind of measured peak that can be predicted
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
 IGNORED = {  # fields of a config that do not change its prediction
@@ -59,17 +58,13 @@ def compare_peaks(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     return _compare(rows, _predictions(rows), _torch_version())
 
 
-def recorded_peaks(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
-    """Return the table of `compare_peaks` for recorded runs, from saved predictions.
-
-    Args:
-        purpose: of the recorded runs; "": the ladder's.
+def recorded_peaks(machine: str = MACHINE) -> pd.DataFrame:
+    """Return the table of `compare_peaks` for the ladder's recorded runs, from saved predictions.
 
     Raises:
         ValueError: the machine has no recorded runs, or one of them has no saved prediction.
     """
-    runs = recordings.recorded_runs(machine, purpose) if purpose else recordings.recorded(machine)
-    rows = _comparable(runs)
+    rows = _comparable(recordings.recorded(machine))
     saved = recordings.load(machine).get(SAVED, {"torch": "", "peaks": []})
     peaks = {_key(from_dict(row["config"])): row["peak_gib"] for row in saved["peaks"]}
     for config in (from_dict(row["config"]) for row in rows):
@@ -84,8 +79,6 @@ def recorded_peaks(machine: str = MACHINE, purpose: str = "") -> pd.DataFrame:
 def save_predictions(machine: str = MACHINE) -> None:
     """Predict the peaks of a machine's recorded runs, and save them; takes minutes."""
     peaks = _predictions(_comparable(recordings.recorded(machine)))
-    if runs := recordings.recorded_runs(machine, PURPOSE):
-        peaks |= _predictions(_comparable(runs))
     rows = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in peaks.items()]
     saved = {"torch": _torch_version(), "date": date.today().isoformat(), "peaks": rows}
     recordings.save(machine, {SAVED: saved})

@@ -140,10 +140,10 @@ TEMPLATES = re.compile(r"(elementwise_kernel\w*|reduce_kernel|multi_tensor_apply
 WORK = re.compile(r"cutlass_\w+|\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl|launch_\w+|\w+Ops\b")
 
 
-def _short_name(name: str, width: int = 56) -> str:
+def _short_name(name: str) -> str:
     """Remove namespace and template arguments from a kernel's name, except the name of its work.
 
-    A name that is longer than `width` is cut in its middle.
+    A long name is cut in its middle.
     """
     short = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "")
     while short != (fewer := re.sub(r"<[^<>]*>", "", short)):
@@ -154,7 +154,7 @@ def _short_name(name: str, width: int = 56) -> str:
     work = WORK.search(name, name.find("<")) if TEMPLATES.search(short) else None
     if work:
         short = f"{short}: {work.group()}"
-    return short if len(short) <= width else f"{short[: width // 2]}…{short[-width // 2 + 1 :]}"
+    return short if len(short) <= 56 else f"{short[:28]}…{short[-27:]}"
 
 
 def plot_tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:

@@ -129,15 +129,12 @@ def node_prediction() -> dict[str, Any]:
     return json.loads((HERE / "predicted_x8.json").read_text())
 
 
-def node_efficiency(machine: str = NODE, purpose: str = "scaling") -> pd.DataFrame:
+def node_efficiency(machine: str = NODE) -> pd.DataFrame:
     """Return the rows of `efficiency_table` for all GPUs of a node with 256 images on each.
 
     Empty if no node is recorded.
-
-    Args:
-        purpose: "scaling" of synthetic images, or "feeding" of files that the GPUs decode.
     """
-    runs = _recorded(machine, purpose)
+    runs = _recorded(machine, "scaling")
     if not runs:
         return pd.DataFrame(columns=["rung"])
     table = efficiency_table(runs)

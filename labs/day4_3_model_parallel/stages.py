@@ -54,9 +54,9 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
     )
 
 
-def balanced_cut(table: pd.DataFrame, column: str, stages: int = 2) -> str:
-    """Return the `stage_split`, such as "4,9", that balances a column of `measure_pieces`."""
-    begins = pipelines.balance(table[column].tolist(), stages)
+def balanced_cut(table: pd.DataFrame, column: str) -> str:
+    """Return the `stage_split` that balances a column of `measure_pieces` between two stages."""
+    begins = pipelines.balance(table[column].tolist(), 2)
     return ",".join(str(begin - 1) for begin in begins)
 
 

@@ -48,7 +48,7 @@ def job_time(folder: Path, share: float, partitions: list[Partition]) -> tuple[S
     return replace(site, time_min=max(trial_min, job_min)), trial_min
 
 
-def work(folder: str, root: str, max_trials: int, spare_min: float = math.inf) -> None:
+def work(folder: str, root: str, max_trials: int, spare_min: float) -> None:
     """Run one trial after another; this is what a job of the array does.
 
     Args:

@@ -147,8 +147,6 @@ def time_with_tensorrt(path: Path, images: torch.Tensor) -> str:
 
 def compare_formats(
     networks: dict[str, tuple[nn.Module | OnnxSession, Path | None]],
-    images: int = 2048,
-    budget_s: float = 0.3,
 ) -> pd.DataFrame:
     """Compare file size, latency and accuracy of networks.
 
@@ -167,6 +165,6 @@ def compare_formats(
             def call() -> torch.Tensor:
                 return network(crops)  # noqa: B023
 
-            row[f"ms, {batch} at once"] = 1e3 * time_calls(call, crops.device, budget_s)["p50_s"]
-        rows[name] = row | {"top1": top1(network, images)}
+            row[f"ms, {batch} at once"] = 1e3 * time_calls(call, crops.device, 0.3)["p50_s"]
+        rows[name] = row | {"top1": top1(network)}
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -76,10 +76,7 @@ def quantize(
 
 
 def accuracy_by_bits(
-    model: nn.Module,
-    bits: Iterable[int] = (8, 6, 5, 4, 3),
-    images: int = 2048,
-    to_int8: ToInt8 = to_int8,
+    model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3), to_int8: ToInt8 = to_int8
 ) -> pd.DataFrame:
     """Return the accuracy by bits and by scales of the weights.
 
@@ -91,13 +88,11 @@ def accuracy_by_bits(
         for count in bits:
             network = quantize(model, calibration, count, per_channel, to_int8)
             scales = "per channel" if per_channel else "per tensor"
-            rows.append({"bits": count, "scales": scales, "top1": top1(network, images)})
-    return pd.DataFrame(rows).assign(fp32=top1(model, images))
+            rows.append({"bits": count, "scales": scales, "top1": top1(network)})
+    return pd.DataFrame(rows).assign(fp32=top1(model))
 
 
-def accuracy_by_calibration(
-    model: nn.Module, images: int = 2048, to_int8: ToInt8 = to_int8
-) -> pd.Series:
+def accuracy_by_calibration(model: nn.Module, to_int8: ToInt8 = to_int8) -> pd.Series:
     """Return the accuracy with eight bits by the images of the calibration."""
     crops, _ = load_crops("train", CALIBRATION_CROPS)
     outlier = crops.clone()
@@ -109,7 +104,7 @@ def accuracy_by_calibration(
         "one number a thousand times too large": outlier,
     }
     accuracies = {
-        name: top1(quantize(model, calibration, to_int8=to_int8), images)
+        name: top1(quantize(model, calibration, to_int8=to_int8))
         for name, calibration in calibrations.items()
     }
-    return pd.Series({"fp32": top1(model, images), **accuracies}, name="top1")
+    return pd.Series({"fp32": top1(model), **accuracies}, name="top1")

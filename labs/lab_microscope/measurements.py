@@ -102,9 +102,7 @@ def measure_grid(cases: list[Product], device: torch.device, names: KernelNames)
     }
 
 
-def search_largest_rate(
-    name: str, device: torch.device, names: KernelNames, sides: tuple[int, ...] = SIDES
-) -> dict[str, Any]:
+def search_largest_rate(name: str, device: torch.device, names: KernelNames) -> dict[str, Any]:
     """Search the fastest product in a format: on a coarse grid, then at random around the best.
 
     This is the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder. But
@@ -117,13 +115,13 @@ def search_largest_rate(
             trials[case] = timing.time_without_pause(case, device, TRIAL_S)["us"]
         return case.flop / trials[case]
 
-    first = max((Product(side, side, side, name) for side in sides[:2]), key=rate)
+    first = max((Product(side, side, side, name) for side in SIDES[:2]), key=rate)
     max_flop = 1e6 * MAX_CALL_S * rate(first)
-    coarse = [Product(m, n, k, name) for m in sides for n in sides for k in sides]
+    coarse = [Product(m, n, k, name) for m in SIDES for n in SIDES for k in SIDES]
     if not TRIALS[name]:
         coarse = [case for case in coarse if case.m == case.n == case.k]
     best = max((case for case in coarse if case.flop <= max_flop), key=rate)
-    generator, step = random.Random(0), sides[0] // 16
+    generator, step = random.Random(0), SIDES[0] // 16
     for _ in range(TRIALS[name]):
         changes = {
             side: max(step, getattr(best, side) + step * generator.randint(-12, 12))

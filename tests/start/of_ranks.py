@@ -19,17 +19,6 @@ def visible_gpus(rank: int, count: int) -> str:
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def compare_each(rank: int, count: int, scripts: list[str]) -> list[dict]:
-    """Compare several scripts' layers with full ones, in networks without timm."""
-    sys.path.append(SCRIPTS)
-    import narrow
-
-    from labs.day4_3_model_parallel.tensors import compare_on_rank
-
-    narrow.use()
-    return [compare_on_rank(rank, count, script) for script in scripts]
-
-
 def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> dict:
     """Measure a row of the benchmark with narrow networks."""
     sys.path.append(SCRIPTS)

@@ -65,7 +65,7 @@ def decide_truth(counters: pd.DataFrame, code: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=active.index)
 
 
-def compare_with_counters(machine: str = "nvidia-h100", path: Path | None = None) -> pd.DataFrame:
+def compare_with_counters(machine: str = "nvidia-h100") -> pd.DataFrame:
     """Compare the verdict of each kernel's name with its truth, in every setting.
 
     Columns: those of `read_counters`; trace_share, of the step in PyTorch's own trace, NaN if
@@ -75,12 +75,11 @@ def compare_with_counters(machine: str = "nvidia-h100", path: Path | None = None
 
     Args:
         machine: whose recorded traces are compared.
-        path: a different ncu.csv than the machine's; a sass.csv next to it is read, too.
 
     Raises:
         ValueError: there is no such file.
     """
-    path = path or trace_folder(machine) / COUNTERS_FILE
+    path = trace_folder(machine) / COUNTERS_FILE
     counters = read_counters(path)
     traces = pd.concat([_trace_shares(machine, name) for name in counters["setting"].unique()])
     table = counters.merge(traces, on=["setting", "kernel"], how="outer")

@@ -1,14 +1,10 @@
-"""Batch sweeps: real runs up to out of memory, the line through them, and their figure."""
+"""Batch sweeps: the line through recorded runs, and their figure."""
 
 import pandas as pd
 import pytest
 from cases import for_all
-from job_helpers import DEADLINE_S, nothing_left  # noqa: F401
 
-from course.config import rung, vary
-from course.jobs import launch
 from course.runs.recordings import recorded
-from course.runs.run import PROJECT
 from labs.day1_1_gpu.batch_sweep import Fit, fit, sweep
 from labs.day1_1_gpu.figures import plot_batch_sweep
 
@@ -24,8 +20,7 @@ def words(table: pd.DataFrame, line: Fit | None = None, **options: float) -> str
     picture = plot_batch_sweep(table, line, **options)
     texts = [text for axes in picture.axes for text in axes.texts]
     texts += [text for axes in picture.axes if (box := axes.get_legend()) for text in box.texts]
-    titles = [axes.get_title(loc="left") for axes in picture.axes]
-    return "\n".join([*(text.get_text() for text in texts), *titles, picture.get_suptitle()])
+    return "\n".join(text.get_text() for text in texts)
 
 
 def test_recorded_sweep_is_a_line() -> None:
@@ -39,13 +34,11 @@ def test_recorded_sweep_is_a_line() -> None:
     text = words(table, line, limit_gib=79.2)
     for expected in (
         "out of memory at 2048",
-        "NVIDIA H100 80GB HBM3 (recorded",
         "limit: 79.2 GiB, enough for batch 18",
         "does not grow: 0.34 GiB",
         "grows: 43.2 MiB per image",
     ):
         assert expected in text
-    assert "out of memory" not in words(table[table["status"] == "ok"])
     assert "out of memory at 2048" in words(table[table["status"] == "oom"])
 
 
@@ -68,25 +61,5 @@ def test_runs_that_are_on_no_line(change, message: str) -> None:
 
 
 def test_a_sweep_needs_finished_runs() -> None:
-    with pytest.raises(ValueError, match="a sweep needs runs"):
-        sweep([])
     with pytest.raises(ValueError, match=r"still running: wait\(runs, check=False\)"):
         sweep(recorded("nvidia-h100").head(2).assign(status=["ok", "running"]))
-
-
-@pytest.mark.slow
-def test_real_sweep_on_this_machine_ends_out_of_memory(runs_root) -> None:
-    settings = {"data": "synthetic", "val_steps": 0, "steps": 2, "warmup_steps": 1}
-    config = rung("device", quick=True, device="cpu", model="resnet18", memory_gib=1.5, **settings)
-    runs = launch.launch_all(PROJECT / "solutions/train.py", vary(config, batch_size=[8, 96, 448]))
-    launch.wait(runs, check=False, timeout_s=DEADLINE_S)
-    table = sweep(runs)
-    assert list(table["status"]) == ["ok", "ok", "oom"]
-    assert table["peak_gib"].is_monotonic_increasing
-    assert table["peak_gib"][1] < 1.5 < table["peak_gib"][2]
-    line = fit(table)
-    assert line.fixed_gib > 0.4  # libraries
-    assert 96 <= line.largest_batch(1.5) < 448
-    text = words(table, line)
-    assert "out of memory at 448" in text and "limit: 1.5 GiB, enough for batch" in text
-    assert "peak memory (process, resident)" in text

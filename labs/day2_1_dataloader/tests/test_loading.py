@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -97,15 +96,10 @@ def test_trials_have_their_settings_times_and_memory(trained: dict[str, Run]) ->
     row, steps = table[table["workers"] == 1].iloc[0], trained["one"].steps
     measured = steps[steps["step"] >= 1]
     assert row["load_ms"] == pytest.approx(1e3 * measured["load_s"].sum() / 5)
-    assert row["images_per_s"] == pytest.approx(4 * 5 / measured["step_s"].sum())
-    assert row["first_batch_ms"] == pytest.approx(1e3 * steps.loc[0, "load_s"])
     later = steps.loc[steps["epoch"] == 1, "load_s"].iloc[0]
     assert row["next_epoch_ms"] == pytest.approx(1e3 * later)
     memory_gib = table.set_index("workers")["host_gib"]
     assert 0.1 < memory_gib[0] < min(memory_gib[1], memory_gib[2]) and max(memory_gib) < 8
-
-
-def test_loading_and_computing_add_up_to_the_step(trained: dict[str, Run]) -> None:
     run = trained["none"]
     speeds = loading.core_speed(run), loading.training_speed(run)
     together = 1 / sum(1 / speed for speed in speeds)
@@ -135,17 +129,11 @@ def test_the_mean_counts_the_steps_that_a_median_hides(tmp_path: Path) -> None:
     row = loading.trials([run]).iloc[0]
     assert row["load_ms"] == pytest.approx(100)
     assert row["images_per_s"] == pytest.approx(64 / 0.2)
-    assert math.isnan(row["next_epoch_ms"])
     assert loading.training_speed(run) == pytest.approx(64 / 0.1)
 
 
-def test_cores_needed_are_rounded_up() -> None:
-    assert loading.cores_needed(4000, 200) == 20
-    assert loading.cores_needed(4001, 200) == 21
-    assert loading.cores_needed(0.6, 0.2) == 3
-
-
 def test_cores_needed_by_the_recorded_gpu() -> None:
+    assert [loading.cores_needed(speed, 200) for speed in (4000, 4001)] == [20, 21]
     speeds = loading.training_speeds("nvidia-h100")
     speeds = speeds.set_index(["rung", "precision"])["images_per_s"]
     assert speeds.index.is_unique and speeds.is_monotonic_increasing
@@ -158,18 +146,6 @@ def test_cores_needed_by_the_recorded_gpu() -> None:
     core_speed = loading.core_speed(run)
     assert 150 < core_speed < 300
     assert 14 <= loading.cores_needed(speeds["channels_last", "bf16"], core_speed) <= 27
-
-
-def test_profile_of_an_image_and_its_dtype() -> None:
-    before = torch.get_num_threads(), torch.get_rng_state()
-    table = loading.decode_profile(6, 64).set_index("stage")
-    assert tuple(table.index) == loading.STAGES and (table["ms"] > 0).all()
-    assert table["share"].sum() == pytest.approx(1)
-    assert before[0] == torch.get_num_threads() and torch.equal(before[1], torch.get_rng_state())
-    table = loading.compare_batch_dtypes(4, 64)
-    assert table.loc["float32", "megabytes"] == 4 * 3 * 64 * 64 * 4 / 1e6
-    assert table.loc["float32", "megabytes"] == 4 * table.loc["uint8", "megabytes"]
-    assert table.loc["float32", "normalise_ms"] == 0 < table.loc["uint8", "normalise_ms"]
 
 
 def test_figures_show_their_values(trained: dict[str, Run]) -> None:
@@ -220,14 +196,11 @@ from course.runs import failures
 from course.training.meter import Meter
 from course.training.recorder import recording
 
-kept = []
-
 class Images(Dataset):
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        {item}
         return torch.zeros(3, 256, 256), index % 4
 
 def collate(items):
@@ -250,9 +223,9 @@ if __name__ == "__main__":
 """
 
 
-def run_faulty(folder: Path, *, item="pass", collate="pass", first="pass", **config) -> Run:
+def run_faulty(folder: Path, *, collate="pass", first="pass", **config) -> Run:
     """Run a loader with a fault; it must end in time."""
-    script = SCRIPT.format(item=item, collate=collate, first=first)
+    script = SCRIPT.format(collate=collate, first=first)
     config = rung("dataloader", quick=True, **{"precision": "fp32", "workers": 2} | config)
     return train(prepared(folder / "run", script, config))
 
@@ -267,22 +240,6 @@ def small_shm(size: str) -> str:
         pytest.skip(f"no private /dev/shm can be mounted here: {trial.stderr.strip()}")
     unshare = "ctypes.CDLL(None).unshare(0x20000)"  # CLONE_NEWNS; in os from Python 3.12 on
     return f"import ctypes; assert {unshare} == os.system({mount!r}) == 0"
-
-
-@contextmanager
-def small_memory(limit: str):
-    """Yield code with which a process joins a group of limited memory, enforced by the kernel."""
-    group = Path("/sys/fs/cgroup/memory") / f"course-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(limit)
-    except OSError as error:
-        pytest.skip(f"no group with a memory limit can be made here: {error}")
-    try:
-        yield f"open('{group}/cgroup.procs', 'w').write(str(os.getpid()))"
-    finally:
-        eventually(lambda: not (group / "cgroup.procs").read_text(), "the group is empty", 20)
-        group.rmdir()
 
 
 @pytest.mark.slow
@@ -311,21 +268,6 @@ class TestFailures:
         assert "ended from outside" in error and "fewer workers" in error, error
         assert "train.py, line" not in error  # the line is not to blame
 
-    def test_workers_exceed_the_memory(self, tmp_path: Path) -> None:
-        victim = "open('/proc/self/oom_score_adj', 'w').write('1000')"  # a worker, not its parent
-        with small_memory("400M") as join:
-            item = f"{victim}; kept.append(torch.ones(8_000_000))"
-            run = run_faulty(tmp_path, first=join, item=item, steps=8)
-        assert run.status == "failed"
-        assert "The system ran out of memory" in run.record.error, run.record.error
-        assert "fewer workers" in run.record.error
-
-    def test_workers_exceed_the_limit_of_the_run(self, tmp_path: Path) -> None:
-        item = "kept.append(torch.ones(1_000_000_000))"  # 4 GB at once: memory is left to report it
-        run = run_faulty(tmp_path, item=item, memory_gib=2)
-        assert run.status == "oom", run.record.error
-        assert "each needs its own memory" in run.record.error, run.record.error
-
     def test_full_shared_memory(self, tmp_path: Path) -> None:
         run = run_faulty(tmp_path, first=small_shm("4m"))
         error = run.record.error
@@ -348,13 +290,10 @@ ADVICE = {  # by messages of PyTorch 2.11 to 2.15 and of Python
     "unable to write to file </torch_1_2_0>: No space left on device (28)": "/dev/shm",
     "OSError: [Errno 28] No space left on device: 'steps.jsonl'": "A disk is full",
     "RuntimeError: received 0 items of ancdata": "ulimit -n",
-    "OSError: [Errno 24] Too many open files": "ulimit -n",
     "OSError: [Errno 12] Cannot allocate memory": "its own memory",
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq": "This rank waited",
-    "wait timeout after 60000ms, keys: /default_pg/0//cpu//0/0": "This rank waited",
     "Timed out after 61 seconds waiting for clients. 1/2 clients joined.": "This rank waited",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "",
-    "ValueError: lr must be positive": "",
 }
 
 
@@ -362,10 +301,3 @@ def test_advice_on_errors() -> None:
     for text, expected in ADVICE.items():
         advice = failures.advice(text)
         assert expected in advice and bool(expected) == bool(advice), text
-
-
-def test_the_timeout_of_a_script_is_kept() -> None:
-    with_timeout, without = DataLoader(LargeBatches(), num_workers=1, timeout=7), DataLoader([1])
-    for batches in (with_timeout, without, [1, 2]):
-        failures.set_worker_timeout(batches)
-    assert (with_timeout.timeout, without.timeout) == (7, 0)

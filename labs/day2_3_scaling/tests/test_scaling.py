@@ -10,17 +10,15 @@ import pandas as pd
 import pytest
 import torch
 from cases import for_all
-from node_helpers import COPIED, copied_node
 from torch import distributed
 
 from course.analysis import communication
 from course.config import rung
 from course.runs.record import Record
-from course.runs.run import PROJECT, Run
+from course.runs.run import Run
 from course.training import models
 from labs import day2_3_scaling as lab
 from labs.day2_3_scaling import model
-from labs.day2_3_scaling.efficiency import node_efficiency, node_prediction
 from labs.day2_3_scaling.model import Bucket, Link, all_reduce_s, exposed_s
 
 LINK = Link(20e-6, 40e9)
@@ -35,15 +33,10 @@ def make_run(
     images: int,
     step_s: float,
     *,
-    burst_s: float = 0.0,
     machine: str = "GPU",
     **changes: object,
 ) -> Run:
-    """Write a run's folder, with `images` on each GPU.
-
-    Args:
-        burst_s: what every fifth step takes longer than the others.
-    """
+    """Write a run's folder, with `images` on each GPU."""
     config = rung("channels_last", batch_size=gpus * images, **{**SYNTHETIC, **changes})
     run = Run(folder / f"{gpus}-{images}-{config.bucket_mb:g}-{config.precision}")
     run.folder.mkdir(parents=True)
@@ -59,10 +52,7 @@ def make_run(
         images_per_s=gpus * images / step_s,
         watts=500.0,
     )
-    steps = [
-        {"step": i, "epoch": 0, "load_s": 0, "step_s": step_s + burst_s * (i % 5 == 4), "loss": 1}
-        for i in range(12)
-    ]
+    steps = [{"step": i, "epoch": 0, "load_s": 0, "step_s": step_s, "loss": 1} for i in range(12)]
     (run.folder / "launch.json").write_text(json.dumps(request))
     (run.folder / "config.json").write_text(config.to_json())
     (run.folder / "record.json").write_text(json.dumps(asdict(record)))
@@ -80,25 +70,12 @@ def test_efficiency_compares_with_one_gpu_and_as_many_images(tmp_path: Path) -> 
         make_run(tmp_path, 1, 128, 0.030),
         make_run(tmp_path, 2, 128, 0.032),
         make_run(tmp_path, 4, 128, 0.032, machine="different"),
-        make_run(tmp_path, 2, 32, 0.032, precision="fp16"),
     ]
     table = lab.efficiency_table(runs).set_index(["images_per_gpu", "gpus"])
     assert table["efficiency"][64, 2] == pytest.approx(0.8)
-    assert table["efficiency_low"][64, 2] == pytest.approx(0.8)
     assert table["efficiency"][128, 2] == pytest.approx(0.9375)
     assert table["efficiency"][64, 1] == 1
-    assert table["efficiency"][[(128, 4), (32, 2)]].isna().all()
-
-
-def test_efficiency_counts_bursts_of_batches_from_files(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path, 1, 64, 0.02, data="default"),
-        make_run(tmp_path, 2, 64, 0.02, data="default", burst_s=0.1),
-    ]
-    table = lab.efficiency_table(runs).set_index("gpus")
-    assert table["images_per_s"][2] == pytest.approx(2 * 64 / 0.04)
-    assert table["efficiency"][2] == pytest.approx(0.5)
-    assert math.isnan(table["efficiency_low"][2])
+    assert math.isnan(table["efficiency"][128, 4])
 
 
 def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
@@ -106,28 +83,6 @@ def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
     table = lab.efficiency_table([run])
     assert table["watts"][0] == 500 + 501
     assert table["joules_per_image"][0] == pytest.approx(1001 * 0.025 / 128)
-    for path in run.folder.glob("rank-*.json"):
-        path.unlink()
-    assert lab.efficiency_table([run])["watts"][0] == 1000  # rank 0's, twice
-
-
-def simulated_ring_s(size: int, ranks: int, link: Link) -> float:
-    """Simulate the messages: every rank sends a piece to the next, in 2 (p - 1) rounds."""
-    clock = np.zeros(ranks)
-    for _ in range(2 * (ranks - 1)):
-        arrival = clock + link.alpha_s + size / ranks / link.bytes_per_s
-        clock = np.maximum(clock, np.roll(arrival, 1))
-    return float(clock.max())
-
-
-def test_all_reduce_takes_as_long_as_its_messages() -> None:
-    for ranks in (1, 2, 3, 8, 64):
-        simulated = simulated_ring_s(100e6, ranks, LINK)
-        assert all_reduce_s(100e6, ranks, LINK) == pytest.approx(simulated)
-    latency, bandwidth = Link(1.0, math.inf), Link(0.0, 1e9)
-    assert all_reduce_s(1e8, 64, latency, rows=8) == 2 * 7 + 2 * 7
-    ring, grid = (all_reduce_s(1e8, 64, bandwidth, rows=rows) for rows in (1, 8))
-    assert grid == pytest.approx(ring)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +96,7 @@ def group_of_one():
 
 
 @pytest.mark.slow
-@for_all("bucket_mb", [0.5, 5, 25, 1000])
+@for_all("bucket_mb", [0.5, 25])
 def test_buckets_are_those_of_ddp(group_of_one: None, bucket_mb: float) -> None:
     network = models.create("resnet18", 16)
     wrapped = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=bucket_mb)
@@ -150,8 +105,13 @@ def test_buckets_are_those_of_ddp(group_of_one: None, bucket_mb: float) -> None:
     sizes = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     buckets = lab.ddp_buckets(network, 32, bucket_mb)
     assert [bucket.size for bucket in buckets] == [int(size) for size in sizes.split(", ")]
-    ready = [bucket.ready for bucket in buckets]
-    assert ready == sorted(ready) and ready[-1] == 1
+
+
+def test_all_reduce_takes_as_long_as_its_messages() -> None:
+    for ranks in (1, 2, 64):  # 2 (p - 1) rounds, in which each rank sends a piece to the next
+        rounds_s = 2 * (ranks - 1) * (LINK.alpha_s + 100e6 / ranks / LINK.bytes_per_s)
+        assert all_reduce_s(100e6, ranks, LINK) == pytest.approx(rounds_s)
+    assert all_reduce_s(1e8, 64, Link(1.0, math.inf), rows=8) == 2 * 7 + 2 * 7
 
 
 def test_exposed_is_what_outlasts_backward() -> None:
@@ -160,9 +120,6 @@ def test_exposed_is_what_outlasts_backward() -> None:
     assert exposed_s(half, 2, LINK, backward_s=3 * needed_s) == 0
     assert exposed_s(half, 2, LINK, backward_s=needed_s) == pytest.approx(0.5 * needed_s)
     assert exposed_s(full, 2, LINK, backward_s=9.0) == pytest.approx(needed_s)
-    two = [Bucket(10**8, 0.1), Bucket(10**8, 0.2)]
-    table = lab.bucket_timeline(two, 2, LINK, backward_s=needed_s)
-    assert table["start_s"][1] == pytest.approx(table["end_s"][0])  # one after the other
 
 
 def model_runs(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list[Run]:
@@ -176,7 +133,7 @@ def model_runs(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list
     return runs
 
 
-def link_messages(link: Link, late: float = 0.0, sizes: object = (500, 3e6, 3e7)) -> pd.DataFrame:
+def link_messages(link: Link, late: float) -> pd.DataFrame:
     """Draw all-reduces as in a trace, 20 of each size over 2 and over 4 ranks.
 
     Args:
@@ -184,7 +141,7 @@ def link_messages(link: Link, late: float = 0.0, sizes: object = (500, 3e6, 3e7)
     """
     random, rows = np.random.default_rng(0), []
     for ranks in (2, 4):
-        for size in np.repeat(sizes, 20):
+        for size in np.repeat((500, 3e6, 3e7), 20):
             noise = random.uniform(1, 1.05)
             noise *= 10 ** random.uniform(0, 3) if random.random() < late else 1.0
             rows.append((ranks, int(size), all_reduce_s(size, ranks, link) * noise, "run"))
@@ -192,34 +149,14 @@ def link_messages(link: Link, late: float = 0.0, sizes: object = (500, 3e6, 3e7)
 
 
 @pytest.mark.slow
-@for_all(
-    "link, late, sizes",
-    [
-        (LINK, 0.0, (500, 3e6, 3e7)),
-        (LINK, 0.7, (500, 3e6, 3e7)),
-        (Link(2e-7, 2e9), 0.0, (9, 1e8)),
-        (Link(5e-3, 2e9), 0.0, (9, 1e8)),
-    ],
-)
-def test_fit_recovers_a_link(
-    tmp_path_factory: pytest.TempPathFactory, link: Link, late: float, sizes: tuple
-) -> None:
-    runs = model_runs(tmp_path_factory.mktemp("runs"), link, [(2, 25), (4, 25), (4, 1)])
-    fit = lab.fit_link(runs, link_messages(link, late, sizes))
-    assert fit.link.alpha_s == pytest.approx(link.alpha_s, rel=0.15)
-    assert fit.link.bytes_per_s == pytest.approx(link.bytes_per_s, rel=0.15)
-    if link == LINK:  # a slow link's small error hides DDP's own work
-        assert fit.overhead_s == pytest.approx(OVERHEAD_S, rel=0.1)
-        assert (fit.table["model_ms"] / fit.table["measured_ms"] - 1).abs().max() < 0.01
-    assert 0.8 * link.alpha_s < fit.low.alpha_s <= fit.link.alpha_s <= fit.high.alpha_s
-
-
-@pytest.mark.slow
-def test_fewer_messages_give_wider_intervals(tmp_path: Path) -> None:
-    runs, messages = model_runs(tmp_path, LINK, [(2, 25)]), link_messages(LINK, late=0.4)
-    wide, narrow = (lab.fit_link(runs, rows) for rows in (messages, messages.iloc[::10]))
-    widths = [fit.high.bytes_per_s / fit.low.bytes_per_s for fit in (wide, narrow)]
-    assert 1 < widths[0] < widths[1]
+def test_fit_recovers_a_link(tmp_path: Path) -> None:
+    runs = model_runs(tmp_path, LINK, [(2, 25), (4, 25), (4, 1)])
+    messages = link_messages(LINK, late=0.7)
+    fit = lab.fit_link(runs, messages)
+    assert fit.link.alpha_s == pytest.approx(LINK.alpha_s, rel=0.15)
+    assert fit.link.bytes_per_s == pytest.approx(LINK.bytes_per_s, rel=0.15)
+    assert fit.overhead_s == pytest.approx(OVERHEAD_S, rel=0.1)
+    assert 0.8 * LINK.alpha_s < fit.low.alpha_s <= fit.link.alpha_s <= fit.high.alpha_s
     for some_runs, rows in ((runs[1:], messages), (runs, messages.head(0))):
         with pytest.raises(ValueError, match="nothing to fit: expected traced runs"):
             lab.fit_link(some_runs, rows)
@@ -234,10 +171,7 @@ def test_the_recorded_link_is_nvlink_and_explains_the_steps() -> None:
     fit = lab.fit_link(runs, messages)
     assert 0.5e-6 < fit.link.alpha_s < 10e-6
     assert 50e9 < fit.link.bytes_per_s < 450e9  # an H200's NVLink has 450 GB/s each way
-    # A benchmark measured DDP's own work in a different way; and two GPUs predict four.
-    lines = (PROJECT / "benchmarks" / "ddp_h200_x4.jsonl").read_text().splitlines()
-    alone, _, view, *_ = (json.loads(line)["step_ms"][1] for line in lines)
-    assert fit.overhead_s * 1e3 == pytest.approx(view - alone, rel=0.2)
+    # Two GPUs predict four.
     two = lab.fit_link(runs[:2], messages)
     four = lab.predict_scaling(runs[0], two.link, [4], overhead_s=two.overhead_s)["step_ms"][0]
     assert four == pytest.approx(1e3 * runs[2].record.step_s, rel=0.005)
@@ -257,39 +191,16 @@ def test_predictions_repeat_the_fitted_runs(tmp_path: Path) -> None:
     assert list(grid["gpus"]) == [2048]
     assert grid["efficiency"][0] > by_gpus["efficiency"][2048]
     published = lab.published_efficiencies()
-    assert published["source"].str.contains("arXiv:").all()
     assert "A  Facebook 2017" in legend_of(lab.plot_extrapolation({"model": table}, published))
     overlap = lab.plot_overlap(lab.bucket_timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01), 0.01)
-    assert overlap._repr_png_()
+    overlap.draw_without_rendering()
 
 
 def legend_of(picture) -> str:
     return "\n".join(picture.axes[0].get_legend_handles_labels()[1])
 
 
-def test_recorded_runs_are_those_of_one_rung(capsys: pytest.CaptureFixture) -> None:
-    assert {run.config.rung for run in lab.scaling_runs(FOUR, "compile")} == {"compile"}
-    for machine in ("nvidia-h100", "abacus"):
-        assert lab.scaling_runs(machine) == []
-        assert f"{machine}: channels_last on several GPUs is not" in capsys.readouterr().out
-
-
-def test_a_recorded_node_is_drawn_next_to_its_prediction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for row in node_prediction()["rungs"]:
-        for name in ("alone_images_per_s", "own_ms", "images_per_s", "efficiency"):
-            assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+def test_a_node_that_is_not_recorded_is_not_drawn() -> None:
     table = lab.efficiency_table(lab.scaling_runs(FOUR, "compile"))
     picture = lab.plot_scaling(table, lab.node_with_prediction("compile", "abacus"))
     assert [*picture.axes[0].get_xticks()] == [1, 2, 4] and "predicted" not in legend_of(picture)
-    copied_node(tmp_path / "recordings", monkeypatch)
-    assert node_efficiency()["rung"].tolist() == ["channels_last", "compile", "algebra"]
-    assert node_efficiency(purpose="feeding")["rung"].tolist() == ["compile-gpu_decode"]
-    rows = lab.node_with_prediction("compile")
-    assert len(rows) == 1 and rows["machine"][0] == COPIED
-    assert rows["efficiency"][0] == pytest.approx(0.948, abs=0.001)  # that of four, copied
-    assert rows["predicted_efficiency_low"][0] < 0.948 < rows["predicted_efficiency_high"][0]
-    picture = lab.plot_scaling(table, rows)
-    assert [*picture.axes[0].get_xticks()] == [1, 2, 4, 8]
-    assert "predicted, with its interval" in legend_of(picture) and COPIED in picture.get_suptitle()

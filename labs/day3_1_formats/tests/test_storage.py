@@ -1,6 +1,5 @@
 """Formats: what opening, reading and an image cost, and in which order images come."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,7 @@ from labs import day3_1_formats as lab
 from labs.day3_1_formats.formats import STAGES
 
 
-def test_opening_takes_images_times_latency() -> None:
-    table = lab.opening_minutes([0, 6])
-    assert table.loc[6].tolist() == [pytest.approx(128116.7 / 1e3, abs=0.01), pytest.approx(0.1025)]
-    assert table.loc[0].tolist() == [0, 0]
-
-
-def test_a_disk_is_measured_and_left_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     table = lab.measure_disk(tmp_path / "new", files=8, kb=4)
     assert [*(tmp_path / "new").iterdir()] == []
     assert table["way"].nunique() == 3 and (table["ms"] > 0).all()
@@ -31,9 +22,7 @@ def test_a_disk_is_measured_and_left_as_it_was(
         with pytest.raises(OSError):
             lab.measure_disk(place, files=100, kb=100)
         assert [path for path in place.iterdir() if path.name != "lost+found"] == []
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)  # as on macOS
-    table = lab.measure_disk(tmp_path, files=2, kb=1)
-    assert {*table["cache"]} == {"warm"} and "cold" not in lab.plot_disk(table).alt
+    assert "cold" in lab.plot_disk(table).alt
 
 
 def test_costs_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

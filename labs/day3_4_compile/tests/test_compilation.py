@@ -1,20 +1,16 @@
 """Tests of lab 3.4: graphs, kernels, breaks, recompilations, the cache, and recorded runs."""
 
-import logging
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from course.analysis import isolated
 from course.runs import recordings
 from labs import day3_4_compile as lab
 from labs.day3_4_compile import compiler
 
-LOG = logging.getLogger("lab")
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)
 RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "compiler")}
 
@@ -22,19 +18,6 @@ RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h20
 def with_print(images: torch.Tensor) -> torch.Tensor:
     images = images + 1
     print(images.mean())
-    return images * 2
-
-
-def with_item(images: torch.Tensor) -> torch.Tensor:
-    images = images + 1
-    if images.max().item() > 1e9:
-        images = images.clamp(max=1e9)
-    return images * 2
-
-
-def with_log(images: torch.Tensor) -> torch.Tensor:
-    images = images + 1
-    LOG.warning("a batch")
     return images * 2
 
 
@@ -69,41 +52,22 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
         lab.kernels(unbroken, IMAGES)
 
 
-@pytest.mark.parametrize(
-    ("function", "word"), [(with_print, "print"), (with_item, "item"), (with_log, "LOG")]
-)
-def test_breaks_have_their_line(function: Callable, word: str) -> None:
-    log = logging.getLogger("torch._dynamo")
-    level = log.level
-    (row,) = lab.find_breaks(function, IMAGES).itertuples()
-    assert word in row.code and row.reason and log.level == level
+def test_breaks_have_their_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    (row,) = lab.find_breaks(with_print, IMAGES).itertuples()
+    assert "print" in row.code and row.reason
     assert Path(__file__).read_text().splitlines()[row.line - 1].strip() == row.code
-    assert lab.capture_graph(function, IMAGES)["graph"].nunique() == 2
-
-
-def test_versions_are_compiled_and_timed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert lab.capture_graph(with_print, IMAGES)["graph"].nunique() == 2
     monkeypatch.setattr(compiler, "BACKEND", "eager")
     table = lab.time_versions({"prints": with_print, "unbroken": unbroken}, IMAGES)
     assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
     assert capsys.readouterr().out == "" and lab.find_breaks(unbroken, IMAGES).empty
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "compiled"),
-    [(None, [1, 0, 1, 0, 0]), (False, [1, 0, 1, 1, 0]), (True, [1, 0, 0, 0, 0])],
-)
-def test_sizes_that_are_compiled(dynamic: bool | None, compiled: list[int]) -> None:
+def test_sizes_that_are_compiled() -> None:
     batches = [torch.ones(size, 3) for size in (8, 8, 5, 3, 3)]
-    table = lab.compile_shapes(unbroken, batches, dynamic=dynamic)
-    assert [*table["compiled"]] == compiled
+    table = lab.compile_shapes(unbroken, batches, dynamic=False)
+    assert [*table["compiled"]] == [1, 0, 1, 1, 0]
     assert [*table["shape"]] == ["8 × 3", "8 × 3", "5 × 3", "3 × 3", "3 × 3"]
-
-
-def test_beyond_the_limit_nothing_is_compiled() -> None:
-    batches = [torch.ones(size, 3) for size in range(2, 10)]
-    with torch._dynamo.config.patch(recompile_limit=4):
-        table = lab.compile_shapes(unbroken, batches, dynamic=False)
-    assert [*table["compiled"]] == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.slow
@@ -111,32 +75,6 @@ def test_a_copied_cache_is_as_good_as_the_original() -> None:
     table = lab.measure_cache(lab.BlockEnd(16).eval(), IMAGES, IMAGES).set_index("cache")
     assert table["hits"].to_dict() == {"empty": 0, "copied": 1, "empty again": 0}
     assert table["seconds"]["copied"] < 0.7 * table["seconds"].drop("copied").min()
-
-
-def test_a_crash_of_the_exported_file_is_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    def crash(function: Callable, *arguments: object) -> None:
-        raise isolated.Crash("The process crashed (SIGSEGV)")
-
-    monkeypatch.setattr(isolated, "call", crash)
-    table = lab.measure_export(torch.nn.Conv2d(16, 4, 1), IMAGES)
-    assert [*table["version"]] == ["as it is"]
-    assert "The process crashed (SIGSEGV)" in capsys.readouterr().out
-
-
-def test_an_exported_network_gives_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without compiling C++, which takes a minute."""
-
-    def package(program, package_path: str, inductor_configs: dict) -> None:
-        torch.export.save(program, package_path)
-
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", package)
-    monkeypatch.setattr(
-        torch._inductor, "aoti_load_package", lambda path: torch.export.load(path).module()
-    )
-    row = compiler.measure_exported_file(torch.nn.Conv2d(16, 4, 1).eval(), IMAGES)
-    assert row["max_difference"] == 0 and row["mib"] > 0
 
 
 def test_compile_time_and_its_break_even() -> None:

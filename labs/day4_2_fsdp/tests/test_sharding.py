@@ -1,6 +1,6 @@
 """Tests of lab 4.2: formula, prediction, the layer by hand, processes, and unsupported cases."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import narrow
 import of_ranks
@@ -10,7 +10,7 @@ from course.analysis.ranks import on_ranks
 from course.config import rung
 from course.training import models
 from labs import day4_2_fsdp as lab
-from labs.day4_2_fsdp.configs import RECORDINGS, sharded_config
+from labs.day4_2_fsdp.configs import sharded_config
 
 
 def test_each_stage_shards_one_kind_more() -> None:
@@ -28,9 +28,6 @@ def test_more_ranks_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
     ddp = lab.predict_memory(replace(config, shard=""), 2)
     assert ddp.weights_gib == pytest.approx(2 * two.weights_gib, rel=0.01)
-    assert ddp.gradients_gib == ddp.weights_gib
-    for prediction in (two, ddp):
-        assert prediction.peak_gib == pytest.approx(sum(astuple(prediction)[1:]), rel=1e-6)
     with pytest.raises(ValueError, match="batch_size=8: expected a multiple of 3 ranks"):
         lab.predict_memory(config, 3)
 
@@ -40,11 +37,6 @@ def test_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = lab.compare_with_ddp(lab.sharding_runs()).loc["zero3-bf16", "peak_gib"]
     prediction = lab.predict_memory(sharded_config(2, gather_bf16=True), 2)
     assert prediction.peak_gib == pytest.approx(recorded, rel=0.05)
-
-
-def test_labels_are_those_of_recorded_runs() -> None:
-    planned = {config.rung for config, _ in RECORDINGS[0].several(2)}
-    assert {*lab.sharding_runs()} <= planned
 
 
 @pytest.mark.slow
@@ -65,17 +57,6 @@ def test_gradients_that_are_not_sent_are_full() -> None:
 
 
 @pytest.mark.slow
-def test_processes_hide_gpus_and_report_the_rank_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert on_ranks(of_ranks.visible_gpus, 2) == ["", ""]
+def test_processes_report_the_rank_that_failed() -> None:
     with pytest.raises(RuntimeError, match="rank 1 of 2 failed: ValueError: it is mine"):
         on_ranks(of_ranks.fails_on_one, 2)
-
-
-def test_unsupported_cases() -> None:
-    errors = lab.try_unsupported()["error"]
-    assert "non-contiguous" in errors["weights channels last"]
-    assert errors["BatchNorm, bf16 by a policy"].startswith("RuntimeError")
-    assert (errors == "").sum() == 2

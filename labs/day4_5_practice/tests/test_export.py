@@ -1,22 +1,23 @@
 """`course export`: each tool stores and shows the runs, and sends nothing."""
 
 import json
-import math
+import os
 import shlex
-import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ask, free_port, page, serving
+from job_helpers import prepared
 from recorded_helpers import own_copy
 from typer.testing import CliRunner
 
 from course import __main__
+from course.config import rung
 from course.runs.recordings import recorded_runs
-from course.runs.run import PROJECT, Run, all_runs
-from labs.day4_5_practice import exports, trackers
+from course.runs.run import Run
+from labs.day4_5_practice import exports
 from labs.day4_5_practice.exports import export
 from labs.day4_5_practice.trackers import content
 
@@ -38,11 +39,10 @@ def export_twice(runs: list[Run], to: str, folder: Path) -> None:
     export(runs, to, folder)
 
 
-def test_the_exported_content_is_the_records(runs: list[Run], tmp_path: Path) -> None:
+def test_the_exported_content_is_the_records(runs: list[Run]) -> None:
     contents = [*map(content, runs)]
     for run, exported in zip(runs, contents):
         assert exported.config.items() >= run.record.config.items()
-        assert exported.numbers["wall_s"] == run.record.wall_s
         site = f"recorded-{MACHINE}"
         assert exported.tags[1:] == [run.purpose, run.status, site, run.config.data]
         losses = [row.values["step/loss"] for row in exported.rows]
@@ -50,105 +50,52 @@ def test_the_exported_content_is_the_records(runs: list[Run], tmp_path: Path) ->
     epochs = [row for row in contents[0].rows if "epoch/val_top1" in row.values]
     results = [epoch["val_top1"] for epoch in runs[0].record.epochs]
     assert [row.values["epoch/val_top1"] for row in epochs] == results
-    last = runs[0].steps.groupby("epoch")["step"].max()
-    assert [row.step for row in epochs] == last.tolist()
-    rows, times = contents[2].rows, runs[2].steps["step_s"].tolist()
-    assert rows[-1].at_s - rows[0].at_s == pytest.approx(sum(times[1:]), rel=1e-6)
-    folder = own_copy(runs[0], tmp_path / "diverged").folder
-    steps = [{"step": at, "epoch": 0, "loss": loss} for at, loss in enumerate([1.0, math.inf])]
-    (folder / "steps.jsonl").write_text("\n".join(map(json.dumps, steps)))
-    assert [row.values.get("step/loss") for row in content(Run(folder)).rows] == [1.0, None]
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_them(runs: list[Run], tmp_path: Path) -> None:
-    export_twice(runs, "tensorboard", tmp_path / "out")
-    port = free_port()
-    command = [str(BIN / "tensorboard"), "--logdir", str(tmp_path / "out"), "--port", str(port)]
-    with serving([*command, "--load_fast=false"], port) as address:
-        text = page(address, tmp_path / "browser")
-        scalars = f"{address}/data/plugin/scalars/scalars?run={runs[0].name}&tag="
-        losses = [value for _, _, value in ask(f"{scalars}step/loss")]
-        ((_, _, top1),) = ask(f"{scalars}summary/val_top1")
-        experiment = ask(f"{address}/data/plugin/hparams/experiment", experimentName="")
-    assert all(run.name in text for run in runs)
+def test_tensorboard_reads_them(runs: list[Run], tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (tmp_path / runs[0].name).mkdir()
+    (tmp_path / runs[0].name / "notes.txt").write_text("a learner's")
+    export_twice(runs, "tensorboard", tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(run.name for run in runs)
+    assert (tmp_path / runs[0].name / "notes.txt").read_text() == "a learner's"
+    events = EventAccumulator(str(tmp_path / runs[0].name)).Reload()
+    losses = [event.value for event in events.Scalars("step/loss")]
     assert losses == pytest.approx(runs[0].steps["loss"].tolist(), rel=1e-6)
-    assert top1 == pytest.approx(runs[0].record.val_top1, rel=1e-6)
-    names = {info["name"] for info in experiment["hparamInfos"]}
-    assert {"lr", "batch_size", "optimizer"} & names == {"lr", "batch_size"}
+    (top1,) = events.Scalars("summary/val_top1")
+    assert top1.value == pytest.approx(runs[0].record.val_top1, rel=1e-6)
 
 
 @pytest.mark.slow
-def test_trackio_shows_them(runs: list[Run], tmp_path: Path) -> None:
-    export_twice(runs, "trackio", tmp_path / "out")
-    port = free_port()
-    variables = {"TRACKIO_DIR": str(tmp_path / "out"), "GRADIO_SERVER_PORT": str(port)}
-    with serving([str(BIN / "trackio"), "show"], port, **variables) as address:
-        text = page(f"{address}/?project=course", tmp_path / "browser")
-        listed = ask(f"{address}/api/get_runs_for_project", project="course")["data"]
-        query = {"project": "course", "run": runs[0].name, "max_points": 10_000}
-        rows = ask(f"{address}/api/get_logs", **query)["data"]
-        configs = ask(f"{address}/api/get_run_configs", project="course")["data"]
-    assert all(run.name in text for run in runs)
-    assert sorted(row["name"] for row in listed) == sorted(run.name for run in runs)
-    assert [row["step/loss"] for row in rows] == runs[0].steps["loss"].tolist()
-    (config,) = (configs[row["id"]] for row in listed if row["name"] == runs[0].name)
+def test_trackio_reads_them(runs: list[Run], tmp_path: Path) -> None:
+    export_twice(runs, "trackio", tmp_path)
+
+    def trackio(*words: str) -> dict[str, Any]:
+        command = [str(BIN / "trackio"), *words, "--project", "course", "--json"]
+        env = os.environ | {"TRACKIO_DIR": str(tmp_path)}
+        return json.loads(subprocess.check_output(command, env=env, text=True))
+
+    name = ("--run", runs[0].name)
+    losses = trackio("get", "metric", *name, "--metric", "step/loss")["values"]
+    assert [row["value"] for row in losses] == runs[0].steps["loss"].tolist()
+    config = trackio("get", "run", *name)["config"]
     assert config["summary_val_top1"] == runs[0].record.val_top1
 
 
 @pytest.mark.slow
 def test_wandbs_offline_runs_contain_them(runs: list[Run], tmp_path: Path) -> None:
-    """Without its server it has no page, so the test reads the file that `wandb sync` sends."""
+    """Without its server it has no page, so the test reads the files that `wandb sync` sends."""
     export_twice(runs, "wandb", tmp_path)
     files = [*tmp_path.glob("wandb/offline-run-*/*.wandb")]
     assert sorted(path.stem for path in files) == sorted(f"run-{run.name}" for run in runs)
     (path,) = (path for path in files if runs[0].name in path.stem)
-    stored = read_wandb(path)
-    assert stored["tags"] == content(runs[0]).tags
-    assert stored["config"]["lr"] == runs[0].config.lr
-    assert [row["step/loss"] for row in stored["rows"]] == runs[0].steps["loss"].tolist()
-    assert stored["summary"]["val_top1"] == runs[0].record.val_top1
-
-
-def read_wandb(path: Path) -> dict[str, Any]:
-    """Read an offline run with wandb's description of its records."""
-    from wandb.proto import wandb_internal_pb2 as proto
-
-    def items(entries: Any) -> dict[str, Any]:
-        return {
-            entry.key or "/".join(entry.nested_key): json.loads(entry.value_json)
-            for entry in entries
-        }
-
-    stored: dict[str, Any] = {"rows": [], "summary": {}, "config": {}, "tags": []}
-    for text in leveldb_records(path.read_bytes()):
-        record = proto.Record.FromString(text)
-        kind = record.WhichOneof("record_type")
-        if kind == "run":
-            stored["tags"] = [*record.run.tags]
-            stored["config"] |= items(record.run.config.update)
-        elif kind == "history":
-            stored["rows"].append(items(record.history.item))
-        elif kind == "summary":
-            stored["summary"] |= items(record.summary.update)
-    return stored
-
-
-def leveldb_records(data: bytes) -> list[bytes]:
-    """Read LevelDB's log format: blocks of 32 KiB, with records in pieces."""
-    block, head, records = 32 * 1024, struct.Struct("<IHB"), []
-    at, piece = 7, b""  # after the file's header
-    while at + head.size <= len(data):
-        if block - at % block < head.size:  # the rest of a block is empty
-            at += block - at % block
-            continue
-        _, length, kind = head.unpack_from(data, at)
-        piece += data[at + head.size : at + head.size + length]
-        at += head.size + length
-        if kind in (1, 4):  # complete, or the last piece
-            records.append(piece)
-            piece = b""
-    return records
+    text = path.read_bytes().decode(errors="replace")
+    assert all(tag in text for tag in content(runs[0]).tags)
+    assert str(runs[0].record.val_top1) in text
+    losses = runs[0].steps["loss"]
+    assert all(str(loss) in text for loss in (losses.iloc[0], losses.iloc[-1]))
 
 
 def test_a_tool_cannot_use_the_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +107,7 @@ def test_a_tool_cannot_use_the_network(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert env["TRACKIO_DIR"] == str(tmp_path)
 
 
-@pytest.mark.parametrize("inside", ["", "{name}", "{name}/logs", "link"])
+@pytest.mark.parametrize("inside", ["", "{name}/logs", "link"])
 def test_a_run_is_never_overwritten(runs: list[Run], tmp_path: Path, inside: str) -> None:
     copy = own_copy(runs[0], tmp_path / "runs" / runs[0].name)
     (tmp_path / "runs/link").symlink_to(tmp_path / "runs")
@@ -170,16 +117,6 @@ def test_a_run_is_never_overwritten(runs: list[Run], tmp_path: Path, inside: str
     assert before == {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
 
 
-def test_only_tensorboards_files_are_replaced(runs: list[Run], tmp_path: Path) -> None:
-    folder = tmp_path / runs[0].name
-    folder.mkdir()
-    (folder / "notes.txt").write_text("a learner's")
-    for _ in range(2):
-        trackers.write_tensorboard(tmp_path, content(runs[0]))
-    assert (folder / "notes.txt").read_text() == "a learner's"
-    assert len([*folder.glob(trackers.EVENTS)]) == 1
-
-
 def test_bad_requests_are_refused(
     monkeypatch: pytest.MonkeyPatch, runs: list[Run], runs_root: Path, tmp_path: Path
 ) -> None:
@@ -187,32 +124,14 @@ def test_bad_requests_are_refused(
         export(runs, "comet")
     with pytest.raises(ValueError, match="no run to export"):
         export([], "wandb")
-    folder = runs_root / "waits"
-    folder.mkdir(parents=True)
-    (folder / "launch.json").write_text("{}")
-    (folder / "config.json").write_text("{}")
+    run = prepared(runs_root / "waits", "", rung("baseline"))
     with pytest.raises(ValueError, match=r"not over yet: waits \[queued\]"):
-        export(all_runs(), "wandb")
+        export(run, "wandb")
     (tmp_path / "absent").mkdir()  # such as the folder wandb/ that the tool leaves
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(exports, "TOOLS", ("absent", "missing"))
-    for tool in exports.TOOLS:
-        with pytest.raises(ValueError, match=f"{tool} is not installed: pip install {tool}"):
-            export(runs, tool)
-
-
-def test_the_command_to_view_them_is_for_the_projects_folder(tmp_path: Path) -> None:
-    inside = exports.Exported("tensorboard", PROJECT / "runs/exports/tensorboard", ())
-    assert inside.look == "tensorboard --logdir runs/exports/tensorboard"
-    outside = exports.Exported("tensorboard", tmp_path / "two words", ())
-    assert outside.look == f"tensorboard --logdir '{tmp_path}/two words'"
-
-
-@pytest.mark.slow
-def test_a_tools_error_is_shown(runs: list[Run], tmp_path: Path) -> None:
-    (tmp_path / "wandb").write_text("a file where a folder should be")
-    with pytest.raises(ValueError, match=r"wandb did not take the runs: .*wandb"):
-        export(runs[0], "wandb", tmp_path)
+    monkeypatch.setattr(exports, "TOOLS", ("absent",))
+    with pytest.raises(ValueError, match="absent is not installed: pip install absent"):
+        export(runs, "absent")
 
 
 def test_the_command_chooses_runs(

@@ -10,25 +10,9 @@ from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 from labs import day4_5_practice as lab
-from labs.day4_5_practice.measurements import METHODS, RECORDINGS
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
-
-
-def test_the_order_of_a_sum_changes_its_bits() -> None:
-    sums = lab.compare_sums()
-    exact = sums.pop("in fp64")
-    assert sums.nunique() == 4
-    errors = (sums - exact).abs()
-    assert errors.max() < 0.1 and errors.idxmin() == "in pairs"
-
-
-@pytest.mark.slow
-def test_only_the_number_of_threads_changes_bits() -> None:
-    losses = lab.train_with_threads()
-    assert (losses["1"] == losses["1 again"]).all() and (losses["2"] == losses["2 again"]).all()
-    assert 0 < (losses["1"] - losses["2"]).abs().max() < 1e-4
 
 
 def test_workers_change_crops_unless_each_image_has_a_seed() -> None:
@@ -40,13 +24,10 @@ def test_workers_change_crops_unless_each_image_has_a_seed() -> None:
 def test_recorded_machines_and_repeats() -> None:
     runs = [recorded_runs(f"nvidia-{name}", "throughput") for name in ("h100", "h200")]
     table = lab.compare_machines(*runs)
-    assert len(table) > 3 and (table["same_steps"] <= table["steps"]).all()
     assert ((table["same_steps"] == table["steps"]) == (table["max_difference"] == 0)).all()
     practice = recorded_runs("nvidia-h100", "practice")
     repeats = lab.compare_repeats(practice).set_index("repeatable")
     assert repeats.loc[True, "max_difference"] == 0 and repeats.loc[False, "ratio"] == 1
-    labels = {config.rung for config in RECORDINGS[0].configs}
-    assert {run.config.rung for run in practice} <= labels
 
 
 def save_run(folder: Path, config: Config, seconds: list[float], evidence: dict) -> Run:
@@ -89,11 +70,3 @@ def test_the_best_interval_is_youngs() -> None:
     assert shares[0] == min(shares) == pytest.approx(2 / 60 / best)
     alt = lab.plot_checkpoint_interval(save_min=1, nodes=(1, 2048), broken_days=264).alt
     assert "1 node: best every 14" in alt and "2,048 nodes: best every 19 min, 10" in alt
-
-
-def test_checkpoint_configs() -> None:
-    configs = [lab.checkpoint_config(method) for method in METHODS]
-    settings = [(config.save_every, config.async_save) for config in configs]
-    assert settings == [(0, False), (4, False), (4, True)]
-    with pytest.raises(ValueError, match="choose never, torch.save, async_save"):
-        lab.checkpoint_config("sometimes")

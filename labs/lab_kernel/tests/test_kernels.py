@@ -9,7 +9,6 @@ import pytest
 from job_helpers import SCRIPTS, run_forked
 from written_helpers import cell_of, filled
 
-from labs import lab_kernel as lab
 from labs.lab_kernel import cuda
 
 pytest.importorskip("triton", reason="Triton is missing: PyTorch installs it only on Linux")
@@ -20,44 +19,29 @@ FUNCTIONS = {
     "kernel.matmul": "matmul",
 }
 AT, INSIDE = "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "at < size"
-ROW, LEAST, POWERS = (
-    "tl.program_id(0) * columns",
-    '-float("inf")',
-    "tl.exp(numbers - tl.max(numbers, 0))",
-)
+ROW, LEAST = "tl.program_id(0) * columns", '-float("inf")'
+POWERS = "tl.exp(numbers - tl.max(numbers, 0))"
 PLACES = "row[:, None] * channels + channel[None, :]"
 NUMBERS = "tl.load(x + at, inside)"
 RESULT = f"tl.maximum({NUMBERS} * factor[None, :] + offset[None, :], 0.0)"
 INNER, TOTAL = "begin + tl.arange(0, SIDE)", "tl.dot(left, right, total)"
 RIGHT = {
-    "kernel.add": [(AT, INSIDE), ("tl.arange(0, BLOCK) + BLOCK * tl.program_id(0)", "size > at")],
+    "kernel.add": [(AT, INSIDE)],
     "kernel.softmax": [(ROW, LEAST, POWERS)],
-    "kernel.norm": [
-        (PLACES, RESULT),
-        ("channel[None, :] + channels * row[:, None]", RESULT.replace("0.0", "0")),
-    ],
-    "kernel.matmul": [(INNER, TOTAL), (INNER, "total + tl.dot(left, right)")],
+    "kernel.norm": [(PLACES, RESULT)],
+    "kernel.matmul": [(INNER, "total + tl.dot(left, right)")],
 }
 WRONG = {
     "kernel.add": {
         (AT, "at < size + 1"): "reads 1 numbers outside of its tensors, the first 1 beyond",
         (AT, "at >= 0"): "is an offset wrong, or does a mask let it through",
         ("tl.arange(0, BLOCK)", INSIDE): "are NaN, or never written",
-        (AT, "at < size - 1"): "1000 numbers.*: 1 of 1000 results are NaN, or never written",
         (AT.replace("BLOCK +", "256 +"), INSIDE): "513 numbers in blocks of 128: .* never written",
-        ("tl.program_id(0) + tl.arange(0, BLOCK)", INSIDE): "or never written",
-        (AT, "at < sise"): "it raised NameError: name 'sise' is not defined",
     },
     "kernel.softmax": {
         (ROW, "0.0", POWERS): "instead of 1: what is in the block beyond the row",
-        (ROW, "-100.0", POWERS): "instead of 1: what is in the block beyond the row",
         (ROW, LEAST, "tl.exp(numbers)"): "subtract the row's largest number first",
         ("0", LEAST, POWERS): "rows of 100: 1900 of 2000 results are NaN, or never written",
-        (
-            "tl.program_id(0) * BLOCK",
-            LEAST,
-            POWERS,
-        ): "is an offset wrong, or does a mask let it through",
         (ROW, LEAST, f"{POWERS} + 0 * tl.load(x + row + at, inside, 0.0)"): (
             "16,000 bytes are read, and 8,000 are enough"
         ),
@@ -65,18 +49,12 @@ WRONG = {
     "kernel.norm": {
         (PLACES, RESULT.replace("tl.maximum(", "(").replace(", 0.0)", ")")): "results are negative",
         ("channel[:, None] + row[None, :]", RESULT): "it raised ValueError: .* 128 and 8",
-        (
-            "row[:, None] * BLOCK + channel[None, :]",
-            RESULT,
-        ): "is an offset wrong, or does a mask let it through",
         (PLACES, f"tl.maximum(({NUMBERS} + offset[None, :]) * factor[None, :], 0.0)"): (
             "a number is scaled .before. it is shifted"
         ),
-        (PLACES, f"{RESULT} + 0 * {NUMBERS}"): "bytes are read, and .* are enough",
     },
     "kernel.matmul": {
         (INNER, "tl.dot(left, right)"): "of the last tiles only: add to the value of `total`",
-        ("tl.arange(0, SIDE)", TOTAL): "is wrong: `inner` continues at `begin`",
         (
             INNER,
             "total + tl.sum(left.to(tl.float32)[:, :, None] * right[None, :, :], 1)",
@@ -133,19 +111,3 @@ def test_the_kernel_in_cuda_compiles() -> None:
     lines = "\n".join(cuda.instructions())
     assert lines.count("ld.global.f32") == 2 and lines.count("st.global.f32") == 1
     assert lines.count("add.f32") == 1 and "setp" in lines
-
-
-def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda.shutil, "which", lambda name: None)
-    with pytest.raises(FileNotFoundError, match="nvcc is not on the PATH: install"):
-        cuda.instructions()
-
-
-def test_figures_describe_what_they_draw() -> None:
-    alt = lab.plot_grid(size=22, block=8).alt
-    assert alt.endswith("program 2: 2·8 + 0 … 7: 16, 17, 18, 19, 20, 21, ✗, ✗")
-    table = lab.load_measurements("nvidia-h100")
-    assert table["share"].between(0, 1.15).all()
-    assert "Triton: from 0.379 to 101" in lab.plot_bandwidth(table).alt
-    assert "rows of 1,024; ms; Triton: 0.0499" in lab.plot_fused_kernels(table).alt
-    assert "Triton, tiles of 16: from 13.7 to 20" in lab.plot_matmul_rate(table).alt

@@ -22,18 +22,11 @@ def test_factors_multiply_to_the_matrix(precision: str) -> None:
     assert error < 40 * lab.ROUNDOFF[precision]
     rounded = factors.packed.to(solvers.FORMATS[precision]).double()
     assert torch.equal(rounded, factors.packed)
-    assert lower.abs().max() <= 1 + lab.ROUNDOFF[precision]  # pivots are the largest
 
 
 def test_an_unknown_format_names_the_choices() -> None:
     with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, fp16, bf16"):
         lab.factor(torch.eye(3), "fp8")
-
-
-def test_a_matrix_has_its_condition_number() -> None:
-    a = lab.random_matrix(1e6, 60)
-    assert torch.linalg.cond(a).item() == pytest.approx(1e6, rel=1e-6)
-    assert a.abs().max() == 1
 
 
 @for_all("precision", ["fp32", "fp16", "bf16"])

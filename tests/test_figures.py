@@ -1,0 +1,170 @@
+"""Figures of the labs, drawn from recorded runs: each can be drawn and has an alternative text."""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from cases import for_all
+from facts import run, runs
+
+from course import recorded
+from course.analysis import roofline
+from course.analysis.traces import tables
+from course.charts.base import Picture
+from course.runs.recordings import recorded_runs, trace_path
+from labs import day0_start_here as machine
+from labs import day1_1_gpu as gpu
+from labs import day1_2_mixed_precision as precision
+from labs import day1_3_channels_last as layout
+from labs import day1_4_profiler as profiler
+from labs import day2_3_scaling as scaling
+from labs import day3_2_augmentation as augmentation
+from labs import day3_3_large_batch as large_batch
+from labs import day4_2_fsdp as fsdp
+from labs import day4_3_model_parallel as parallel
+from labs import day4_4_search as search
+from labs import day4_5_practice as practice
+from labs import lab_fast_step as fast_step
+from labs import lab_inference as inference
+from labs import lab_kernel as kernel
+from labs import lab_microscope as microscope
+from labs import lab_networks as networks
+
+H100, H200 = "nvidia-h100", "nvidia-h200"
+
+
+@cache
+def learned(name: str):
+    """Return a recorded training of lab 3.3."""
+    return run(H200, name, "learning")
+
+
+@cache
+def trials():
+    """Return the recorded trials of lab 4.4."""
+    return search.trials_table(searched())
+
+
+def seeds():
+    return trials().query("search == 'seeds'")
+
+
+def points(limits):
+    """Return the recorded runs in a roofline."""
+    table = recorded(H100)
+    return roofline.points(table[table["batch_size"].eq(256)], limits)
+
+
+@cache
+def grid():
+    return search.AccuracyGrid(recorded_runs(H200, "learning"))
+
+
+@cache
+def searched():
+    """Return the recorded runs of lab 4.4."""
+    return recorded_runs(H100, "search")
+
+
+@cache
+def benchmark():
+    """Return what three networks took on an H100."""
+    return networks.load_measurements(H100)
+
+
+def ladder():
+    table = inference.load_measurements(H100)
+    return table[(table["part"] == "ladder") & table["variant"].isin(inference.LADDER)]
+
+
+FIGURES: dict[str, Callable[[], Picture]] = {
+    "supercomputer": machine.plot_supercomputer,
+    "launch queue": gpu.plot_launch_queue,
+    "predicted peaks": lambda: gpu.plot_predicted_peaks(gpu.recorded_peaks(H100)),
+    "time by operator": lambda: profiler.plot_time_by(
+        tables.by_operator(tables.read(trace_path(H100, "amp")))
+    ),
+    "bits of formats": lambda: precision.plot_bits(precision.formats()),
+    "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
+    "recorded convolution": lambda: layout.plot_convolution_times(
+        layout.recorded_convolution(H100, "bf16")
+    ),
+    "roofline": lambda: profiler.plot_roofline(
+        (limits := roofline.recorded_ceilings(H100)), points(limits)
+    ),
+    "predicted node": lambda: scaling.plot_scaling(
+        scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
+        scaling.node_with_prediction("compile"),
+    ),
+    "beta distribution": lambda: augmentation.plot_beta([0.2, 1, 4]),
+    "learning-rate searches": lambda: large_batch.plot_rate_searches(
+        {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
+    ),
+    "schedules": lambda: large_batch.plot_schedules([learned("cosine-8192-0.3").config]),
+    "optimizers": lambda: large_batch.plot_by_optimizer(
+        large_batch.select_repeated(
+            large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
+        )
+    ),
+    "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
+    "FSDP and DDP": lambda: fsdp.plot_comparison(
+        fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
+    ),
+    "shards of an MLP": parallel.plot_mlp_shards,
+    "sampled points": lambda: search.plot_sampled_points(
+        grid(), {"random": search.simulate_search("random", grid(), seed=5)}
+    ),
+    "search by field": lambda: search.plot_by_field(
+        trials().query("search == 'random'"), ("lr", "momentum")
+    ),
+    "a search's curves": lambda: search.plot_curves(search.epochs_table(searched())),
+    "a search's progress": lambda: search.plot_progress(search.progress(trials())),
+    "chance": lambda: search.plot_chance(seeds()["val_top1"].tolist(), seeds()["machine"].iloc[0]),
+    "held-out images": lambda: search.plot_holdout(
+        search.holdout_table(searched()).query("search == 'seeds'")
+    ),
+    "runs by field": lambda: practice.plot_run_comparison(
+        practice.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
+    ),
+    "traffic of a block": lambda: fast_step.plot_traffic(fast_step.block_traffic()),
+    "limits of the fast step": lambda: fast_step.plot_limits(
+        fast_step.load_measurements(),
+        fast_step.megabytes_per_image(),
+        **fast_step.hardware_limits(),
+    ),
+    "speed of inference": lambda: inference.plot_speedups(ladder()),
+    "blocks of a kernel": lambda: kernel.plot_grid(size=22, block=8),
+    "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
+    "fused kernels": lambda: kernel.plot_fused_kernels(kernel.load_measurements(H100)),
+    "rate of products": lambda: kernel.plot_matmul_rate(kernel.load_measurements(H100)),
+    "channels": lambda: microscope.plot_channels(microscope.channel_sweep("bf16")),
+    "odd sides": lambda: microscope.plot_odd_sides(
+        microscope.odd_side_rates(microscope.load_measurements().products)
+    ),
+    "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
+    "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
+    "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
+    "costs of networks": lambda: networks.plot_costs(networks.network_costs()),
+    "limits of networks": lambda: networks.plot_limit_shares(
+        benchmark(),
+        networks.performance_limits(roofline.recorded_ceilings(H100)),
+    ),
+    "networks on two GPUs": lambda: networks.plot_scaling(
+        networks.scaling_efficiency("nvidia-h100-x2")
+    ),
+    "published speeds": lambda: networks.plot_speedups(
+        networks.speedups(networks.speeds_with_published(benchmark(), "H100"))
+    ),
+    "ladder of networks": lambda: networks.plot_ladder(benchmark()),
+    "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),
+    "busy time of networks": lambda: networks.plot_busy(benchmark(), "fp32"),
+    "loading for networks": lambda: networks.plot_loading(networks.loading_speeds(benchmark())),
+}
+
+
+@pytest.mark.slow
+@for_all("name", FIGURES)
+def test_a_figure_is_drawn_from_records(name: str) -> None:
+    picture = FIGURES[name]()
+    picture.draw_without_rendering()
+    assert len(picture.alt) > 20

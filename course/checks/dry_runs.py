@@ -179,8 +179,8 @@ def _check_shares(reader: Any, workers: int) -> None:
     missing = IMAGES - sum(sizes)
     expect(
         not missing,
-        f"{how} no reader takes {missing} of {IMAGES} images: worker_shards must leave out no shard, "
-        f"even if their number is no multiple of the readers",
+        f"{how} no reader takes {missing} of {IMAGES} images: worker_shards must leave out no "
+        f"shard, even if their number is no multiple of the readers",
     )
     expect(sizes[-1] - sizes[0] <= EACH, f"{how} readers take different numbers of images: {sizes}")
 

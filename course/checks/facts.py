@@ -17,6 +17,7 @@ from course.runs.run import Run
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
 ROUGHLY = 1e-4  # the same for norms of gradients
 HALF = 2e-3  # the same in fp16, where another scale loses other small gradients
+MOST = 0.5  # of a network's weights, which a rank holds only if it gathers all of them
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
@@ -142,6 +143,14 @@ def gathers(rank: Rank) -> dict[str, str]:
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
         for phase, counts in (rank.get("gathers") or {}).items()
     }
+
+
+def held(rank: Rank) -> str | None:
+    """Return how much of a sharded network a rank held while it was saved; None on the first."""
+    size = rank.get("held_to_save")
+    if rank.rank == 0 or size is None:
+        return None
+    return "all" if size > MOST * 4 * rank.get("parameters") else "one weight at a time"
 
 
 def writers(rank: Rank) -> int:
@@ -423,11 +432,13 @@ FACTS: tuple[Fact, ...] = (
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
     Fact("training", progress,
-         "the loss depends on the forward pass and on the update before it; the gradients also on "
-         "what happens to them between backward and the update", "step", ROUGHLY),
+         "a loss depends on the forward pass and on the updates before it; gradients also depend on "
+         "averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.epochs,
          "add up sums and counts over the ranks, then divide once", "epoch"),
+    Fact("part of the network that this rank held to save it", held,
+         "use full_state_dict=True and cpu_offload=True, so that only rank 0 keeps all weights"),
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
     Fact("weights.pt", weights,

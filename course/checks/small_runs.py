@@ -320,7 +320,7 @@ def train(folder: Path, rank: int) -> None:
         observed.start()
         exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
         script.main(run)
-        observed.write(folder)
+    observed.write(folder)
 
 
 def describe_files(folder: Path) -> dict[str, Any]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from course.checks.lab import expect
 from course.checks.rank_checks import evidence_of_ranks, of_ranks
 from course.runs.run import Run
-
-MUCH = 0.5  # of a network, held by a rank that writes nothing
 
 
 def _gathers(run: Run, phase: str) -> list[int]:
@@ -49,11 +46,6 @@ def _describe_clip(run: Run) -> str:
 def _describe_whole(run: Run) -> str:
     size = 4 * run.record.evidence["parameters"]
     held = max(evidence.get("held_to_save", 0) for evidence in evidence_of_ranks(run)[1:])
-    expect(
-        held < MUCH * size,
-        f"another rank than rank 0 held {held / size:.0%} of the network while it was saved, "
-        f"expected one weight at a time: use full_state_dict=True and cpu_offload=True",
-    )
     return (
         f"weights.pt holds {size / 2**20:.1f} MiB, written by rank 0; another rank held "
         f"{held / 2**20:.1f} MiB meanwhile"

@@ -432,8 +432,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
     Fact("training", progress,
-         "a loss depends on the forward pass and on the updates before it; gradients also depend on "
-         "averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
+         "a loss depends on the forward pass and on the updates before it; gradients also depend "
+         "on averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.epochs,
          "add up sums and counts over the ranks, then divide once", "epoch"),

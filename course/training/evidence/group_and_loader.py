@@ -45,13 +45,13 @@ def nccl(config: Config) -> dict[str, Any]:
     """
     if config.hosts == 1:
         return {}
-    found: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
+    report: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
     text = path.read_text(errors="replace") if path.exists() else ""
     if counts := re.search(r"nNodes (\d+) localRanks (\d+)", text):
-        found |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
-    found["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
-    return {"nccl": found}
+        report |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
+    report["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
+    return {"nccl": report}
 
 
 def algebra(config: Config) -> dict[str, Any]:

@@ -248,10 +248,10 @@ def _compare(
             return Comparison("", compared, printed, error)
     for call in wanted.calls:
         run = learner_runs[call.replace(":", ".")]
-        path = run.folder / "found.json"
+        path = run.folder / "problems.json"
         # Where fake tensors end the process, the cause is in PyTorch: small runs did not end it.
-        if path.exists() and (report := json.loads(path.read_text())):
-            return Comparison(report[0], compared, printed)
+        if path.exists() and (problems := json.loads(path.read_text())):
+            return Comparison(problems[0], compared, printed)
     for name, _, _, words in runs:
         if error := error_of(learner_runs[name]):
             return Comparison(f"with {words}: {error}", compared, printed)

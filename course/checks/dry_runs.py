@@ -33,11 +33,19 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
     if step.error:
         yield f"{ON} the first step fails: {step.error}"
     elif step.computed_on.type == "cpu":
-        yield f"{ON} the first step still computes on the CPU"
+        yield (
+            f"{ON} with cfg.device='auto' the first step computes on the CPU: select the device "
+            f"with torch.accelerator, and move network, images and labels to it"
+        )
     elif {kind for kind, _ in step.copied.get("images", ())} - {"uint8"}:
         yield f"{ON} images arrive as floats, four times as large as bytes: copy, then normalise"
-    elif on_host.error or on_host.computed_on.type != "cpu":
-        yield f'with cfg.device == "cpu" it must stay on the CPU: {on_host.error or "it does not"}'
+    elif on_host.error:
+        yield f"with cfg.device='cpu' the first step fails: {on_host.error}"
+    elif on_host.computed_on.type != "cpu":
+        yield (
+            f"with cfg.device='cpu' the first step computes on {on_host.computed_on.type}, "
+            f"expected cpu: use the accelerator only with cfg.device='auto'"
+        )
 
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
@@ -120,11 +128,20 @@ def reading(text: str, cfg: Config) -> Iterator[str]:
             reader = _reader(text, cfg, Path(folder))
             samples = [*islice(reader(0, 1), IMAGES)]
         strange = [label for _, label in samples if not isinstance(label, int)]
-        expect(not strange, f"a class is a {type([*strange, 0][0]).__name__}: int(content)")
+        kind = type([*strange, 0][0]).__name__
+        expect(not strange, f"a class is a {kind}, expected an int: yield int(content)")
         wrong = [x for image, x in samples if abs(_grey(x) - float(image.float().mean())) > 2]
-        expect(not wrong, f"{len(wrong)} of {len(samples)} images have another image's class")
+        expect(
+            not wrong,
+            f"{len(wrong)} of {len(samples)} images have another image's class: KEY.cls has the "
+            f"class of the KEY.jpg before it",
+        )
         missing = IMAGES - len({label for _, label in samples})
-        expect(not missing, f"a pass misses {missing} of {IMAGES} images, and repeats others")
+        expect(
+            not missing,
+            f"a pass misses {missing} of {IMAGES} images, and repeats others: images_of must yield "
+            f"all images of a shard, and worker_shards return all shards of this reader",
+        )
     except Exception as error:
         yield _in_words(error)
 
@@ -150,18 +167,21 @@ def _check_shares(reader: Any, workers: int) -> None:
         for rank, worker in product(range(RANKS_READING), numbers)
     }
     how = f"with {workers} workers on each of {RANKS_READING} ranks,"
-    for (one, own), (other, others) in combinations(taken.items(), 2):
-        same = one[0] == other[0]
-        readers = "two workers of a rank" if same else "two ranks"
-        hint = "get_worker_info() has" if same else "self.rank and self.world_size are"
+    for (first, images), (second, others) in combinations(taken.items(), 2):
+        readers, hint = "two ranks", "self.rank and self.world_size"
+        if first[0] == second[0]:
+            readers, hint = "two workers of a rank", "the id and num_workers of get_worker_info()"
         expect(
-            not own & others,
-            f"{how} {readers} read the same images: {hint} the number of this reader, and how "
-            f"many there are",
+            not images & others,
+            f"{how} {readers} read the same images: split the shards by {hint}",
         )
     sizes = sorted(map(len, taken.values()))
     missing = IMAGES - sum(sizes)
-    expect(not missing, f"{how} no reader takes {missing} of {IMAGES} images: share the rest, too")
+    expect(
+        not missing,
+        f"{how} no reader takes {missing} of {IMAGES} images: worker_shards must leave out no "
+        f"shard, even if their number is no multiple of the readers",
+    )
     expect(sizes[-1] - sizes[0] <= EACH, f"{how} readers take different numbers of images: {sizes}")
 
 

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from course.runs.run import Run
 
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
+ROUGHLY = 1e-4  # the same for norms of gradients
 HALF = 2e-3  # the same in fp16, where another scale loses other small gradients
+MOST = 0.5  # of a network's weights, which a rank holds only if it gathers all of them
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
@@ -24,10 +26,10 @@ class Rank:
 
     def __init__(self, run: Run, rank: int) -> None:
         self.run, self.rank, self.config = run, rank, run.config
-        own = run.ranks[rank] if run.ranks else {}
-        self.epochs = own.get("epochs") or run.record.epochs
-        self.evidence = own.get("evidence") or run.record.evidence
-        self.weights_by = own.get("weights_by") or run.record.weights_by
+        record = run.ranks[rank] if run.ranks else {}
+        self.epochs = record.get("epochs") or run.record.epochs
+        self.evidence = record.get("evidence") or run.record.evidence
+        self.weights_by = record.get("weights_by") or run.record.weights_by
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -43,7 +45,7 @@ class Rank:
     def steps(self) -> Any:
         """The table of this rank's steps; of a run that was killed, those of the last process."""
         table = self.run.rank_steps(self.rank)
-        return table[table["step"] >= (self.seen("began_at") or 0)] if len(table) else table
+        return table[table["step"] >= (self.get("began_at") or 0)] if len(table) else table
 
     @cached_property
     def sharing(self) -> list[Rank]:
@@ -53,12 +55,12 @@ class Rank:
             return [self]
         return [Rank(self.run, rank) for rank in range(self.run.gpus)]
 
-    def seen(self, *names: str) -> Any:
+    def get(self, *names: str) -> Any:
         """Return an entry of the evidence; None where it is missing."""
-        found: Any = self.evidence
+        value: Any = self.evidence
         for name in names:
-            found = (found or {}).get(name)
-        return found
+            value = (value or {}).get(name)
+        return value
 
 
 class Contents(dict):
@@ -77,12 +79,12 @@ class Fact(NamedTuple):
 
 def kinds(*names: str) -> Callable[[Rank], Any]:
     """Return a function that lists which kinds of something were counted, without how often."""
-    return lambda rank: sorted({*(rank.seen(*names) or {})} - {"either"})
+    return lambda rank: ", ".join(sorted({*(rank.get(*names) or {})} - {"either"})) or None
 
 
 def entry(*names: str) -> Callable[[Rank], Any]:
     """Return a function that reads an entry of the evidence."""
-    return lambda rank: rank.seen(*names)
+    return lambda rank: rank.get(*names)
 
 
 def batches(rank: Rank) -> list[int]:
@@ -90,60 +92,70 @@ def batches(rank: Rank) -> list[int]:
     return [images for images, *_ in rank.facts["batches"]]
 
 
-def pixels(rank: Rank) -> list[list[float]]:
+def pixels(rank: Rank) -> list[dict[str, float]]:
     """Return the mean of pixels and of labels in each step."""
-    return [digest for _, *digest in rank.facts["batches"]]
+    return [
+        {"mean of the pixels": pixels, "mean of the labels": labels}
+        for _, pixels, labels in rank.facts["batches"]
+    ]
 
 
 def loss_start(*names: str) -> Callable[[Rank], Any]:
     """Return a function that gives the factor of the loss where backward began."""
 
     def read(rank: Rank) -> Any:
-        found = rank.seen(*names, "loss_gradient")
-        if found is None or rank.config.pipeline or rank.config.mix:
+        factor = rank.get(*names, "loss_gradient")
+        if factor is None or rank.config.pipeline or rank.config.mix:
             return None
-        return "a scale" if rank.config.precision == "fp16" and found > 1 else found
+        return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
 
     return read
 
 
 def passes(rank: Rank) -> Any:
     """Return the images of a step's micro-batches, and how much each image counts in the loss."""
-    micro, found = rank.config.micro_batch, rank.seen("passes") or []
-    if not micro or rank.config.pipeline:
+    limit, pairs = rank.config.micro_batch, rank.get("passes") or []
+    if not limit or rank.config.pipeline:
         return None
     return {
-        "number of images": sum(size for size, _ in found),
-        "size": "above cfg.micro_batch" if any(size > micro for size, _ in found) else "allowed",
+        "number of images": sum(size for size, _ in pairs),
+        "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
         "factor of the loss per image": distinct(
-            [round(factor / size, 6) for size, factor in found]
+            [round(factor / size, 6) for size, factor in pairs]
         ),
     }
 
 
 def kept(rank: Rank) -> float | None:
     """Return the MiB kept for backward; of a pipeline they depend on its order."""
-    return None if rank.config.pipeline else 1024 * (rank.seen("kept_gib") or 0.0)
+    return None if rank.config.pipeline else 1024 * (rank.get("kept_gib") or 0.0)
 
 
 def recomputed(rank: Rank) -> dict[str, int]:
     """Return how often backward computed each operator of the forward pass."""
-    found = rank.seen("recomputed") or {}
-    return {f"number of {name} calls repeated in backward": count for name, count in found.items()}
+    counts = rank.get("recomputed") or {}
+    return {f"number of {name} calls repeated in backward": n for name, n in counts.items()}
 
 
 def gathers(rank: Rank) -> dict[str, str]:
     """Return how many all-gathers came before each stretch of computing, in each pass."""
-    found = rank.seen("gathers") or {}
     return {
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
-        for phase, counts in found.items()
+        for phase, counts in (rank.get("gathers") or {}).items()
     }
+
+
+def held(rank: Rank) -> str | None:
+    """Return how much of a sharded network a rank held while it was saved; None on the first."""
+    size = rank.get("held_to_save")
+    if rank.rank == 0 or size is None:
+        return None
+    return "all" if size > MOST * 4 * rank.get("parameters") else "one weight at a time"
 
 
 def writers(rank: Rank) -> int:
     """Return how many ranks wrote weights.pt."""
-    return sum(bool(each["weights_by"]) for each in rank.run.ranks) or len(rank.weights_by)
+    return sum(bool(row["weights_by"]) for row in rank.run.ranks) or len(rank.weights_by)
 
 
 def weights(rank: Rank) -> Any:
@@ -161,41 +173,40 @@ def weights(rank: Rank) -> Any:
 
 def placements(rank: Rank) -> dict[str, int]:
     """Return how many weights of all ranks are placed how, where the config shards them."""
-    found: Counter[str] = Counter()
-    for each in rank.sharing if rank.config.shard else []:
-        found.update(each.seen("spread", "placements"))
-    return {f"number of weights that are {how}": count for how, count in found.items()}
+    counts: Counter[str] = Counter()
+    for peer in rank.sharing if rank.config.shard else []:
+        counts.update(peer.get("spread", "placements"))
+    return {f"number of weights that are {how}": count for how, count in counts.items()}
 
 
 def loader(which: str) -> Callable[[Rank], Any]:
     """Return a function that gives the arguments of one of the two DataLoaders."""
 
     def read(rank: Rank) -> dict[str, Any]:
-        found = dict(rank.seen(which) or {})
-        found.pop("pin_memory", None)  # on a CPU it pins nothing: dry_runs.loading looks at it
-        return found
+        arguments = dict(rank.get(which) or {})
+        arguments.pop("pin_memory", None)  # a CPU pins nothing: dry_runs.loading looks at it
+        return arguments
 
     return read
 
 
 def settings(rank: Rank) -> list[dict[str, Any]]:
     """Return for each update what filters and vectors were updated with; fp16 may skip some."""
-    found = []
-    for groups in rank.facts["groups"]:
-        of_kinds: dict[str, list[dict[str, float]]] = {"filters": [], "vectors": []}
-        for own, filters, vectors in groups:
-            if filters and own not in of_kinds["filters"]:
-                of_kinds["filters"].append(own)
-            if vectors and own not in of_kinds["vectors"]:
-                of_kinds["vectors"].append(own)
-        found.append(of_kinds)
-    return distinct(found) if rank.config.precision == "fp16" else found
+    updates = [
+        {
+            "filters": distinct([values for values, filters, _ in groups if filters]),
+            "vectors": distinct([values for values, _, vectors in groups if vectors]),
+        }
+        for groups in rank.facts["groups"]
+    ]
+    return distinct(updates) if rank.config.precision == "fp16" else updates
 
 
 def updated(rank: Rank) -> dict[str, int]:
-    """Return how many filters and vectors the optimizers have."""
-    groups = [group for each in rank.sharing for group in [*each.facts["groups"], []][0]]
-    return {
+    """Return how many weights the optimizers have, and how many filters and vectors they update."""
+    groups = [group for peer in rank.sharing for group in [*peer.facts["groups"], []][0]]
+    weights = [shape for peer in rank.sharing for shape, *_ in peer.facts["weights"]]
+    return {"number of weights in the optimizers": sum(map(math.prod, weights))} | {
         f"number of {kind} that are updated": sum(group[at] for group in groups)
         for at, kind in ((1, "filters"), (2, "vectors"))
     }
@@ -208,14 +219,13 @@ def distinct(values: list[Any]) -> list[Any]:
 
 def updates(rank: Rank) -> Any:
     """Return how many updates the steps had; in fp16 a scaler may skip some."""
-    counts = {int(count) for count in rank.seen("updates") or {}}
-    return max(counts, default=0) if rank.config.precision == "fp16" else sorted(counts)
+    counts = sorted(int(count) for count in rank.get("updates") or {})
+    return counts[-1:] if rank.config.precision == "fp16" else counts
 
 
 def overflow(rank: Rank) -> Any:
     """Return whether the planted overflow was skipped; None where there was none."""
-    found = rank.seen("overflow") or {}
-    return None if found.get("skipped") is None else found["skipped"]
+    return rank.get("overflow", "skipped")
 
 
 PASSES = {
@@ -228,35 +238,44 @@ PASSES = {
 
 def traced(rank: Rank) -> list[str]:
     """Return which steps were traced, and whether completely."""
-    found = rank.seen("traced") or {}
-    return [f"step {step}" + ", in part" * (phases < 5) for step, phases in found.items()]
+    steps = rank.get("traced") or {}
+    return [f"step {step}" + ", in part" * (phases < 5) for step, phases in steps.items()]
 
 
 def actions(rank: Rank) -> list[str]:
     """Return what a pipeline's stages did in the last step."""
-    steps = rank.seen("actions") or {}
+    steps = rank.get("actions") or {}
     last = [*steps.values()][-1] if steps else []
     return [f"{PASSES[kind]} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
 
 
 def messages(phase: str) -> Callable[[Rank], Any]:
     """Return a function that counts the sums over ranks in a phase of the first step."""
-    return lambda rank: (rank.seen(f"{phase}_collectives") or {}).get("allreduce", 0)
+    return lambda rank: (rank.get(f"{phase}_collectives") or {}).get("allreduce", 0)
 
 
-def losses(rank: Rank) -> list[float]:
-    """Return the loss of each step."""
-    return [*rank.steps["loss"]] if len(rank.steps) else []
+def progress(rank: Rank) -> list[dict[str, float]]:
+    """Return of each step the loss, and the norm of all gradients at the update.
+
+    With a learning rate of 0 the norm does not count: TODO 30 leaves gradients to TODO 31.
+    """
+    rows = []
+    for number, loss in enumerate(rank.steps["loss"] if len(rank.steps) else ()):
+        row = {"loss": loss}
+        norms = [peer.facts["gradients"].get(str(number)) for peer in rank.sharing]
+        if rank.config.lr and None not in norms:
+            row["norm of the gradients"] = math.hypot(*norms)
+        rows.append(row)
+    return rows
 
 
 def trained(rank: Rank) -> dict[str, Any]:
-    """Return how many numbers were trained, and their sum and length at the end.
+    """Return the sum and the length of the weights at the end.
 
     Where ranks keep different parts of a network, they are those of all ranks.
     """
-    weights = [weight for each in rank.sharing for weight in each.facts["weights"]]
+    weights = [weight for peer in rank.sharing for weight in peer.facts["weights"]]
     return {
-        "number": sum(math.prod(shape) for shape, *_ in weights),
         "length": math.hypot(*(length for *_, length in weights)),
         "sum": sum(total for _, total, _ in weights),
     }
@@ -264,9 +283,9 @@ def trained(rank: Rank) -> dict[str, Any]:
 
 def restart(rank: Rank) -> dict[str, Any]:
     """Return what the first step after a restart began with; {} in a run without one."""
-    if not rank.seen("began_at"):
+    if not rank.get("began_at"):
         return {}
-    return rank.facts["began"] | {"random numbers": rank.facts["random"][0]}
+    return rank.facts["began"] | {"checksum of the random numbers": rank.facts["random"][0]}
 
 
 def saved(rank: Rank) -> int:
@@ -276,10 +295,10 @@ def saved(rank: Rank) -> int:
 
 def left(rank: Rank) -> list[str] | None:
     """Return the checkpoints that are left; None on all ranks but the first."""
-    found = rank.seen("left")
-    if rank.rank or found is None:
+    files = rank.get("left")
+    if rank.rank or files is None:
         return None
-    return [f"step {x['step']}" + ", unreadable" * (not x["whole"]) for x in found]
+    return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
 
 
 def state(rank: Rank) -> Contents:
@@ -288,54 +307,51 @@ def state(rank: Rank) -> Contents:
 
 
 def renamed(rank: Rank) -> Any:
-    """Return whether each checkpoint was on the disk when it got its name."""
-    return sorted({*rank.facts["renamed"].values()})
+    """Return whether all checkpoints were on the disk when they got their names."""
+    return all(rank.facts["renamed"].values()) if rank.facts["renamed"] else None
 
 
 def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
     """Return who wrote the checkpoint of all ranks, and which entries it has."""
-    found = rank.files["checkpoint"]
-    names = dict.fromkeys(found["names"], "present") if found else {}
-    return found and {"number of writers": found["ranks"], **names}
+    checkpoint = rank.files["checkpoint"]
+    names = dict.fromkeys(checkpoint["names"], "present") if checkpoint else {}
+    return checkpoint and {"number of writers": checkpoint["ranks"], **names}
 
 
+GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
-    Fact("call of models.create", lambda rank: rank.facts["networks"],
-         "models.create(cfg.model, sets.classes)"),
     Fact("number of processes in the group", entry("world_size"), "init_process_group"),
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at"),
          "save every cfg.save_every steps and after SIGTERM, and load the newest complete "
          "checkpoint on all ranks: `checkpoint.newest(…)`"),
-    Fact("first epoch", lambda rank: [*rank.steps.get("epoch", [])][:1],
+    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
          "a run that continues begins with the epoch that its checkpoint names"),
     Fact("number of steps", lambda rank: len(rank.steps),
          "do every step once, and after SIGTERM leave the other steps to the next process"),
     Fact("number of images", batches,
-         "cfg.batch_size counts the images of all ranks, which share them equally", "step"),
+         "cfg.batch_size counts the images of all copies of the network, which share them equally; "
+         "with DDP each rank has a copy", "step"),
     Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("order of the validation images", entry("val_taken"),
          "each rank validates its own images, and no image is validated twice", "epoch"),
     Fact("the training DataLoader", loader("loader"), "use the config's value"),
     Fact("the validation DataLoader", loader("val_loader"), "use the config's value here too"),
-    Fact("mean of the batch (pixels, labels)", pixels,
+    Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them, and after a restart "
          "continue the epoch: `skip(…)`", "step"),
     Fact("number of optimizers", entry("optimizers"),
          "create one optimizer, and call its step()"),
     Fact("number of updates per step", updates, "update once per batch"),
-    Fact("", updated,
-         "give every weight to the optimizer once, and let backward reach all of them"),
-    Fact("the optimizer", settings, "use the config's settings in every update", "update"),
     Fact("type of the forward pass", kinds("forward_types"),
-         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
+         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision; with "
+         "cfg.gather_bf16 set the policy's param_dtype instead"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
          "enter autocast in every step"),
     Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
          "pass autocast to validate"),
-    Fact("type of the backward pass", kinds("backward_types"), "the forward pass decides it"),
     Fact("type of the loss", kinds("loss_types"),
          "compute the loss under autocast, or from scores.float()"),
     Fact("autocast in the backward pass", entry("autocast_in_backward"),
@@ -346,20 +362,23 @@ FACTS: tuple[Fact, ...] = (
     Fact("source of BatchNorm's statistics in validation", kinds("validation", "statistics"),
          "call model.eval() before validation"),
     Fact("layout of the convolutions' inputs", kinds("input_layouts"),
-         "images.to(memory_format=torch.channels_last) if cfg.channels_last"),
+         "images = images.to(memory_format=torch.channels_last) if cfg.channels_last; .to returns "
+         "a new tensor"),
     Fact("layout of the inputs in a later step", kinds("later", "input_layouts"),
          "convert the images in every step"),
     Fact("layout of the weights", kinds("weight_layouts"),
-         "model.to(memory_format=torch.channels_last) if cfg.channels_last"),
+         "model = model.to(memory_format=torch.channels_last) if cfg.channels_last"),
     Fact("the micro-batches", passes,
          "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
     Fact("factor of the loss at the start of backward", loss_start(),
-         "multiply the loss only by the scaler's scale, in fp16, and by a micro-batch's share"),
+         "multiply the loss only by the scaler's scale, in fp16, and by a micro-batch's share of "
+         "the batch, `len(targets) / len(labels)`"),
     Fact("factor of the loss in a later step", loss_start("later"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("DDP", entry("ddp"),
-         "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused), in the "
-         "group of the ranks with the same weights"),
+         "without cfg.shard, wrap the network in DDP(…, bucket_cap_mb=cfg.bucket_mb, "
+         "find_unused_parameters=cfg.find_unused), in the group of the ranks with the same "
+         "weights; with it, call fully_shard instead"),
     Fact("shape of the mesh", entry("spread", "mesh"),
          "the mesh has two rows for hybrid, else one; pass it to fully_shard"),
     Fact("ranks that share the weights", entry("spread", "among"),
@@ -367,16 +386,26 @@ FACTS: tuple[Fact, ...] = (
     Fact("", placements,
          "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
-    Fact("the units gathered ahead", lambda rank: rank.facts["prefetch"],
-         "in forward the blocks that follow; in backward the blocks before it, the nearest first"),
+    Fact("", lambda rank: rank.facts["prefetch"],
+         "in forward these are the next blocks; in backward the blocks before it, the nearest "
+         "first"),
     Fact("type of the gathered weights", kinds("gathered_types"), "param_dtype of the policy"),
     Fact("type of the reduced gradients", kinds("reduced_types"), "reduce_dtype of the policy"),
     Fact("number of all-reduces in the forward pass", messages("forward"),
          "add up each MLP's parts once, over the ranks of its group"),
+    Fact("group of the all-reduces in the forward pass", kinds("forward_groups"), GROUP),
     Fact("number of all-reduces in the backward pass", messages("backward"),
-         "each group adds up its gradients once per update"),
+         "each group of ranks adds up its gradients once per update, in the last backward pass"),
+    Fact("group of the all-reduces in the backward pass", kinds("backward_groups"), GROUP),
+    Fact("", updated,
+         "give every weight to the optimizer once, on the rank that keeps it, and let backward "
+         "reach all of them"),
+    Fact("the optimizer", settings,
+         "use the config's settings for all filters and all vectors (BatchNorm, biases); a "
+         "schedule changes the rate of every group after each update", "update"),
     Fact("memory in MiB kept for the backward pass", kept,
-         "apply this to the blocks and in the runs that the config names", tolerance=NEARLY),
+         "checkpoint or offload exactly the blocks that the config names, and only in the runs "
+         "that it names", tolerance=NEARLY),
     Fact("", recomputed, "checkpoint each block that the config names, separately"),
     Fact("the pass of a pipeline stage", actions,
          "let the config choose stages and order: `pipelines.create_schedule(…)`", "pass"),
@@ -402,77 +431,86 @@ FACTS: tuple[Fact, ...] = (
          "call `file.flush()` and `os.fsync(file.fileno())` on the draft, then rename it"),
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
-    Fact("loss", losses,
-         "the forward pass or an earlier update differs: check the TODO's lines for this config",
-         "step"),
+    Fact("training", progress,
+         "a loss depends on the forward pass and on the updates before it; gradients also depend "
+         "on averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.epochs,
          "add up sums and counts over the ranks, then divide once", "epoch"),
+    Fact("part of the network that this rank held to save it", held,
+         "use full_state_dict=True and cpu_offload=True, so that only rank 0 keeps all weights"),
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
     Fact("weights.pt", weights,
-         "save the network itself after the last epoch, not its wrapper"),
+         "save the network itself after the last epoch: neither its wrapper nor one rank's "
+         "shards"),
     Fact("the checkpoint", shared_checkpoint, "all ranks call `dcp.save(…)` on training_state(…)"),
 )  # fmt: skip
 
 
-def difference(seen: Any, due: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
+def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
     """Return the first place where two values differ (keys and positions), and both values there.
 
     None where they are equal.
     """
     pairs: list[tuple[Any, Any, Any]] = []
-    if isinstance(seen, dict) and isinstance(due, dict):
-        more = [] if isinstance(due, Contents) else [key for key in seen if key not in due]
-        pairs = [(key, seen.get(key), due.get(key)) for key in [*due, *more]]
-    elif isinstance(seen, list) and isinstance(due, list) and len(seen) == len(due):
-        pairs = [(place, *pair) for place, pair in enumerate(zip(seen, due))]
-    elif isinstance(seen, float) and isinstance(due, int | float):
-        near = math.isclose(seen, due, rel_tol=tolerance, abs_tol=1e-7)
-        return None if near or (math.isnan(seen) and math.isnan(due)) else ([], seen, due)
+    if isinstance(value, dict) and isinstance(expected, dict):
+        more = (
+            [] if isinstance(expected, Contents) else [key for key in value if key not in expected]
+        )
+        pairs = [(key, value.get(key), expected.get(key)) for key in [*expected, *more]]
+    elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
+        pairs = [(place, *pair) for place, pair in enumerate(zip(value, expected))]
+    elif isinstance(value, float) and isinstance(expected, int | float):
+        near = math.isclose(value, expected, rel_tol=tolerance, abs_tol=1e-7)
+        return (
+            None if near or (math.isnan(value) and math.isnan(expected)) else ([], value, expected)
+        )
     else:
-        return None if seen == due else ([], seen, due)
+        return None if value == expected else ([], value, expected)
     for key, *pair in pairs:
-        if found := difference(*pair, tolerance):
-            path, *values = found
+        if inner := difference(*pair, tolerance):
+            path, *values = inner
             return ([key, *path], *values)
     return None
 
 
-def differences(run: Run, due: Run) -> Iterator[str]:
+def differences(run: Run, expected: Run) -> Iterator[str]:
     """Yield where a script's small run differs from the solution's, causes before effects."""
-    ranks = run.gpus
-    pairs = [(Rank(run, rank), Rank(due, rank)) for rank in range(ranks)]
+    numbers = range(run.gpus)
+    pairs = [(Rank(run, number), Rank(expected, number)) for number in numbers]
     for fact in FACTS:
-        for own, other in pairs:
-            tolerance = max(fact.tolerance, HALF if own.config.precision == "fp16" else 0)
-            found = difference(fact.value(own), fact.value(other), tolerance)
-            if found:
-                path, *values = found
-                yield _message(fact, path, *values, f", rank {own.rank}" * (ranks > 1))
+        for rank, reference in pairs:
+            tolerance = max(fact.tolerance, HALF if rank.config.precision == "fp16" else 0)
+            if place := difference(fact.value(rank), fact.value(reference), tolerance):
+                yield _message(fact, *place, f", rank {rank.rank}" * (len(pairs) > 1))
                 break
 
 
-def _message(fact: Fact, path: list[Any], seen: Any, due: Any, place: str) -> str:
+def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str) -> str:
     if fact.unit and path and isinstance(path[0], int):
         place += f", {fact.unit} {path.pop(0)}"
     names = [key for key in reversed(path) if isinstance(key, str)]
     phrase = " of ".join(filter(None, [*names, fact.label]))
-    return f"{place}: {phrase} is {in_words(seen)}, expected {in_words(due)}: {fact.hint}"
+    if path and isinstance(path[-1], int):
+        phrase += f", place {path[-1]}"
+    return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}: {fact.hint}"
 
 
 def in_words(value: Any) -> str:
     """Return a value as a message shows it, not too long."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if value is None or value == [] or value == {}:
+    if value is None:
         return "missing"
+    if value in ([], {}):
+        return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict | list) and len(value) > 8:
         return f"{len(value)} entries"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={in_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name}={in_words(item)}" for name, item in value.items())
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict) else ", "
         return separator.join(map(in_words, value))

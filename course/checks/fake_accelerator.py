@@ -69,28 +69,28 @@ def first_step(
         cfg: its config; sizes are replaced by small ones.
     """
     cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
-    script, found = ModuleType("train"), FirstStep()
+    script, step = ModuleType("train"), FirstStep()
     run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
     try:
-        with _replaced(cfg, found, run), redirect_stdout(None):
+        with _replaced(cfg, step, run), redirect_stdout(None):
             exec(compile(text, "train.py", "exec"), vars(script))
-            with patch.multiple(script, **_stand_ins(cfg, found)):
+            with patch.multiple(script, **_stand_ins(cfg, step)):
                 script.main(run)
     except Exception as error:
-        found.error = summarize(error)
-    if not (found.error or found.computed_on):
-        found.error = "no step called backward()"
-    return found
+        step.error = summarize(error)
+    if not (step.error or step.computed_on):
+        step.error = "no step called backward()"
+    return step
 
 
-def _stand_ins(cfg: Config, found: FirstStep) -> dict[str, Any]:
+def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
     """Return what replaces the names that a script imports from the course."""
 
     def image_sets(cfg: Config) -> ImageSets:
         return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
 
     def loaders(_sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
-        found.loading = loading
+        step.loading = loading
         shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
         return [(images, torch.zeros(cfg.batch_size, dtype=torch.long))], []
@@ -102,11 +102,11 @@ def _stand_ins(cfg: Config, found: FirstStep) -> dict[str, Any]:
 class _Copies(TorchDispatchMode):
     """Notes how the images and labels of a batch are copied to the accelerator."""
 
-    def __init__(self, cfg: Config, found: FirstStep) -> None:
+    def __init__(self, cfg: Config, step: FirstStep) -> None:
         super().__init__()
         pixels = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         self._names = {(cfg.batch_size,): "labels", pixels: "images"}
-        self._copied = found.copied
+        self._copied = step.copied
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -132,23 +132,23 @@ class _Parallel(nn.Module):
 
 
 @contextmanager
-def _replaced(cfg: Config, found: FirstStep, run: Any) -> Iterator[None]:
+def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
     def backward(loss: torch.Tensor, **_: Any) -> None:
-        found.computed_on = loss.device  # autograd itself needs a real device
+        step.computed_on = loss.device  # autograd itself needs a real device
 
     def hooks(self: saved_tensors_hooks, pack: Any, unpack: Any) -> None:
         def unpacked_at_once(tensor: torch.Tensor) -> Any:
             packed = pack(tensor)
             for leaf in tree_leaves(packed):
                 if isinstance(leaf, torch.Tensor):
-                    found.kept_on.add(leaf.device.type)
-            found.returned_to.add(unpack(packed).device.type)
+                    step.kept_on.add(leaf.device.type)
+            step.returned_to.add(unpack(packed).device.type)
             return packed
 
         set_hooks(self, unpacked_at_once, unpack)
 
     # A node has as many devices as there were ranks before its first one.
-    cuda, accelerator = _devices(found, (run.rank - run.local_rank) or run.world_size)
+    cuda, accelerator = _devices(step, (run.rank - run.local_rank) or run.world_size)
     set_hooks = saved_tensors_hooks.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # where a script prints one
@@ -173,19 +173,19 @@ def _replaced(cfg: Config, found: FirstStep, run: Any) -> Iterator[None]:
         stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
         stack.enter_context(patch.multiple(torch.Tensor, **tensor))
         if run.world_size > 1:
-            stack.enter_context(_fake_group(found, run))
-        stack.enter_context(_Copies(cfg, found))
+            stack.enter_context(_fake_group(step, run))
+        stack.enter_context(_Copies(cfg, step))
         yield
 
 
-def _devices(found: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what replaces functions of `torch.cuda` and `torch.accelerator`."""
 
     def select(device: torch.device | int | str) -> None:
-        found.selected = device if isinstance(device, int) else torch.device(device).index
+        step.selected = device if isinstance(device, int) else torch.device(device).index
 
     def selected() -> int:
-        return found.selected or 0
+        return step.selected or 0
 
     def true(*_: Any, **__: Any) -> bool:
         return True
@@ -200,15 +200,15 @@ def _devices(found: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, An
 
 
 @contextmanager
-def _fake_group(found: FirstStep, run: Any) -> Iterator[None]:
+def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
     """Pretend that the other ranks are there; what is sent to them is lost."""
 
     def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
-        found.joined = {"backend": backend, "init_method": init_method, **more}
+        step.joined = {"backend": backend, "init_method": init_method, **more}
 
     env = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500", "RANK": str(run.rank)}
     env |= {"WORLD_SIZE": str(run.world_size), "LOCAL_RANK": str(run.local_rank)}
-    calls = {"init_process_group": join, "is_initialized": lambda: found.joined is not None}
+    calls = {"init_process_group": join, "is_initialized": lambda: step.joined is not None}
     calls |= {"get_rank": lambda *_: run.rank, "get_world_size": lambda *_: run.world_size}
     calls |= dict.fromkeys(("all_reduce", "broadcast", "barrier"), lambda *_, **__: None)
     with (

@@ -57,8 +57,8 @@ def _parts(looks: FunctionCheck, function: Function) -> tuple[Part, ...]:
     untimed = Part("effect", UNTIMED, "it is not timed here")
     if blank := _blank(function):
         unwritten = Part("mechanism", UNTIMED, "there is nothing to look into yet")
-        told = "a blank is left: write what belongs in place of `...`"
-        return Part("correct", FAILED, told, blank), unwritten, untimed
+        problem = "a blank is left: write what belongs in place of `...`"
+        return Part("correct", FAILED, problem, blank), unwritten, untimed
     correct = _looked("correct", looks.correct, function)
     if correct.verdict == FAILED:
         unseen = Part("mechanism", UNTIMED, "it is looked at once the results are right")
@@ -75,8 +75,8 @@ def _looked(part: str, look: Callable[[Function], str], function: Function) -> P
         cause = error
         while cause.__cause__ is not None:  # the interpreter of kernels wraps what was raised
             cause = cause.__cause__
-        told = f"it raised {type(cause).__name__}: {cause}"
-        return Part(part, FAILED, told.splitlines()[0], _line_of(error, function))
+        problem = f"it raised {type(cause).__name__}: {cause}"
+        return Part(part, FAILED, problem.splitlines()[0], _line_of(error, function))
 
 
 def _plain(function: Function) -> Function:

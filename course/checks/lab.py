@@ -52,7 +52,7 @@ class Mechanism:
     against: str
     # What the run itself did, in words; `expect` in it reports what it did not do. What a small run
     # on a CPU shows is compared with the solution (`configs`), and need not be looked at here.
-    seen: Callable[[Run], str]
+    describe: Callable[[Run], str]
     word: str  # a line of the script with it is the one to look at
     # Why the effect cannot be measured there, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""

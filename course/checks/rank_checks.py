@@ -1,8 +1,7 @@
-"""What checks of several ranks of one network share: what they train, and where they look."""
+"""Settings and evidence that the checks of several ranks share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from course.checks.lab import Mechanism
@@ -29,40 +28,18 @@ SMALL_TRANSFORMER: dict[str, Any] = {
 }
 
 
-def seen_by_ranks(run: Run) -> list[dict[str, Any]]:
-    """The evidence of each rank."""
+def evidence_of_ranks(run: Run) -> list[dict[str, Any]]:
+    """Return the evidence of each rank."""
     return [rank["evidence"] for rank in run.ranks]
 
 
-def of_ranks(
-    title: str,
-    *,
-    todo: int,
-    seen: Callable[[Run], str],
-    word: str,
-    rung: str = "sharded",
-    gpus: int = RANKS,
-    configs: tuple[dict[str, Any], ...] = ({},),
-    small: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Mechanism:
-    """A check of several ranks that train one small transformer, whose speed is not looked at.
+def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Mechanism:
+    """Return a check of several ranks that train one small transformer; the speed does not count.
 
     Args:
-        changes: fields of the rung's config; for all else see `Mechanism`.
+        small: changes to the config of all small runs.
+        options: further arguments of `Mechanism`.
     """
-    return Mechanism(
-        title=title,
-        todo=todo,
-        rung=rung,
-        against="large",
-        seen=seen,
-        limits=lambda cfg, place: "",
-        word=word,
-        changes=changes,
-        settings=SMALL_VIT_SETTINGS,
-        gpus=gpus,
-        timed=False,
-        configs=configs,
-        small=SMALL_TRANSFORMER | (small or {}),
-    )
+    defaults = {"rung": "sharded", "against": "large", "settings": SMALL_VIT_SETTINGS}
+    defaults |= {"gpus": RANKS, "timed": False}
+    return Mechanism(title=title, small=SMALL_TRANSFORMER | (small or {}), **defaults | options)

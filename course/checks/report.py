@@ -35,8 +35,8 @@ class Report:
         return "\n".join([self.table.to_string(), "", *self.sentences])
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
-        return f"{self.picture._repr_html_()}{as_html(self.table)}<ul>{said}</ul>"
+        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
+        return f"{self.picture._repr_html_()}{as_html(self.table)}<ul>{items}</ul>"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def _coloured(diff: str) -> str:
     """A diff as a page's text: what came green, what went orange, where it is grey."""
     lines = []
     for line in diff.splitlines():
-        colour = next((each for sign, each in DIFF_COLOURS.items() if line.startswith(sign)), "")
+        colour = next(
+            (colour for sign, colour in DIFF_COLOURS.items() if line.startswith(sign)), ""
+        )
         style = f' style="color: {colour}"' if colour else ""
         lines.append(f"<span{style}>{html.escape(line)}</span>")
     return "<pre>" + "\n".join(lines) + "</pre>"
@@ -87,16 +89,16 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     """
     compared = pair(run, against) if against else None
     both = [compared[1], run] if compared else [run]
-    records = [_measured(each) for each in both]
+    records = [_measured(member) for member in both]
     names = _names(both)
     picture = charts.plot_step_and_loss(
         [(n, rec, r.steps) for n, rec, r in zip(names, records, both)]
     )
-    found = ratio_of_pair(*compared) if compared else None
+    speedup = ratio_of_pair(*compared) if compared else None
     _save(picture, run)
-    sentences = tuple(_sentences(run, records, found))
-    if found is not None:
-        sentences += tuple(_judged(run, against, found, predicted))
+    sentences = tuple(_sentences(run, records, speedup))
+    if speedup is not None:
+        sentences += tuple(_judged(run, against, speedup, predicted))
     sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
     return Report(_numbers(names, records, both), sentences, picture)
 
@@ -113,13 +115,13 @@ def compare(a: Run, b: Run) -> Comparison:
     settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))
     if a.is_recorded or b.is_recorded:
         diff = ["no script is kept of a recorded run: it was the solution of its day"]
-        for name, each in zip(names, (a, b)):
-            added = each.launched.get("added", {})
+        for name, member in zip(names, (a, b)):
+            added = member.launched.get("added", {})
             diff += [f"added in {name}:"] * bool(added)
             for line, new in added.items():
                 diff += [f" {line}", *(f"+{text}" for text in new.split("\n"))]
     else:
-        texts = [each.script.read_text().splitlines() for each in (a, b)]
+        texts = [member.script.read_text().splitlines() for member in (a, b)]
         diff = difflib.unified_diff(*texts, *names, lineterm="")
     measured = all(refresh(r) == "ok" and r.record.images_per_s for r in (a, b))
     return Comparison(settings, "\n".join(diff), ratio(b, a) if measured else None, names)
@@ -137,7 +139,7 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
         status, record = refresh(run), run.record or Record("lost")
         ok = status == "ok" and record.images_per_s is not None
         first = first or (run if ok else None)
-        found = ratio(run, first) if ok else Ratio(float("nan"))
+        speedup = ratio(run, first) if ok else Ratio(float("nan"))
         rows.append(
             {
                 "rung": run.config.rung,
@@ -145,10 +147,10 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
                 "images_per_s": record.images_per_s,
                 "images_per_s_q1": record.images_per_s_q1,
                 "images_per_s_q3": record.images_per_s_q3,
-                "ratio": found.value,
-                "ratio_low": found.low,
-                "ratio_high": found.high,
-                "turns": found.turns,
+                "ratio": speedup.value,
+                "ratio_low": speedup.low,
+                "ratio_high": speedup.high,
+                "turns": speedup.turns,
                 "peak_gib": record.peak_gib,
                 "last_loss": record.last_loss,
                 "val_top1": record.val_top1,
@@ -226,14 +228,14 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
     ).fillna("–")
 
 
-def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iterator[str]:
+def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> Iterator[str]:
     record, config, unfilled = records[-1], run.config, still_open(run)
-    if found is not None:
-        these = [each.rung for each in (record, records[0])]
+    if speedup is not None:
+        these = [entry.rung for entry in (record, records[0])]
         if record.gpus != records[0].gpus:
-            these = [f"{each.rung} on {each.gpus}" for each in (record, records[0])]
-        yield f"{' against '.join(these)}: {found} the images per second."
-        yield explain_ratio(found, run)
+            these = [f"{entry.rung} on {entry.gpus}" for entry in (record, records[0])]
+        yield f"{' against '.join(these)}: {speedup} the images per second."
+        yield explain_ratio(speedup, run)
     for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
@@ -254,28 +256,30 @@ def _sentences(run: Run, records: Sequence[Record], found: Ratio | None) -> Iter
         yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."
 
 
-def _judged(run: Run, against: Run, found: Ratio, predicted: float | None) -> Iterator[str]:
+def _judged(run: Run, against: Run, speedup: Ratio, predicted: float | None) -> Iterator[str]:
     """The prediction of this ratio beside what was measured; kept, if it is the stored one."""
     key = run.config.rung
     # What was said of a rung is of one process.
-    own = _predicted(run) if run.gpus == 1 else None
-    stored = own if predicted is None else predicted
+    stored = _predicted(run) if run.gpus == 1 else None
+    stored = stored if predicted is None else predicted
     how = "Measured"
     if is_same_computation(run, against):
         yield "The same computation: the true ratio is 1."
-        found, how = Ratio(1.0), "True"
+        speedup, how = Ratio(1.0), "True"
     if stored is None:
         return
     if predicted is None:
-        settle(key, found.value)
-    spread = {"low": found.low, "high": found.high}
-    yield str(verdict(stored, found.value, **spread, detail="times as fast", how=how))
+        settle(key, speedup.value)
+    spread = {"low": speedup.low, "high": speedup.high}
+    yield str(verdict(stored, speedup.value, **spread, detail="times as fast", how=how))
 
 
 def is_same_computation(run: Run, against: Run) -> bool:
     """Do two runs do the same arithmetic on the same device, so that neither can be faster?"""
-    configs = [replace(each.config, rung="same", device="auto") for each in (run, against)]
-    places = [(each.record.device, each.record.machine, each.gpus) for each in (run, against)]
+    configs = [replace(member.config, rung="same", device="auto") for member in (run, against)]
+    places = [
+        (member.record.device, member.record.machine, member.gpus) for member in (run, against)
+    ]
     return configs[0] == configs[1] and places[0] == places[1]
 
 

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import resource
 import signal
@@ -51,10 +52,10 @@ SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 class Observed:
     """What a rank's facts.json adds to its record: how it trained, step by step.
 
-    networks: the arguments of models.create. groups: of each step the settings of each group, with
-    how many filters and vectors it updates. batches: of each step the images' number and a digest.
-    random: of each step a checksum of the random numbers' state. began: the length of the weights
-    and of the optimizer's state at the first update. compile: the calls of torch.compile.
+    groups: of each update the settings of each group, with how many filters and vectors it updates.
+    gradients: of each step their norm at the update. batches: of each step the images' number and a
+    digest. random: of each step a checksum of the random numbers' state. began: the length of the
+    weights and of the optimizer's state at the first update. compile: the calls of torch.compile.
     compiled: the layers that compiled graphs computed. prefetch: for each block those that it
     gathers ahead. saves: the calls of torch.save. renamed: for each checkpoint that was renamed,
     whether fsync had written all of it. weights: of each its shape, sum and length at the end.
@@ -62,7 +63,8 @@ class Observed:
 
     def __init__(self, rank: int) -> None:
         self._rank, self._optimizer = rank, None
-        self.facts: dict[str, Any] = {"networks": [], "groups": [], "batches": []}
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": []}
         self.facts |= {"saves": 0, "renamed": {}}
         self._network: Any = None
@@ -78,7 +80,6 @@ class Observed:
         create, steps = tiny_networks.create, Meter.steps
 
         def created(*args: Any, **named: Any) -> torch.nn.Module:
-            self.facts["networks"].append([*args, *named.values()])
             self._network = create(*args, **named)
             return self._network
 
@@ -90,7 +91,7 @@ class Observed:
                 yield images, labels
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
-        register_optimizer_step_pre_hook(self._note)
+        register_optimizer_step_pre_hook(self._watch)
         self._observe_saving()
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
             for phase in ("forward", "backward"):
@@ -135,10 +136,11 @@ class Observed:
         real = getattr(kind, name)
 
         def noted(module: Any, modules: list[Any]) -> None:
-            numbers = {id(each): at for at, each in enumerate(models.blocks(self._network))}
-            found = [numbers.get(id(each)) for each in modules]
-            if found:
-                self.facts["prefetch"][f"{phase} at block {numbers.get(id(module))}"] = found
+            numbers = {id(block): at for at, block in enumerate(models.blocks(self._network))}
+            if modules:
+                number = numbers.get(id(module))
+                ahead = ", ".join(str(numbers.get(id(block))) for block in modules)
+                self.facts["prefetch"][f"blocks that block {number} gathers in {phase}"] = ahead
             real(module, modules)
 
         setattr(kind, name, noted)
@@ -150,10 +152,16 @@ class Observed:
         module = getattr(model, "__self__", model)
         parts = module.modules() if isinstance(module, torch.nn.Module) else ()
         is_of_ddp = any(isinstance(part, DistributedDataParallel) for part in parts)
-        call = {"mode": options.get("mode") or "default", "DDP": is_of_ddp}
+        call = {"mode": options.get("mode") or "default", "around DDP": is_of_ddp}
         if not options.get("disable"):
             self.facts["compile"].append(call | {"in the loop": bool(self.facts["batches"])})
         return COMPILE(model, **options)
+
+    def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Note an optimizer's updates after the script's own hooks, which may change settings."""
+        if not any(optimizer is known for known in self._optimizers):
+            self._optimizers.append(optimizer)
+            optimizer.register_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not self._optimizer:
@@ -161,12 +169,15 @@ class Observed:
             states = [value for state in optimizer.state.values() for value in state.values()]
             self.facts["began"] = {"weights": length(weights), "momentum": length(states)}
         self._optimizer = optimizer
-        found = []
+        groups, norms = [], []
         for group in optimizer.param_groups:
-            is_filter = [weight.ndim > 1 for weight in group["params"] if weight.grad is not None]
-            kept = {name: group[name] for name in SETTINGS if name in group}
-            found.append([kept, sum(is_filter), len(is_filter) - sum(is_filter)])
-        self.facts["groups"].append(found)
+            trained = [weight for weight in group["params"] if weight.grad is not None]
+            filters = sum(weight.ndim > 1 for weight in trained)
+            settings = {name: group[name] for name in SETTINGS if name in group}
+            groups.append([settings, filters, len(trained) - filters])
+            norms += [float(shards.part(weight.grad).norm()) for weight in trained]
+        self.facts["groups"].append(groups)
+        self.facts["gradients"][len(self.facts["batches"]) - 1] = math.hypot(*norms)
 
     def write(self, folder: Path) -> None:
         """Write facts.json for this rank."""
@@ -309,40 +320,40 @@ def train(folder: Path, rank: int) -> None:
         observed.start()
         exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
         script.main(run)
-        observed.write(folder)
+    observed.write(folder)
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
     """Return what a run saved: of each tensor of weights.pt its type, sum and length; the names in
     the checkpoint that ranks wrote together, and how many of them wrote; what is in the newest of
     a run's own checkpoints, by shape and sum, because a script chooses the names."""
-    found: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
+    files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
     if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(Exception):  # it is not whole, which another fact reports
             leaves = tree_leaves(torch.load(paths[-1], weights_only=False))
-            found["state"] = {_digest(leaf): True for leaf in leaves}
+            files["state"] = {_digest(leaf): True for leaf in leaves}
     if (path := folder / "weights.pt").exists():
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")
-            found["weights"] = {
+            files["weights"] = {
                 name: {
-                    "shape": [*each.shape],
-                    "type": str(each.dtype),
-                    "sum": float(each.double().sum()),
-                    "length": float(each.double().norm()),
+                    "shape": [*tensor.shape],
+                    "type": str(tensor.dtype),
+                    "sum": float(tensor.double().sum()),
+                    "length": float(tensor.double().norm()),
                 }
-                for name, each in state.items()
+                for name, tensor in state.items()
             }
         except Exception:
-            found["weights"] = "a file that torch.load cannot read alone, such as one rank's shards"
+            files["weights"] = "a file that torch.load cannot read alone, such as one rank's shards"
     if (path := folder / CHECKPOINT).exists():
         from torch.distributed.checkpoint import FileSystemReader
 
-        parts = len({each.name.split("_")[2] for each in path.glob("*.distcp")})
+        parts = len({part.name.split("_")[2] for part in path.glob("*.distcp")})
         is_whole = (path / ".metadata").exists()
         names = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
-        found["checkpoint"] = {"ranks": parts, "names": {name: True for name in sorted(names)}}
-    return found
+        files["checkpoint"] = {"ranks": parts, "names": sorted(names)}
+    return files
 
 
 def _digest(leaf: Any) -> str:
@@ -355,10 +366,9 @@ def call(folder: Path, function: str) -> None:
     """Call a function, MODULE:NAME, with a script's text and config; write the list it returns."""
     module, name = function.split(":")
     run = Run(folder)
-    found = [*getattr(importlib.import_module(module), name)(
-        run.script.read_text(), run.requested_config
-    )]  # fmt: skip
-    (folder / "found.json").write_text(json.dumps(found))
+    check = getattr(importlib.import_module(module), name)
+    problems = [*check(run.script.read_text(), run.requested_config)]
+    (folder / "problems.json").write_text(json.dumps(problems))
 
 
 def write_images(root: Path, *, with_shards: bool) -> None:

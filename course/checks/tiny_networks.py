@@ -67,8 +67,8 @@ class Block(nn.Module):
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
         """As many patches, as wide as they came."""
         parts = self.qkv(self.norm1(patches)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
-        seen = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
-        patches = patches + self.proj(seen.transpose(1, 2).flatten(2))
+        attended = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
+        patches = patches + self.proj(attended.transpose(1, 2).flatten(2))
         return patches + self.mlp(self.norm2(patches))
 
 

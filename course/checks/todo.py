@@ -130,7 +130,7 @@ def _place(lines: list[str], at: int) -> tuple[str, ...]:
 
 
 def _lines(number: int, solution: Path) -> str:
-    found = exercises.parse(solution.read_text(), solution.name)
-    seams = [item for item in found if isinstance(item, Seam) and item.number == number]
-    told = [f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams]
-    return "\n\n".join(told).replace("  # fmt: skip", "")  # a note for the solution's formatter
+    items = exercises.parse(solution.read_text(), solution.name)
+    seams = [item for item in items if isinstance(item, Seam) and item.number == number]
+    parts = [f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams]
+    return "\n\n".join(parts).replace("  # fmt: skip", "")  # a note for the solution's formatter

@@ -127,7 +127,7 @@ def check(
 
 
 def _finish(*runs: Run) -> None:
-    wait([each for each in runs if refresh(each) in ("queued", "running")], check=False)
+    wait([run for run in runs if refresh(run) in ("queued", "running")], check=False)
 
 
 def launch_check(
@@ -228,7 +228,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
         source: the script's path, from the project's root.
     """
     where = _where(text, source, wanted)
-    ended = next((each for each in (against, run) if refresh(each) != "ok"), None)
+    ended = next((member for member in (against, run) if refresh(member) != "ok"), None)
     is_open = wanted.todo in open_todos(text, solution_of(wanted.todo))
     if is_open and not ended:
         why = f"TODO {wanted.todo} is still open in {source}"
@@ -248,7 +248,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
         is_missing = is_open and not run.is_recorded
         expect(not is_missing, f"TODO {wanted.todo} is still open in this run's script")
         expect(run.record.evidence, "the first step was not observed: launch with warmup_steps=1")
-        yield Part("mechanism", PASSED, wanted.seen(run))
+        yield Part("mechanism", PASSED, wanted.describe(run))
     except Unexpected as error:
         yield Part("mechanism", FAILED, str(error), _line_of(text, source, str(error)) or where)
         yield Part("effect", UNMEASURABLE, "the mechanism must work first")
@@ -261,55 +261,55 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
 
 def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
-    (found,) = compare([(wanted, text)])
-    if found.error:
-        return Part("correct", UNMEASURABLE, found.error)
-    if found.printed:
-        print(found.printed)
+    (comparison,) = compare([(wanted, text)])
+    if comparison.error:
+        return Part("correct", UNMEASURABLE, comparison.error)
+    if comparison.printed:
+        print(comparison.printed)
     mine = f"your {source} on this machine's CPU: " * is_recorded
-    if found.difference:
-        look_at = _line_of(text, source, found.difference) or where
-        return Part("correct", FAILED, mine + found.difference, look_at)
-    return Part("correct", PASSED, mine + found.compared)
+    if comparison.difference:
+        look_at = _line_of(text, source, comparison.difference) or where
+        return Part("correct", FAILED, mine + comparison.difference, look_at)
+    return Part("correct", PASSED, mine + comparison.compared)
 
 
 def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
-    found, reason = ratio(run, against), host_bound_warning(run)
-    part = judge(found, faster=wanted.faster)
+    speedup, reason = ratio(run, against), host_bound_warning(run)
+    part = judge(speedup, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part
-    return Part("effect", UNMEASURABLE, f"{found} the images per second; but {reason}")
+    return Part("effect", UNMEASURABLE, f"{speedup} the images per second; but {reason}")
 
 
-def judge(found: Ratio, *, faster: bool) -> Part:
+def judge(speedup: Ratio, *, faster: bool) -> Part:
     """Judge the effect by its interval: passed if it is above 1, failed if it is below.
 
     Args:
         faster: False for a TODO that must cost nothing: the limit is then 1 − SURE.
     """
     line = 1 if faster else 1 - SURE
-    how = f"in {found.turns} turns" if found.turns else "one run after the other"
-    said = f"{found} the images per second, {how}"
-    if found.low is None or found.low == found.high:  # of one step a side
-        return Part("effect", UNMEASURABLE, f"{said}: too few steps to measure the spread")
-    if found.low > line:
-        return Part("effect", PASSED, said)
-    if found.high < line:
-        return Part("effect", FAILED, f"{said}: slower")
-    return Part("effect", UNMEASURABLE, f"{said}: the spread is wider than the effect")
+    how = f"in {speedup.turns} turns" if speedup.turns else "one run after the other"
+    evidence = f"{speedup} the images per second, {how}"
+    if speedup.low is None or speedup.low == speedup.high:  # of one step a side
+        return Part("effect", UNMEASURABLE, f"{evidence}: too few steps to measure the spread")
+    if speedup.low > line:
+        return Part("effect", PASSED, evidence)
+    if speedup.high < line:
+        return Part("effect", FAILED, f"{evidence}: slower")
+    return Part("effect", UNMEASURABLE, f"{evidence}: the spread is wider than the effect")
 
 
 def _where(text: str, source: str, wanted: Mechanism) -> str:
     """Return the lines of the script to look at: the TODO's comments, else those with its word."""
     lines = dict(enumerate(text.splitlines(), 1))
     for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
-        found = [number for number, line in lines.items() if re.search(pattern, line)]
-        if found:
-            more = f" (also line {', '.join(map(str, found[1:]))})" if found[1:] else ""
-            return f"{source}, line {found[0]}: {lines[found[0]].strip()}{more}"
+        numbers = [number for number, line in lines.items() if re.search(pattern, line)]
+        if numbers:
+            more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
+            return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
     return f"{source} has no line with {wanted.word}: course exercises --upto shows where"
 
 
@@ -322,9 +322,9 @@ def _error_line(run: Run, text: str, otherwise: str) -> str:
 def _line_of(text: str, source: str, message: str) -> str:
     """Return the script's line that a message names by its number or by a call, `NAME(…)`."""
     lines = text.splitlines()
-    found = re.search(r"train\.py, line (\d+)", message)
+    place = re.search(r"train\.py, line (\d+)", message)
     call = re.search(r"`([\w.]+\()…\)`", message)
-    number = int(found[1]) if found else 0
-    if call and not found:
+    number = int(place[1]) if place else 0
+    if call and not place:
         number = next((at for at, line in enumerate(lines, 1) if call[1] in line), 0)
     return f"{source}, line {number}: {lines[number - 1].strip()}" if number else ""

@@ -252,8 +252,6 @@ class EpochSampler(Sampler):
     Attributes:
         skip: the next epoch leaves out this number of images, without loading them.
         taken: the first NOTED images of each epoch, in order.
-        low: the images of each epoch's first pass with numbers below NOTED: the first images of
-            two ranks may differ at random.
     """
 
     def __init__(
@@ -265,7 +263,7 @@ class EpochSampler(Sampler):
     ) -> None:
         self.sampler, self.images, self.epochs = sampler, images, epochs
         self.begin = begin
-        self.taken, self.low = [], []
+        self.taken: list[list[int]] = []
         self.skip = 0
 
     def __len__(self) -> int:
@@ -283,7 +281,6 @@ class EpochSampler(Sampler):
             ]  # the sampler may be a tensor
             if number == 0:
                 self.taken.append(order[:NOTED])
-                self.low.append(sorted(image for image in order if image < NOTED))
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             remaining -= len(order)

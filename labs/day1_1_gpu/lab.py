@@ -8,7 +8,7 @@ from course.config import Config, rung, vary
 from course.runs.run import Run
 
 
-def _device_seen(run: Run) -> str:
+def _describe_device(run: Run) -> str:
     if run.record.device == "cpu":
         return "on a fake accelerator, weights, images and labels are all on it"
     devices = run.record.evidence["devices"]
@@ -32,7 +32,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:moving",),
         rung="device",
         against="baseline",
-        seen=_device_seen,
+        describe=_describe_device,
         limits=_device_limits,
         word=r"\.to\(device\)|device =",
     ),

@@ -10,7 +10,7 @@ from course.runs.run import Run
 TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def _amp_seen(run: Run) -> str:
+def _describe_amp(run: Run) -> str:
     forward, backward = (
         sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
     )
@@ -29,7 +29,7 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return emulation_limits(cfg, place)
 
 
-def _scaler_seen(run: Run) -> str:
+def _describe_scaler(run: Run) -> str:
     planted = bool(run.record.evidence.get("overflow"))
     expect(
         planted or run.is_recorded or run.config.precision != "fp16",
@@ -49,7 +49,7 @@ CHECKS = {
         ),
         rung="amp",
         against="device",
-        seen=_amp_seen,
+        describe=_describe_amp,
         limits=_amp_limits,
         word="autocast",
         emulated={"precision": "bf16"},
@@ -60,7 +60,7 @@ CHECKS = {
         configs=({"precision": "bf16", "overflow_step": 0}, {}),
         rung="amp",
         against="device",
-        seen=_scaler_seen,
+        describe=_describe_scaler,
         limits=_amp_limits,
         word="scaler|backward",
         changes={"precision": "fp16", "overflow_step": 1},

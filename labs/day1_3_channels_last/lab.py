@@ -8,14 +8,14 @@ from course.config import rung
 from course.runs.run import Run
 
 
-def _layout_seen(run: Run) -> str:
-    seen = run.record.evidence
+def _describe_layout(run: Run) -> str:
+    evidence = run.record.evidence
     for kind in ("input_layouts", "weight_layouts"):
-        found = {*seen[kind]} - {"either"}
-        expect(found == {"NHWC"}, f"{kind.replace('_', ' ')}: {' and '.join(sorted(found))}")
+        layouts = {*evidence[kind]} - {"either"}
+        expect(layouts == {"NHWC"}, f"{kind.replace('_', ' ')}: {' and '.join(sorted(layouts))}")
     return (
-        f"inputs of {seen['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
-        f"which the two layouts differ ({seen['weight_layouts']['NHWC']})"
+        f"inputs of {evidence['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
+        f"which the two layouts differ ({evidence['weight_layouts']['NHWC']})"
     )
 
 
@@ -26,7 +26,7 @@ CHECKS = {
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
         rung="channels_last",
         against="amp",
-        seen=_layout_seen,
+        describe=_describe_layout,
         limits=emulation_limits,
         word="channels_last",
     ),

@@ -11,7 +11,7 @@ from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
 
 
-def _trace_seen(run: Run) -> str:
+def _describe_trace(run: Run) -> str:
     from course.analysis.traces import tables
 
     expect(
@@ -48,8 +48,7 @@ CHECKS = {
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}),
         rung="device",
         against="device",
-        seen=_trace_seen,
-        limits=lambda cfg, place: "",
+        describe=_describe_trace,
         word="profiler",
         changes=TRACED,
         settings={"warmup_steps": 4},

@@ -10,10 +10,10 @@ from course.config import Config, rung
 from course.runs.run import Run
 
 
-def _loader_seen(run: Run) -> str:
-    seen = run.record.evidence.get("loader", {}).items()
+def _describe_loader(run: Run) -> str:
+    arguments = run.record.evidence.get("loader", {}).items()
     return (
-        f"{', '.join(f'{name}={value}' for name, value in seen)}; pinned memory and copies "
+        f"{', '.join(f'{name}={value}' for name, value in arguments)}; pinned memory and copies "
         f"checked on a fake accelerator"
     )
 
@@ -63,7 +63,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:loading",),
         rung="dataloader",
         against="channels_last",
-        seen=_loader_seen,
+        describe=_describe_loader,
         limits=_loader_limits,
         word="loading",
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},

@@ -11,7 +11,7 @@ from course.config import Config, rung
 from course.runs.run import Run
 
 
-def _rank_seen(run: Run) -> str:
+def _describe_rank(run: Run) -> str:
     devices = [rank["evidence"].get("device", "cpu") for rank in run.ranks]
     places = [(rank["host"], device) for rank, device in zip(run.ranks, devices)]
     shared = {device for host, device in places if places.count((host, device)) > 1} - {"cpu"}
@@ -21,11 +21,11 @@ def _rank_seen(run: Run) -> str:
     return f"{len(run.ranks)} ranks in one process group, on {', '.join(devices)}"
 
 
-def _parallel_seen(run: Run) -> str:
-    seen = run.record.evidence
+def _describe_parallel(run: Run) -> str:
+    evidence = run.record.evidence
     return (
-        f"{len(run.ranks)} ranks, {seen['share']} images each, no two alike; "
-        f"{seen['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
+        f"{len(run.ranks)} ranks, {evidence['share']} images each, no two alike; "
+        f"{evidence['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
         f"the end"
     )
 
@@ -36,7 +36,7 @@ def _shared_cores(cfg: Config, place: Place) -> str:
     return "the ranks share this machine's cores, so two are no more than one"
 
 
-def _once_seen(run: Run) -> str:
+def _describe_once(run: Run) -> str:
     return f"{run.record.val_images} images validated, each once; weights.pt written once"
 
 
@@ -81,7 +81,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:joining",),
         rung="device",
         against="device",
-        seen=_rank_seen,
+        describe=_describe_rank,
         limits=_shared_cores,
         word="process_group",
         settings=DDP_SETTINGS,
@@ -97,7 +97,7 @@ CHECKS = {
         ),
         rung="device",
         against="device",
-        seen=_parallel_seen,
+        describe=_describe_parallel,
         limits=_shared_cores,
         word="sampler|DDP",
         settings=DDP_SETTINGS,
@@ -109,7 +109,7 @@ CHECKS = {
         configs=({"ranks": 1}, {"ranks": 2}),
         rung="device",
         against="device",
-        seen=_once_seen,
+        describe=_describe_once,
         limits=_shared_cores,
         word="all_reduce|save_weights",
         settings=DDP_SETTINGS,

@@ -12,14 +12,14 @@ from course.config import CHOICES, Config, rung
 from course.runs.run import Run
 
 
-def _read_seen(run: Run) -> str:
+def _describe_read(run: Run) -> str:
     return (
         f"images came as a stream out of tar files, to {run.config.workers} workers; all images of "
         f"{dry_runs.SHARDS} small shards come once, each with its class"
     )
 
 
-def _shared_seen(run: Run) -> str:
+def _describe_shared(run: Run) -> str:
     return (
         f"{dry_runs.RANKS_READING} ranks of {dry_runs.WORKERS} workers read "
         f"{dry_runs.SHARDS} small shards: all images, none twice"
@@ -60,7 +60,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:reading",),
         rung="shards",
         against="dataloader",
-        seen=_read_seen,
+        describe=_describe_read,
         word="images_of",
         settings=READER_SETTINGS,
         timed=False,
@@ -72,7 +72,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:sharing",),
         rung="shards",
         against="dataloader",
-        seen=_shared_seen,
+        describe=_describe_shared,
         word="worker_shards",
         settings=READER_SETTINGS,
         timed=False,

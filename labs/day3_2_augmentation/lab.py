@@ -12,7 +12,7 @@ from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
 
 
-def _mixing_seen(run: Run) -> str:
+def _describe_mixing(run: Run) -> str:
     return (
         f"{run.record.evidence['mixed']:.0%} of the first batch's labels have two classes; "
         f"{mixing.CALLS} batches of {mixing.IMAGES} were mixed by your {run.config.mix} aside: "
@@ -87,7 +87,7 @@ CHECKS = {
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="mixup",
         against="dataloader",
-        seen=_mixing_seen,
+        describe=_describe_mixing,
         word="def mixup",
         settings=MIXED,
         timed=False,
@@ -99,7 +99,7 @@ CHECKS = {
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="cutmix",
         against="dataloader",
-        seen=_mixing_seen,
+        describe=_describe_mixing,
         word="def cutmix",
         settings=MIXED,
         timed=False,

@@ -20,7 +20,8 @@ ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
 APART = 0.03  # means and deviations of 2,560 shares; those of other distributions differ by 0.06
 CLOSE = 0.002  # shares that are equal, but for rounding
 UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # of fake numbers
-TORCH = "draw it with torch.randperm, and leave the seeds to main"
+SEEDS = "leave the seeds to main"
+PAIRS = f"choose them with torch.randperm, and {SEEDS}"
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ def mixing(text: str, cfg: Config) -> Iterator[str]:
             first_line = str(error).partition("\n")[0]
             yield f"`{name}(…)` fails on {IMAGES} images: {type(error).__name__}: {first_line}"
             return
-    found = first_step(text, replace(cfg, device="auto", uint8=True))
-    if found.error and not found.error.startswith(UNSHOWN):
-        yield f"on a fake accelerator: {found.error}. What is drawn must be on images.device"
+    step = first_step(text, replace(cfg, device="auto", uint8=True))
+    if step.error and not step.error.startswith(UNSHOWN):
+        yield f"on a fake accelerator: {step.error}. What is drawn must be on images.device"
 
 
 def _check(name: str, mix: Callable) -> None:
@@ -90,11 +91,11 @@ def _check(name: str, mix: Callable) -> None:
     for alpha in ALPHAS:
         torch.manual_seed(0)
         drawn = [observed(*_mixed(mix, batch(IMAGES), alpha)) for _ in range(CALLS)]
-        for each in drawn:
-            _check_labels(name, each)
+        for result in drawn:
+            _check_labels(name, result)
         expect(
-            any((each.partners >= 0).any() for each in drawn),
-            "the images come back as they were: no pixel of another one is in them",
+            any((result.partners >= 0).any() for result in drawn),
+            "the images come back as they were: mix each one with a different image of the batch",
         )
         _check_pairs(drawn, "every call")
         _check_shares(name, drawn, alpha)
@@ -130,11 +131,11 @@ def _mixed(mix: Callable, batch: tuple, alpha: float) -> tuple[np.ndarray, np.nd
     expect(is_pair, "it must return two tensors: return images, labels")
     for what, before, after in zip(("images", "labels"), batch, result):
         if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
-            found = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
+            result = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
             raise Unexpected(
-                f"{what} of shape {tuple(before.shape)} in {before.dtype} come back as {found}"
+                f"{what} of shape {tuple(before.shape)} in {before.dtype} come back as {result}"
             )
-    pictures, labels = (each.detach().cpu().numpy() for each in result)
+    pictures, labels = (tensor.detach().cpu().numpy() for tensor in result)
     is_alike = np.abs(pictures - pictures[:, :1]).max() < CLOSE
     expect(is_alike, "the channels of an image are not mixed alike")
     return pictures[:, 0], labels
@@ -158,7 +159,7 @@ def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
     count, values = len(pictures), np.round(pictures).astype(int)
     is_pasted = np.abs(pictures - values).max() < CLOSE
     expect(is_pasted, "pixels are blended: a box has the pixels of the other image only")
-    pixels = np.stack([np.bincount(each.ravel(), minlength=count) for each in values]) / SIDE**2
+    pixels = np.stack([np.bincount(image.ravel(), minlength=count) for image in values]) / SIDE**2
     expect(((pixels > 0).sum(axis=1) <= 2).all(), "an image is made of more than two")
     box = values != np.arange(count)[:, None, None]
     rows, columns = box.any(axis=2), box.any(axis=1)
@@ -166,7 +167,7 @@ def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
     expect(is_box, "what is pasted is no box: all rows and columns from one to another")
     cut = rows[:, [0, -1]].any(axis=1) | columns[:, [0, -1]].any(axis=1)
     middles = np.stack(
-        [each @ np.arange(SIDE) / np.maximum(each.sum(1), 1) for each in (rows, columns)], axis=1
+        [side @ np.arange(SIDE) / np.maximum(side.sum(1), 1) for side in (rows, columns)], axis=1
     )
     return Drawn(pixels, labels, cut, middles)
 
@@ -185,12 +186,12 @@ def _check_labels(name: str, drawn: Drawn) -> None:
     if differ.max() <= CLOSE:
         return
     row, rows = differ.argmax(), np.flatnonzero(drawn.partners >= 0)
-    there, counted = (each[row, drawn.partners[row]] for each in (pixels, labels))
-    own, other = (each[rows, to] for each, to in ((labels, rows), (pixels, drawn.partners[rows])))
-    wrong = f"an image has {there:.2f} of another one, and its label counts {counted:.2f} of it"
+    part, counted = (table[row, drawn.partners[row]] for table in (pixels, labels))
+    label, partner = labels[rows, rows], pixels[rows, drawn.partners[rows]]
+    wrong = f"an image has {part:.2f} of another one, and its label counts {counted:.2f} of it"
     expect((labels != np.eye(len(labels))).any(), "the images are mixed, and the labels are not")
-    expect(np.abs(own - other).max() >= CLOSE, f"{wrong}: the two shares are swapped")
-    expect(counted > CLOSE or there < CLOSE, f"{wrong}: pixels and label have other partners")
+    expect(np.abs(label - partner).max() >= CLOSE, f"{wrong}: the two shares are swapped")
+    expect(counted > CLOSE or part < CLOSE, f"{wrong}: pixels and label have different partners")
     expect(
         name == "mixup" or (differ[~drawn.cut] > 2 / SIDE).any(),
         f"{wrong}: where the border cuts off part of a box, the label must count what is left",
@@ -202,41 +203,43 @@ def _check_pairs(drawn: list[Drawn], who: str) -> None:
     """Expect partners that are a permutation, and two draws that differ."""
     first, second = drawn[:2]
     both = (first.partners >= 0) & (second.partners >= 0)
-    kept = (np.diag(each.pixels)[both] for each in (first, second))
-    expect(np.abs(np.subtract(*kept)).max() > CLOSE, f"{who} draws the same shares: {TORCH}")
-    for each in drawn:
-        partners = each.partners[each.partners >= 0]
-        expect(len({*partners}) == len(partners), f"an image is the partner of several: {TORCH}")
+    kept = (np.diag(batch.pixels)[both] for batch in (first, second))
+    expect(np.abs(np.subtract(*kept)).max() > CLOSE, f"{who} draws the same shares: {SEEDS}")
+    for batch in drawn:
+        partners = batch.partners[batch.partners >= 0]
+        expect(len({*partners}) == len(partners), f"an image is the partner of several: {PAIRS}")
     places = np.arange(IMAGES)
     steps = (first.partners - places, first.partners + places)
-    is_shift = any(len({*(each % IMAGES)[both]}) == 1 for each in steps)  # of a shuffled batch
+    is_shift = any(len({*(step % IMAGES)[both]}) == 1 for step in steps)  # of a shuffled batch
     expect(
         is_shift or (first.partners != second.partners)[both].any(),
-        f"{who} makes the same pairs: {TORCH}",
+        f"{who} makes the same pairs: {PAIRS}",
     )
 
 
 def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
     """Expect a share for each image, of Beta(alpha, alpha), and for each box a middle."""
-    rows = [np.flatnonzero((each.partners >= 0) & ~each.cut) for each in drawn]
-    uncut = [(each, row) for each, row in zip(drawn, rows) if len(row) >= FEW]
-    shares = [each.pixels[row, each.partners[row]] for each, row in uncut]
+    rows = [np.flatnonzero((batch.partners >= 0) & ~batch.cut) for batch in drawn]
+    uncut = [(batch, row) for batch, row in zip(drawn, rows) if len(row) >= FEW]
+    shares = [batch.pixels[row, batch.partners[row]] for batch, row in uncut]
     expect(
         not uncut or max(map(np.ptp, shares)) > 3 / SIDE,
         "all images of a batch have the same share: draw one for each",
     )
     if name == "cutmix":
-        apart = [np.ptp(each.middles[row], axis=0).min() for each, row in uncut]
-        expect(max(apart, default=SIDE) > 3, "all boxes of a batch have the same middle: draw one")
-    found = np.concatenate([each.shares for each in drawn])
-    due = _references(name, alpha)
-    distances = [max(abs(found.mean() - x.mean()), abs(found.std() - x.std())) for x in due]
+        apart = [np.ptp(batch.middles[row], axis=0).min() for batch, row in uncut]
+        expect(
+            max(apart, default=SIDE) > 3,
+            "all boxes of a batch have the same centre: draw one for each",
+        )
+    shares, expected = np.concatenate([batch.shares for batch in drawn]), _references(name, alpha)
+    distances = [max(abs(shares.mean() - x.mean()), abs(shares.std() - x.std())) for x in expected]
+    root = "; a box covers 1 - share of the area, so its sides are the root of that"
     expect(
         min(distances) < APART,
-        f"with alpha={alpha:g} the shares have mean {found.mean():.2f} and deviation "
-        f"{found.std():.2f}, and Beta(alpha, alpha) has {due[-1].mean():.2f} and "
-        f"{due[-1].std():.2f}"
-        + (": a box covers 1 - share of the area, so its sides are the root" * (name == "cutmix")),
+        f"with alpha={alpha:g} the shares have the mean {shares.mean():.2f} and the deviation "
+        f"{shares.std():.2f}, expected {expected[-1].mean():.2f} and {expected[-1].std():.2f}: "
+        f"draw from Beta(alpha, alpha){root * (name == 'cutmix')}",
     )
 
 

@@ -10,13 +10,13 @@ from labs.day3_3_large_batch import configs as learning
 UPDATED = READER_SETTINGS | {"workers": 0}
 
 
-def _grouped_seen(run: Run) -> str:
+def _describe_grouped(run: Run) -> str:
     found = run.record.evidence["decay"].items()
     words = [f"{kind} {' and '.join(f'{x:g}' for x in decays)}" for kind, decays in found]
     return f"weight decay: {', '.join(words)}"
 
 
-def _search_seen(run: Run) -> str:
+def _describe_search(run: Run) -> str:
     found = run.steps["lr"].dropna()
     return f"{len(found)} updates, from {found.iloc[0]:.3g} to {found.iloc[-1]:.3g}, as is due"
 
@@ -28,7 +28,7 @@ CHECKS = {
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
         rung="no_norm_decay",
         against="channels_last",
-        seen=_grouped_seen,
+        describe=_describe_grouped,
         word="optimizers.create",
         settings=UPDATED,
         timed=False,
@@ -44,7 +44,7 @@ CHECKS = {
         ),
         rung="find",
         against="channels_last",
-        seen=_search_seen,
+        describe=_describe_search,
         word="optimizers.schedule",
         settings=UPDATED,
         timed=False,

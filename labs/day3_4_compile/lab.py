@@ -10,22 +10,22 @@ from course.config import Config, rung
 from course.runs.run import Run
 
 
-def _compiled_seen(run: Run) -> str:
-    seen = run.record.evidence["compiled"]
-    expect(any(seen["graphs"]), "no graph was compiled: call what `torch.compile(…)` returns")
-    for reason, times in seen["breaks"].items():
+def _describe_compiled(run: Run) -> str:
+    compiled = run.record.evidence["compiled"]
+    expect(any(compiled["graphs"]), "no graph was compiled: call what `torch.compile(…)` returns")
+    for reason, times in compiled["breaks"].items():
         expect(
             False,
             f"a graph breaks, and Python continues in between: {reason} ({times} times). Take it "
             f"out of what is compiled; torch._dynamo.explain shows the line",
         )
-    counts = [*filter(None, [seen.get("warmed_up")]), *seen["graphs"]]
+    counts = [*filter(None, [compiled.get("warmed_up")]), *compiled["graphs"]]
     expect(
         len({*counts}) == 1,
         f"graphs were compiled again: there were {counts} one after the other. Something that the "
         f"compiler took for constant changed; TORCH_LOGS=recompiles shows what",
     )
-    count, epochs = counts[-1], len(seen["graphs"])
+    count, epochs = counts[-1], len(compiled["graphs"])
     graphs = "one graph" if count == 1 else f"{count} graphs"
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
@@ -44,7 +44,7 @@ CHECKS = {
         todo=16,
         rung="compile",
         against="fused",
-        seen=_compiled_seen,
+        describe=_describe_compiled,
         limits=_compiled_limits,
         word="torch.compile",
         configs=(

@@ -15,37 +15,27 @@ from course.runs.run import Run
 WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
 
 
-def _passes(run: Run) -> list[tuple[int, float]]:
-    """Of the first step's passes: images, and what each began backward with."""
-    return [(images, start) for images, start in run.record.evidence.get("passes", [])]
-
-
-def _accumulated_seen(run: Run) -> str:
-    sizes = " + ".join(str(images) for images, _ in _passes(run))
+def _describe_accumulated(run: Run) -> str:
+    sizes = " + ".join(str(images) for images, _ in run.record.evidence["passes"])
     return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
 
 
-def _all_reduces_seen(run: Run) -> str:
-    return (
-        f"{len(_passes(run))} micro-batches and one message in the first step; equal weights at "
-        f"the end"
-    )
+def _describe_all_reduces(run: Run) -> str:
+    count = len(run.record.evidence.get("passes", []))
+    return f"{count} micro-batches and one message in the first step; equal weights at the end"
 
 
-def _kept(run: Run) -> float:
-    return run.record.evidence.get("kept_gib", 0.0)
-
-
-def _checkpointed_seen(run: Run) -> str:
+def _describe_checkpointed(run: Run) -> str:
     again = sum(run.record.evidence["recomputed"].values())
     return (
-        f"{_kept(run) * 1024:.1f} MiB kept for backward; {again} convolutions and products "
-        f"computed again in it"
+        f"{run.record.evidence['kept_gib'] * 1024:.1f} MiB kept for backward; {again} convolutions "
+        f"and products computed again in it"
     )
 
 
-def _offloaded_seen(run: Run) -> str:
-    return f"{_kept(run) * 1024:.1f} MiB kept on the device for backward; the rest on the host"
+def _describe_offloaded(run: Run) -> str:
+    kept = run.record.evidence["kept_gib"] * 1024
+    return f"{kept:.1f} MiB kept on the device for backward; the rest on the host"
 
 
 # CoAtNet-3, 167 million weights, at full size on one GPU.
@@ -94,7 +84,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        seen=_accumulated_seen,
+        describe=_describe_accumulated,
         word="micro_batch",
         changes={"micro_batch": 3},
         settings=WHOLE,
@@ -112,7 +102,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        seen=_all_reduces_seen,
+        describe=_describe_all_reduces,
         word="DDP",
         changes={"micro_batch": 3},
         settings=WHOLE,
@@ -129,7 +119,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="checkpointed",
         against="large",
-        seen=_checkpointed_seen,
+        describe=_describe_checkpointed,
         word="models.create",
         settings=WHOLE,
         timed=False,
@@ -142,7 +132,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="offloaded",
         against="large",
-        seen=_offloaded_seen,
+        describe=_describe_offloaded,
         word="kept =",
         settings=WHOLE,
         timed=False,

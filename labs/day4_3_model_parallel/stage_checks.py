@@ -1,56 +1,44 @@
-"""How it is seen that a network is a pipeline: who keeps which stages, and works in which order."""
+"""Checks of a pipeline: which stages each rank keeps, and in which order it runs them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from course.checks.rank_checks import of_ranks, seen_by_ranks
+from course.checks.rank_checks import evidence_of_ranks, of_ranks
 from course.runs.run import Run
 
-if TYPE_CHECKING:
-    from labs.day4_3_model_parallel.schedules import Order
 
-
-def _order_of(run: Run) -> Order:
+def _describe_stages(run: Run) -> str:
     from labs.day4_3_model_parallel import schedules
 
-    return schedules.measured_order(run)
-
-
-def _micro_batches_of(run: Run) -> int:
-    from labs.day4_3_model_parallel import schedules
-
-    return schedules.micro_batch_count(run)
-
-
-def _stage_seen(run: Run) -> str:
-    kept = [seen["parameters"] for seen in seen_by_ranks(run)]
+    sizes = [evidence["parameters"] for evidence in evidence_of_ranks(run)]
     return (
-        f"{' + '.join(f'{each:,}' for each in kept)} = {sum(kept):,} numbers, each on one rank; "
-        f"{_micro_batches_of(run)} micro-batches through {len(kept)} stages; losses and "
+        f"{' + '.join(f'{size:,}' for size in sizes)} = {sum(sizes):,} numbers, each on one rank; "
+        f"{schedules.micro_batch_count(run)} micro-batches through {len(sizes)} stages; losses and "
         f"gradients of one process"
     )
 
 
-def _schedule_seen(run: Run) -> str:
-    asked = _order_of(run)
-    first = " ".join(f"{each.stage}{each.kind}{each.micro_batch}" for each in asked[0][:8])
-    return f"{len(asked[0])} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
+def _describe_schedule(run: Run) -> str:
+    from labs.day4_3_model_parallel import schedules
+
+    order = schedules.measured_order(run)[0]
+    first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
+    return f"{len(order)} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
 
 
 PIPED: dict[str, Any] = {
     "rung": "pipeline",
     "small": {"save_weights": False},
-    "micro_batch": 2,
 }
 CHECKS = {
     "day4.stages": of_ranks(
         title="each rank keeps a part of the network, and passes on what it gives",
         todo=33,
         configs=({"rung": "large"}, {"pipeline": "gpipe"}),
-        seen=_stage_seen,
+        describe=_describe_stages,
         word="PipelineStage",
-        pipeline="gpipe",
+        changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,
     ),
     "day4.schedule": of_ranks(
@@ -61,9 +49,9 @@ CHECKS = {
             {"pipeline": "zero_bubble"},
             {"pipeline": "1f1b", "ranks": 4},
         ),
-        seen=_schedule_seen,
+        describe=_describe_schedule,
         word="create_schedule",
-        pipeline="zero_bubble",
+        changes={"pipeline": "zero_bubble", "micro_batch": 2},
         **PIPED,
     ),
 }

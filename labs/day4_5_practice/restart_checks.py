@@ -1,12 +1,11 @@
-"""How it is seen that a training can be stopped: what is saved, and how it goes on."""
+"""Checks of restarts: what is saved, and how a new process resumes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from course.checks.lab import Mechanism
-from course.checks.rank_checks import SMALL_VIT_SETTINGS, of_ranks, seen_by_ranks
+from course.checks.rank_checks import SMALL_VIT_SETTINGS, evidence_of_ranks, of_ranks
 from course.runs.run import Run
 
 # A small training in which all that a run is changes: fp16 with a gradient that overflows, so that
@@ -38,50 +37,49 @@ SMALL_RESTART: dict[str, Any] = {
 SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 
-def _save_seen(run: Run) -> str:
-    ranks = seen_by_ranks(run)
-    kept = ", ".join(each["name"] for each in ranks[0]["left"] if each["whole"])
-    return f"rank 0 wrote complete checkpoints: {kept}"
+def _describe_save(run: Run) -> str:
+    files = evidence_of_ranks(run)[0]["left"]
+    names = ", ".join(file["name"] for file in files if file["whole"])
+    return f"rank 0 wrote complete checkpoints: {names}"
 
 
-def _interrupted_seen(run: Run) -> str:
-    seen = run.record.evidence
-    damaged = [each["name"] for each in seen["found"] if not each["whole"]]
-    said = f"; {', '.join(damaged)} was cut short" if damaged else ""
-    how = seen["interrupted"][-1]["how"]
-    return f"ended by {how}; another process went on from step {seen['began_at']}{said}"
+def _describe_restart(run: Run) -> str:
+    evidence = run.record.evidence
+    damaged = ", ".join(file["name"] for file in evidence["found"] if not file["whole"])
+    more = f"; {damaged} was cut short" if damaged else ""
+    how = evidence["interrupted"][-1]["how"]
+    return f"ended by {how}; another process resumed from step {evidence['began_at']}{more}"
 
 
-def _stopped(title: str, todo: int, **own: Any) -> Mechanism:
-    """A check of one process that is interrupted, and the same training without that."""
-    changes = {name: own.pop(name) for name in ("sigkill_step", "sigterm_step") if name in own}
+def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Mechanism:
+    """Return a check of one process that is interrupted, and the same training without that."""
     return Mechanism(
         title=title,
         todo=todo,
         rung="restarted",
         against="channels_last",
-        seen=_interrupted_seen,
+        describe=_describe_restart,
         changes=changes | {"save_every": EVERY},
         settings=CHANGING,
         timed=False,
         small=SMALL_RESTART,
-        **own,
+        **options,
     )
 
 
-_SAVED = of_ranks(
-    "one rank saves, whole or not at all",
-    todo=35,
-    configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
-    small=SMALL_RESTART,
-    seen=_save_seen,
-    word="def save",
-    rung="restarted",
-    save_every=1,
-)
 CHECKS = {
-    "day4.save": replace(_SAVED, settings=SAVED),
-    "day4.restart": _stopped(
+    "day4.save": of_ranks(
+        "one rank saves, whole or not at all",
+        todo=35,
+        configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
+        small=SMALL_RESTART,
+        describe=_describe_save,
+        word="def save",
+        rung="restarted",
+        changes={"save_every": 1},
+        settings=SAVED,
+    ),
+    "day4.restart": _interrupted(
         "killed while it saves, it goes on to the bit",
         36,
         configs=(
@@ -89,10 +87,10 @@ CHECKS = {
             {"save_every": 2, "sigkill_step": 5},
             {"save_every": 2, "sigkill_step": 3, "ranks": 2},
         ),
-        sigkill_step=KILLED_AFTER,
+        changes={"sigkill_step": KILLED_AFTER},
         word="step = 0",
     ),
-    "day4.sigterm": _stopped(
+    "day4.sigterm": _interrupted(
         "asked to end, it saves, and goes on to the bit",
         37,
         configs=(
@@ -100,7 +98,7 @@ CHECKS = {
             {"save_every": 2, "sigterm_step": 1},
             {"save_every": 4, "sigterm_step": 4, "ranks": 2},
         ),
-        sigterm_step=ASKED_IN,
+        changes={"sigterm_step": ASKED_IN},
         word="end_requests =",
     ),
 }

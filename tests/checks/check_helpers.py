@@ -57,4 +57,4 @@ def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
     with TemporaryDirectory() as place, ThreadPoolExecutor(ranks) as pool:
         trained = [pool.submit(train, rank, place) for rank in range(ranks)]
         yield
-        assert [each.result() for each in trained] == [0] * ranks
+        assert [future.result() for future in trained] == [0] * ranks

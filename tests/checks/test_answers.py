@@ -66,7 +66,7 @@ def marked(number: int) -> Any:
 
 
 @pytest.mark.parametrize("number", map(marked, range(len(WRONG))))
-def test_a_wrong_answer_is_told_what_to_fix(number: int) -> None:
+def test_the_message_shows_what_to_fix(number: int) -> None:
     difference = comparisons(number in FIRST)[number].difference
     assert re.search(WRONG[number]["hint"], difference), difference
     assert not re.search(r"Connection reset|Traceback|gloo/transport|/tmp/", difference)

@@ -46,24 +46,24 @@ MODEL = "    model = model.to(device)\n"
 def test_a_script_may_reach_the_device_in_any_way(old, new, device, capsys) -> None:
     assert old in SOLVED
     text, cfg = SOLVED.replace(old, new, 1) if old else SOLVED, rung("device", quick=True)
-    found = first_step(text, cfg)
-    computed_on = found.computed_on.type if found.computed_on else ""
-    assert (computed_on, bool(found.error)) == (device, not device), found.error
-    found = first_step(text, replace(cfg, device="cpu"))
-    assert (found.computed_on.type, found.error) == ("cpu", "")
+    step = first_step(text, cfg)
+    computed_on = step.computed_on.type if step.computed_on else ""
+    assert (computed_on, bool(step.error)) == (device, not device), step.error
+    step = first_step(text, replace(cfg, device="cpu"))
+    assert (step.computed_on.type, step.error) == ("cpu", "")
     assert capsys.readouterr().out == ""
 
 
 def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Mock()  # a machine with one GPU would refuse a rank's GPU 1 here
     monkeypatch.setattr(fake_tensor, "init_gpu_context", taken)
-    found = first_step(SOLVED, rung("device", quick=True), rank=5, local_rank=1, world_size=8)
-    assert (found.error, found.computed_on) == ("", torch.device("cuda", 1))
+    step = first_step(SOLVED, rung("device", quick=True), rank=5, local_rank=1, world_size=8)
+    assert (step.error, step.computed_on) == ("", torch.device("cuda", 1))
     taken.assert_not_called()
 
 
 @for_all(
-    "found, faster, verdict",
+    "speedup, faster, verdict",
     [
         (Ratio(1.5, 1.4, 1.6), True, PASSED),
         (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
@@ -73,20 +73,20 @@ def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.Monk
         (Ratio(0.86, 0.84, 0.88), False, FAILED),
     ],
 )
-def test_effect_is_judged_by_its_interval(found: Ratio, faster: bool, verdict: str) -> None:
-    assert judge(found, faster=faster).verdict == verdict
+def test_effect_is_judged_by_its_interval(speedup: Ratio, faster: bool, verdict: str) -> None:
+    assert judge(speedup, faster=faster).verdict == verdict
 
 
 @pytest.mark.parametrize(
-    "held, found, verdict",
+    "held, speedup, verdict",
     [
         ("", Ratio(0.87, 0.8, 0.9), FAILED),
         ("Python sets the pace", Ratio(0.87, 0.8, 0.9), UNMEASURABLE),
         ("Python sets the pace", Ratio(1.5, 1.4, 1.6), PASSED),
     ],
 )
-def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, found, verdict) -> None:
-    monkeypatch.setattr(checks, "ratio", lambda *_: found)
+def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, verdict) -> None:
+    monkeypatch.setattr(checks, "ratio", lambda *_: speedup)
     monkeypatch.setattr(checks, "host_bound_warning", lambda _: held)
     wanted = replace(discovery.checks()["day1.amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
@@ -144,7 +144,7 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
 
 
 @for_all(
-    "devices, said",
+    "devices, problem",
     [
         (
             (("a", "cuda:0"), ("a", "cuda:0")),
@@ -155,10 +155,10 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
         ((("a", "cpu"), ("a", "cpu")), ""),
     ],
 )
-def test_two_ranks_on_one_device_are_noticed(devices, said: str) -> None:
-    look = discovery.checks()["day2.ranks"].seen
-    if said:
-        with pytest.raises(Unexpected, match=re.escape(said)):
+def test_two_ranks_on_one_device_are_noticed(devices, problem: str) -> None:
+    look = discovery.checks()["day2.ranks"].describe
+    if problem:
+        with pytest.raises(Unexpected, match=re.escape(problem)):
             look(ranks_on(*devices))
     else:
         assert look(ranks_on(*devices)).startswith("2 ranks in one process group")

@@ -82,11 +82,11 @@ BROKEN = {
 }
 
 
-@for_all("text, line, said", BROKEN.values(), ids=BROKEN)
-def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, said: str) -> None:
+@for_all("text, line, problem", BROKEN.values(), ids=BROKEN)
+def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, problem: str) -> None:
     with pytest.raises(SeamError, match=f"^script.py, line {line}: ") as caught:
         exercises.parse(text, "script.py")
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def test_small_solution_in_its_three_views() -> None:
@@ -123,7 +123,7 @@ def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
 
 
 def test_each_todo_names_the_day_of_the_lab_that_checks_it() -> None:
-    items = [each for path in exercises.solutions() for each in exercises.parse(path.read_text())]
+    items = [item for path in exercises.solutions() for item in exercises.parse(path.read_text())]
     seams = {item.number: item.day for item in items if isinstance(item, Seam)}
     labs = {
         check.todo: lab.number.split(".")[0]
@@ -274,18 +274,18 @@ def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) ->
 
 
 def test_show_todo_shows_every_place(workshop: Path) -> None:
-    said = f"{show_todo(1)!r}\n"
+    text = f"{show_todo(1)!r}\n"
     lines = workshop.read_text().splitlines()
     marks = [number for number, line in enumerate(lines, 1) if "# TODO 1, day 1: " in line]
     assert len(marks) == 3
     for mark in marks:
-        assert f"exercises/train.py, line {mark}\n    {lines[mark - 1].strip()}\n" in said
+        assert f"exercises/train.py, line {mark}\n    {lines[mark - 1].strip()}\n" in text
 
 
 def test_show_todo_of_a_solution_shows_its_code() -> None:
-    said = repr(show_todo(2, "solutions/train.py"))
-    assert "autocast = torch.autocast(device.type" in said
-    assert "<<<" not in said
+    text = repr(show_todo(2, "solutions/train.py"))
+    assert "autocast = torch.autocast(device.type" in text
+    assert "<<<" not in text
 
 
 def test_show_todo_that_is_filled_says_so(workshop: Path) -> None:
@@ -295,20 +295,20 @@ def test_show_todo_that_is_filled_says_so(workshop: Path) -> None:
 
 @pytest.mark.parametrize("number", range(1, TOTAL + 1))
 def test_hints_tell_more_and_more(number: int, capsys: pytest.CaptureFixture) -> None:
-    found = show_todo(number)
+    todo = show_todo(number)
     for layer in (1, 2, 3):
-        found.hint(layer)
+        todo.hint(layer)
         assert len(capsys.readouterr().out.strip()) > 20
-    page = found._repr_html_()
+    page = todo._repr_html_()
     assert page.count("<details>") == 3 and "<details open" not in page  # folded
     for seam in (item for item in exercises.parse(TEXT) if isinstance(item, Seam)):
         if seam.number == number:
             lines = [line.removesuffix("  # fmt: skip").strip() for line in seam.solution]
-            assert all(line in found.lines for line in lines)
+            assert all(line in todo.lines for line in lines)
     # What tells less does not give away what tells more.
-    assert not [line for line in found.lines.splitlines() if len(line) > 30 and line in found.nudge]
+    assert not [line for line in todo.lines.splitlines() if len(line) > 30 and line in todo.nudge]
     with pytest.raises(ValueError, match="choose 1, 2 or 3"):
-        found.hint(4)
+        todo.hint(4)
 
 
 def test_show_todo_that_is_not_there(workshop: Path) -> None:

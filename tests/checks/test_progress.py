@@ -37,9 +37,9 @@ def pretend_launched(runs_root: Path, rung: str) -> None:
 class TestPrediction:
     def test_is_kept_with_its_note(self) -> None:
         predict("amp", 2.0, "half the bits")
-        found = prediction("amp")
-        assert (found.value, found.note, found.rung) == (2.0, "half the bits", "amp")
-        assert " ".join(repr(found).split()) == (
+        entry = prediction("amp")
+        assert (entry.value, entry.note, entry.rung) == (2.0, "half the bits", "amp")
+        assert " ".join(repr(entry).split()) == (
             "You predicted 2 for amp (half the bits). "
             "You can change it until you launch a run of amp."
         )
@@ -74,9 +74,9 @@ class TestPrediction:
 
     def test_after_a_run_says_so(self, runs_root: Path) -> None:
         pretend_launched(runs_root, "amp")
-        found = predict("amp", 2.7)
-        assert found.late
-        assert repr(found) == "You predicted 2.7 for amp, after a run of amp was launched."
+        entry = predict("amp", 2.7)
+        assert entry.late
+        assert repr(entry) == "You predicted 2.7 for amp, after a run of amp was launched."
 
     def test_of_another_key_is_settled_by_the_rung_it_names(self, runs_root: Path) -> None:
         predict("amp_memory", 11.0, rung="amp")
@@ -89,7 +89,7 @@ class TestPrediction:
         assert predict("ceiling", "arithmetic", choices=CEILINGS).value == "memory"
         assert "your memory counts because it was the first" in capsys.readouterr().out
 
-    def test_said_twice_the_same_is_no_news(self, capsys: pytest.CaptureFixture) -> None:
+    def test_the_same_prediction_twice_is_not_repeated(self, capsys: pytest.CaptureFixture) -> None:
         predict("ceiling", "memory", choices=CEILINGS)
         predict("ceiling", " Memory ", choices=CEILINGS)
         assert capsys.readouterr().out == ""
@@ -125,7 +125,7 @@ class TestPrediction:
         assert prediction("ceiling") is None
 
     @pytest.mark.parametrize(
-        "predicted, measured, said",
+        "predicted, measured, text",
         [
             (2, 2, "You: 2. Measured: 2 GiB ✓"),
             (2, 2.3, "You: 2. Measured: 2.3 GiB: 15% more than you predicted ✓"),
@@ -138,18 +138,18 @@ class TestPrediction:
         ],
     )
     def test_a_number_gets_a_verdict(
-        self, predicted: float, measured: float, said: str, capsys: pytest.CaptureFixture
+        self, predicted: float, measured: float, text: str, capsys: pytest.CaptureFixture
     ) -> None:
         predict("peak", predicted)
         recall("peak", measured, "GiB")
-        assert capsys.readouterr().out == f"{said}\n"
+        assert capsys.readouterr().out == f"{text}\n"
         assert prediction("peak").measured == measured
 
     def test_a_choice_gets_a_verdict(self, capsys: pytest.CaptureFixture) -> None:
         predict("ceiling", "memory", choices=CEILINGS)
         recall("ceiling", "arithmetic", "790 TFLOP/s")
-        said = "You: memory. Measured: arithmetic, 790 TFLOP/s ✗\n"
-        assert capsys.readouterr().out == said
+        text = "You: memory. Measured: arithmetic, 790 TFLOP/s ✗\n"
+        assert capsys.readouterr().out == text
         recall("ceiling", "memory")
         assert capsys.readouterr().out.endswith("Measured: memory ✓\n")
 
@@ -173,7 +173,7 @@ class TestPrediction:
 
 
 class TestStore:
-    def test_two_processes_lose_nothing_of_each_other(self, runs_root: Path) -> None:
+    def test_two_processes_at_once_lose_nothing(self, runs_root: Path) -> None:
         script = (
             "import sys; from course.checks.predictions import predict\n"
             "from course.checks.store import save_answer\n"
@@ -183,7 +183,10 @@ class TestStore:
         both = [subprocess.Popen([sys.executable, "-c", script, name]) for name in ("x", "y")]
         assert [process.wait(60) for process in both] == [0, 0]
         store = read()
-        assert {name: len(given) for name, given in store["answers"].items()} == {"x": 30, "y": 30}
+        assert {name: len(answers) for name, answers in store["answers"].items()} == {
+            "x": 30,
+            "y": 30,
+        }
         assert len(store["predictions"]) == 60
 
     @pytest.mark.parametrize(
@@ -204,13 +207,13 @@ class TestStore:
         runs_root.mkdir()
         path().write_text(content)
         assert progress().predictions.empty
-        assert problem in (said := capsys.readouterr().err)
+        assert problem in (message := capsys.readouterr().err)
         (copy,) = runs_root.glob("progress.unreadable-*.json")
         assert copy.read_text() == content
-        assert copy.name in said
+        assert copy.name in message
         predict("amp", 2.0)
         assert prediction("amp").value == 2
-        assert [each.read_text() for each in runs_root.glob("progress.unreadable-*")] == [content]
+        assert [file.read_text() for file in runs_root.glob("progress.unreadable-*")] == [content]
 
     def test_bytes_that_are_no_text_are_kept_too(self, runs_root: Path) -> None:
         runs_root.mkdir()
@@ -244,22 +247,22 @@ class TestStore:
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     amp = discovery.checks()["day1.amp"]
     wanted = {"day1.amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
-    found = {name: replace(amp, title=title) for name, title in wanted.items()}
-    monkeypatch.setattr(discovery, "checks", lambda: found)
+    checks = {name: replace(amp, title=title) for name, title in wanted.items()}
+    monkeypatch.setattr(discovery, "checks", lambda: checks)
     monkeypatch.setattr(discovery, "functions", dict)
 
 
 class TestProgress:
     def test_before_anything_was_done(self, checks: None) -> None:
-        found = progress()
-        assert found.to_dict()["todos"] == [
+        tables = progress()
+        assert tables.to_dict()["todos"] == [
             {name: row[name] for name in ("todo", "state", "title")}
             for row in exercises.all_states()
         ]
-        assert list(found.checks["state"]) == ["open", "open"]
-        assert list(found.quizzes["quiz"]) == names()
-        assert found.quizzes["answered"].sum() == 0
-        assert "Checks: 0 of 2 passed" in repr(found)
+        assert list(tables.checks["state"]) == ["open", "open"]
+        assert list(tables.quizzes["quiz"]) == names()
+        assert tables.quizzes["answered"].sum() == 0
+        assert "Checks: 0 of 2 passed" in repr(tables)
 
     def test_counts_what_was_done(self, checks: None, runs_root: Path) -> None:
         save_check("day1.layout", UNMEASURABLE)
@@ -272,15 +275,15 @@ class TestProgress:
         predict("ceiling", "memory", choices=CEILINGS)
         pretend_launched(runs_root, "amp")
         predict("amp", 2.0)
-        found = progress()
-        assert list(found.checks["state"]) == ["passed", "not measurable here"]
-        assert list(found.checks["title"]) == ["bf16 kernels ran", "strides are NHWC"]
-        row = found.quizzes.set_index("quiz").loc["day1_1_gpu"]
+        tables = progress()
+        assert list(tables.checks["state"]) == ["passed", "not measurable here"]
+        assert list(tables.checks["title"]) == ["bf16 kernels ran", "strides are NHWC"]
+        row = tables.quizzes.set_index("quiz").loc["day1_1_gpu"]
         assert (row["right"], row["answered"]) == (1, 2)
         assert row["questions"] == len(quiz("day1_1_gpu").questions)
-        assert list(found.predictions["late"]) == [False, True]
-        assert "Predictions: 2, 1 of them after a run" in repr(found)
-        assert "Checks: 1 of 2 passed" in found._repr_html_()
+        assert list(tables.predictions["late"]) == [False, True]
+        assert "Predictions: 2, 1 of them after a run" in repr(tables)
+        assert "Checks: 1 of 2 passed" in tables._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
         assert list(progress().checks["check"]) == [*discovery.checks(), *discovery.functions()]

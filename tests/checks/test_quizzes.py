@@ -30,11 +30,11 @@ class TestShippedFile:
     def test_has_four_to_six_questions(self, name: str) -> None:
         assert 4 <= len(quiz(name).questions) <= 6
 
-    def test_explains_every_answer_in_its_own_words(self, name: str) -> None:
+    def test_explains_every_answer_differently(self, name: str) -> None:
         for question in quiz(name).questions:
-            said = [choice.explanation for choice in question.choices]
-            assert len(set(said)) == len(said)
-            for text in said:
+            texts = [choice.explanation for choice in question.choices]
+            assert len(set(texts)) == len(texts)
+            for text in texts:
                 assert 40 <= len(text) <= 400
                 assert text.endswith((".", ")"))
 
@@ -42,10 +42,10 @@ class TestShippedFile:
         assert all(len(re.findall("`", text)) % 2 == 0 for text in _texts(quiz(name)))
 
 
-def _texts(each: Quiz) -> list[str]:
+def _texts(quiz: Quiz) -> list[str]:
     return [
         text
-        for question in each.questions
+        for question in quiz.questions
         for text in (
             question.text,
             *(c.text for c in question.choices),
@@ -129,34 +129,34 @@ class TestAnswerInCode:
             quiz("day9")
 
 
-def _right(each: Quiz, number: int) -> str:
-    return next(choice.letter for choice in each.question(number).choices if choice.right)
+def _right(quiz: Quiz, number: int) -> str:
+    return next(choice.letter for choice in quiz.question(number).choices if choice.right)
 
 
-def _parts(each: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
+def _parts(quiz: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
     """The controls of each question, in the order in which Tab reaches them."""
-    head, _, *controls, score = quiz_form(each).children
+    head, _, *controls, score = quiz_form(quiz).children
     assert [type(part) for part in controls] == [HTML, RadioButtons, Button, HTML] * len(
-        each.questions
+        quiz.questions
     )
     return [tuple(controls[i + 1 : i + 4]) for i in range(0, len(controls), 4)]
 
 
 class TestForm:
     def test_explains_the_chosen_answer_and_stores_it(self) -> None:
-        each = quiz("day1_2_mixed_precision")
-        form = quiz_form(each)
+        form_quiz = quiz("day1_2_mixed_precision")
+        form = quiz_form(form_quiz)
         _, above, _, choices, check, verdict, *_, score = form.children
         assert above is score  # seen without scrolling down
         assert "0 of 6" in score.value
         check.click()
         assert "Choose an answer first" in verdict.value
         assert answers("day1_2_mixed_precision") == {}
-        choices.value = _right(each, 1)
+        choices.value = _right(form_quiz, 1)
         assert verdict.value == ""
         check.click()
         assert "Right." in verdict.value
-        (right,) = [choice for choice in each.questions[0].choices if choice.right]
+        (right,) = [choice for choice in form_quiz.questions[0].choices if choice.right]
         assert as_html(right.explanation) in verdict.value
         assert answers("day1_2_mixed_precision")[1]["choice"] == choices.value
         assert "1 of 6" in score.value
@@ -176,8 +176,8 @@ class TestForm:
         choices, _, verdict = _parts(quiz("day1_3_channels_last"))[1]
         assert choices.value == "b"
         assert "Not right." in verdict.value
-        others = [each for i, each in enumerate(_parts(quiz("day1_3_channels_last"))) if i != 1]
-        assert all(box.value is None and said.value == "" for box, _, said in others)
+        others = [part for i, part in enumerate(_parts(quiz("day1_3_channels_last"))) if i != 1]
+        assert all(box.value is None and answer.value == "" for box, _, answer in others)
 
     def test_passes_over_a_stored_letter_that_went_away(self) -> None:
         quiz("day1_3_channels_last").answer(2, "b")
@@ -242,6 +242,5 @@ class TestWithoutFrontEnd:
 
 
 def test_files_travel_as_toml() -> None:
-    for each in LABS.glob("*/quiz.toml"):
-        assert each.suffix == ".toml"
-        tomllib.loads(each.read_text(encoding="utf-8"))
+    for quiz_file in LABS.glob("*/quiz.toml"):
+        tomllib.loads(quiz_file.read_text(encoding="utf-8"))

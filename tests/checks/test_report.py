@@ -72,8 +72,8 @@ def make_run(runs_root: Path):
 def test_ratio_is_of_throughput_and_drops_warm_up(make_run) -> None:
     slow = make_run("slow", [9.0, 9.0, 0.2, 0.2, 0.2])
     fast = make_run("fast", [9.0, 9.0, 0.1, 0.1, 0.1])
-    found = ratio(fast, slow)
-    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    speedup = ratio(fast, slow)
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx((2, 2, 2))
 
 
 def test_interval_widens_with_the_spread_of_steps(make_run) -> None:
@@ -103,8 +103,8 @@ def test_report_shows_the_prediction_beside_the_measurement(make_run, saved) -> 
     half = replace(CONFIG, rung="amp", precision="bf16")
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
     shown = report(fast, against=slow, predicted=3)
-    said = "You: 3. Measured: 2 (2 to 2) times as fast: 33% less than you predicted ✗"
-    assert said in shown.sentences
+    sentence = "You: 3. Measured: 2 (2 to 2) times as fast: 33% less than you predicted ✗"
+    assert sentence in shown.sentences
     assert "data:image/png;base64," in shown._repr_html_()
     assert (fast.folder / "report.png").stat().st_size > 1000
 
@@ -117,24 +117,28 @@ def test_the_verdict_on_a_rung_is_kept(make_run) -> None:
     assert prediction("amp").measured == pytest.approx(2)
 
 
-def test_what_was_said_of_a_rung_is_not_said_of_several_ranks(make_run) -> None:
+def test_a_prediction_is_for_one_process(make_run) -> None:
     predict("amp", 2)
     half = replace(CONFIG, rung="amp", precision="bf16")
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1], half)
-    asked = json.loads((fast.folder / "launch.json").read_text())
-    (fast.folder / "launch.json").write_text(json.dumps(asked | {"gpus": 2}))
-    assert not any(said.startswith("You: ") for said in report(fast, against=slow).sentences)
+    request = json.loads((fast.folder / "launch.json").read_text())
+    (fast.folder / "launch.json").write_text(json.dumps(request | {"gpus": 2}))
+    assert not any(
+        sentence.startswith("You: ") for sentence in report(fast, against=slow).sentences
+    )
     assert prediction("amp").measured is None
 
 
 def test_two_that_compute_the_same_have_a_true_ratio_of_one(make_run) -> None:
     """And a prediction of 1 is right, whatever the noise."""
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])
-    said = report(fast, against=slow, predicted=1).sentences
-    assert "The same computation: the true ratio is 1." in said
-    assert any(each.startswith("You: 1.") and each.endswith("✓") for each in said)
+    sentences = report(fast, against=slow, predicted=1).sentences
+    assert "The same computation: the true ratio is 1." in sentences
+    assert any(sentence.startswith("You: 1.") and sentence.endswith("✓") for sentence in sentences)
     moved = make_run("moved", [1, 1, 0.1], device="cuda")
-    assert not any("same computation" in each for each in report(moved, against=slow).sentences)
+    assert not any(
+        "same computation" in sentence for sentence in report(moved, against=slow).sentences
+    )
 
 
 def test_report_says_that_software_emulates_the_format(make_run) -> None:
@@ -151,9 +155,9 @@ def test_half_without_hardware_is_the_same_computation_in_fp32(make_run) -> None
     slow = make_run("slow", [1, 1, 0.2, 0.2], **computed)
     amp = make_run("amp1", [1, 1, 0.2, 0.1], half, precision="fp32", **computed)
     assert (amp.config.precision, amp.requested_config.precision) == ("fp32", "half")
-    said = report(amp, against=slow, predicted=1).sentences
-    assert "old CPU has no 16-bit hardware, so this run computed in fp32." in said
-    assert "The same computation: the true ratio is 1." in said
+    sentences = report(amp, against=slow, predicted=1).sentences
+    assert "old CPU has no 16-bit hardware, so this run computed in fp32." in sentences
+    assert "The same computation: the true ratio is 1." in sentences
 
 
 def test_report_says_when_the_loss_is_not_finite(make_run) -> None:
@@ -172,11 +176,11 @@ def test_compare_shows_settings_source_and_ratio(make_run) -> None:
     a = make_run("a", [1, 1, 0.2, 0.2])
     b = make_run("b", [1, 1, 0.1, 0.1], replace(CONFIG, precision="bf16"))
     b.script.write_text("print('hello <world>')\n")
-    found = compare(a, b)
-    assert list(found.settings.index) == ["precision"]
-    assert "+print('hello <world>')" in found.source_diff
-    assert "2×" in repr(found)
-    page = found._repr_html_()
+    comparison = compare(a, b)
+    assert list(comparison.settings.index) == ["precision"]
+    assert "+print('hello <world>')" in comparison.source_diff
+    assert "2×" in repr(comparison)
+    page = comparison._repr_html_()
     assert "&lt;world&gt;" in page
     assert "color" in page
 
@@ -201,21 +205,21 @@ def test_the_printed_ladder_names_what_the_machine_lacks(make_run, capsys) -> No
     half = replace(amp, precision="half")
     lacking = make_run("half", [1, 1, 0.2], half, precision="fp32", machine="old CPU")
     tables.show_ladder(ladder_table([plain, lacking]))
-    said = capsys.readouterr().out
-    assert "This machine has no 16-bit hardware. The rungs from amp on compute in fp32." in said
+    output = capsys.readouterr().out
+    assert "This machine has no 16-bit hardware. The rungs from amp on compute in fp32." in output
     tables.show_ladder(ladder_table([plain], {"device": "baseline"}).assign(lacks_half=True))
-    said = capsys.readouterr().out
-    assert "device    = baseline" in said
-    assert "device: the same computation as baseline, so the true ratio is 1." in said
+    output = capsys.readouterr().out
+    assert "device    = baseline" in output
+    assert "device: the same computation as baseline, so the true ratio is 1." in output
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=2))
-    said = capsys.readouterr().out
-    assert "no instructions" not in said
-    assert "took 2 turns" in said and "the brackets have the extremes" in said
+    output = capsys.readouterr().out
+    assert "no instructions" not in output
+    assert "took 2 turns" in output and "the brackets have the extremes" in output
     tables.show_ladder(ladder_table([plain, with_units]).assign(turns=8))
     assert "extremes" not in capsys.readouterr().out
 
 
-def test_a_gpu_with_little_to_do_is_said_to_wait_for_python(make_run) -> None:
+def test_reports_that_a_gpu_waits_for_python(make_run) -> None:
     large = replace(CONFIG, batch_size=256, image_px=224)
     for name, config, device, held in [
         ("gpu", CONFIG, "cuda", True),
@@ -233,15 +237,15 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
     )
     solution = (exercises.SOLUTIONS / "train.py").read_text()
     amp.script.write_text(exercises.render(solution, 1))
-    said = " ".join(report(amp).sentences)
-    assert "TODO 2 is still open" in said
-    assert "TODO 1 is" not in said
-    assert "emulates" not in said
+    sentences = " ".join(report(amp).sentences)
+    assert "TODO 2 is still open" in sentences
+    assert "TODO 1 is" not in sentences
+    assert "emulates" not in sentences
     amp.script.write_text(solution)
     assert "still open" not in " ".join(report(amp).sentences)
 
 
-def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
+def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     assert ladder().table["ratio"].isna().all() and not ladder().machine
     predict("device", 2)
     amp, last = (
@@ -254,20 +258,20 @@ def test_the_own_ladder_grows_with_what_was_measured(make_run) -> None:
     make_run("amp", [1, 1, 0.01], amp, "device", started_at="4", machine="here")
     make_run("alone", [1, 1, 0.001], amp, started_at="5", machine="here")  # took no turns
     make_run("other", [1, 1, 0.001], last, "amp", started_at="6")  # is on no rung
-    found = ladder()
-    rows = found.table.set_index("rung")
+    result = ladder()
+    rows = result.table.set_index("rung")
     assert rows.loc["baseline", "images_per_s"] == pytest.approx(CONFIG.batch_size / 0.2)
     assert list(rows.loc["device", ["predicted", "ratio"]]) == pytest.approx([2, 2])
     assert rows.loc["amp", "ratio"] == pytest.approx(10)
-    assert rows["images_per_s"].isna()["channels_last"] and found.machine == "here"
+    assert rows["images_per_s"].isna()["channels_last"] and result.machine == "here"
     assert rows.loc["channels_last", "recorded_images_per_s"] > 3000
-    said = repr(found)
-    assert "amp            800 images/s, 10× the previous rung" in said
-    assert "channels_last  not yet: lab 1.3" in said
-    assert 'alt="yours: here' in found._repr_mimebundle_()["text/html"]
+    text = repr(result)
+    assert "amp            800 images/s, 10× the previous rung" in text
+    assert "channels_last  not yet: lab 1.3" in text
+    assert 'alt="yours: here' in result._repr_mimebundle_()["text/html"]
 
 
-def test_the_own_ladder_takes_a_rung_that_computes_what_a_skipped_one_would(make_run) -> None:
+def test_the_learners_ladder_shows_a_rung_that_equals_a_skipped_one(make_run) -> None:
     last = rung("channels_last", quick=True)
     make_run("base", [1, 1, 0.2], started_at="1")
     make_run("last", [1, 1, 0.1], last, "base", precision="fp32", started_at="2")

@@ -92,7 +92,7 @@ def test_a_syntax_error_is_named_before_anything_starts(runs_root: Path, tmp_pat
     assert not list(runs_root.glob("*-*"))
 
 
-def test_a_script_ends_only_its_own_process(checked) -> None:
+def test_a_script_cannot_end_the_notebook(checked) -> None:
     assert "the script ended its process: SIGSEGV" in repr(checked(CRASH + SOLVED))
 
 

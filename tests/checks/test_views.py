@@ -46,7 +46,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
+def output_of_views(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the views print, each trained in fp32, then in bf16 and fp16 with channels last."""
     folder = tmp_path_factory.mktemp("views")
     views = [folder / f"view_{solved}.py" for solved in range(TOTAL + 1)]
@@ -62,11 +62,13 @@ def said_by_views(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def losses(said_by_views: str) -> list[list[str]]:
+def losses(output_of_views: str) -> list[list[str]]:
     """The last loss of each view in fp32, bf16 and fp16."""
-    found = re.findall(r"^ok .*last_loss=([0-9.]+) val_top1=[0-9.]+$", said_by_views, re.MULTILINE)
-    assert len(found) == 3 * (TOTAL + 1), said_by_views
-    return [found[i : i + 3] for i in range(0, len(found), 3)]
+    losses = re.findall(
+        r"^ok .*last_loss=([0-9.]+) val_top1=[0-9.]+$", output_of_views, re.MULTILINE
+    )
+    assert len(losses) == 3 * (TOTAL + 1), output_of_views
+    return [losses[i : i + 3] for i in range(0, len(losses), 3)]
 
 
 @pytest.mark.slow
@@ -88,7 +90,7 @@ def test_scaling_touches_fp16_alone(losses: list[list[str]]) -> None:
 
 
 @pytest.mark.slow
-def test_layout_counts_from_the_fourth_todo_on(said_by_views: str) -> None:
-    layouts = re.findall(r"^layouts=(.+)$", said_by_views, re.MULTILINE)
+def test_layout_counts_from_the_fourth_todo_on(output_of_views: str) -> None:
+    layouts = re.findall(r"^layouts=(.+)$", output_of_views, re.MULTILINE)
     nchw, nhwc = (str([[last, last]] * 2) for last in (False, True))  # weights, images; 2 steps
     assert layouts == [nchw] * 3 * 4 + [nchw, nhwc, nhwc] * (TOTAL - 3)

@@ -243,12 +243,12 @@ def test_right_answers_pass(name: str, define: Callable) -> None:
 def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
     for answers, words in WRONG[name].items():
         checked = check_written(name, define(name, *answers))
-        said = repr(checked)
-        assert checked.failed and re.search(words, said), f"{answers}: {said}"
+        text = repr(checked)
+        assert checked.failed and re.search(words, text), f"{answers}: {text}"
     assert progress().checks.set_index("check").loc[name, "state"] == "failed"
 
 
-def test_the_given_functions_pass_their_own_looks() -> None:
+def test_the_solutions_pass_their_checks() -> None:
     from course.checks import discovery
 
     for name in CELLS:
@@ -266,7 +266,7 @@ def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
         verify.check_carry(keeps_half_of_most)
 
 
-def test_what_raises_is_told_with_its_line(define: Callable) -> None:
+def test_an_error_is_reported_with_its_line(define: Callable) -> None:
     checked = check_written("numerics.refine", define("numerics.refine", "b - a @ y", "x"))
     assert "it raised NameError: name 'y' is not defined" in checked.parts[0].evidence
     assert checked.parts[0].look_at.startswith("line 2: residual = b - a @ y")

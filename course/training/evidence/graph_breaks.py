@@ -42,12 +42,12 @@ class Compiled:
         end of warm-up. breaks: why a graph ended before its function did, each reason with how
         often it did.
         """
-        found = Counter(self._counters["graph_break"]) - self._before[1]
-        breaks = {_reason(told): times for told, times in found.most_common(MOST)}
+        counts = Counter(self._counters["graph_break"]) - self._before[1]
+        breaks = {_reason(page): times for page, times in counts.most_common(MOST)}
         return {"graphs": self._after_epochs, "warmed_up": self._warmed_up, "breaks": breaks}
 
 
-def _reason(told: str) -> str:
+def _reason(page: str) -> str:
     """Of Dynamo's page about a break the two lines that say what it met."""
-    lines = [line.strip() for line in told.splitlines()[:2]]
+    lines = [line.strip() for line in page.splitlines()[:2]]
     return ": ".join(line.removeprefix("Explanation: ") for line in lines)[:REASON]

@@ -28,13 +28,13 @@ def group() -> dict[str, Any]:
     """The process group that this process has joined: backend and timeout; {} without one."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return {}
-    own = distributed.distributed_c10d._get_default_group()
-    found: dict[str, Any] = {"backend": distributed.get_backend_config()}
-    for device in own._device_types:  # PyTorch offers no way to ask
-        options = getattr(own._get_backend(device), "options", None)
+    default = distributed.distributed_c10d._get_default_group()
+    description: dict[str, Any] = {"backend": distributed.get_backend_config()}
+    for device in default._device_types:  # PyTorch offers no way to ask
+        options = getattr(default._get_backend(device), "options", None)
         if options is not None:
-            found["timeout_s"] = options._timeout.total_seconds()
-    return found
+            description["timeout_s"] = options._timeout.total_seconds()
+    return description
 
 
 def nccl(config: Config) -> dict[str, Any]:
@@ -45,13 +45,13 @@ def nccl(config: Config) -> dict[str, Any]:
     """
     if config.hosts == 1:
         return {}
-    found: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
+    report: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
     text = path.read_text(errors="replace") if path.exists() else ""
     if counts := re.search(r"nNodes (\d+) localRanks (\d+)", text):
-        found |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
-    found["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
-    return {"nccl": found}
+        report |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
+    report["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
+    return {"nccl": report}
 
 
 def algebra(config: Config) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def loader(batches: Any) -> dict[str, Any]:
 
     The course's loader has a `worker_init_fn`, too: `own_worker_init` tells of the script's own.
     """
-    found = {name: getattr(batches, name, None) for name in LOADER}
-    found["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
+    arguments = {name: getattr(batches, name, None) for name in LOADER}
+    arguments["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
     begins = getattr(batches, "worker_init_fn", None)
     of_course = getattr(begins, "__module__", "").startswith("course.")
-    return found | {"own_worker_init": begins is not None and not of_course}
+    return arguments | {"own_worker_init": begins is not None and not of_course}
 
 
 def numbered(device: torch.device) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course.config import Config
 from course.runs.restarts import CHECKPOINTS, METADATA, interruptions, step_of
@@ -24,45 +23,30 @@ class Moments:
     def __init__(self, folder: Path | None, config: Config, first: int) -> None:
         self._config, self._folder, self._first, self._step = config, folder, first, first
         self.planted = Planted(folder, config)
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._hook: Any = None
-        self._found = self._there()
-
-    def start(self) -> None:
-        """Find the optimizer, from here to `stop`."""
-        self._hook = register_optimizer_step_pre_hook(self._note)
-
-    def stop(self) -> None:
-        """Stop looking for it."""
-        self._hook.remove()
-
-    def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._optimizer = optimizer
+        self._at_start = self._checkpoints()
 
     def end_step(self) -> None:
-        """A step is over."""
+        """Count a step, and end the process where the config plans it."""
         self._step += 1
         self.planted.after_step(self._step)
 
-    def _there(self) -> list[dict[str, Any]]:
+    def _checkpoints(self) -> list[dict[str, Any]]:
         place = self._folder / CHECKPOINTS if self._folder else None
         is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
         return inspect_checkpoints(place) if place and place.exists() and is_small else []
 
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self, weights: list[torch.Tensor]) -> dict[str, Any]:
         """Return the evidence for the record.
 
         began_at: the number of steps that earlier processes completed. found: the checkpoints at
         the start; left: those at the end. interrupted: what was planted so far. at_end: a checksum
         of the weights at the end, equal for two runs only if these are bitwise identical.
         """
-        groups = self._optimizer.param_groups if self._optimizer else []
-        weights = [weight for group in groups for weight in group["params"]]
         is_small = self._config.deterministic and shards.size(weights) <= MUCH
         return {
             "began_at": self._first,
-            "found": self._found,
-            "left": self._there(),
+            "found": self._at_start,
+            "left": self._checkpoints(),
             "interrupted": interruptions(self._folder) if self._folder else [],
             "at_end": _checksum(weights) if is_small else None,
         }

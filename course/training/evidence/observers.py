@@ -48,13 +48,13 @@ class Observers:
         }
         self._observer: Observer | None = None
         self._observed_part = ""
-        self._updates = Updates() if config.warmup_steps else None
+        self._updates = Updates()
         is_restartable = config.save_every or config.deterministic
         self._moments = Moments(run.rank_folder, config, first) if is_restartable else None
         self._compiled = Compiled() if config.compile else None
         self._actions = Actions(clock, device) if config.pipeline else None
         self._held = Held() if config.save_weights and config.shard else None
-        self._watchers = [x for x in (self._updates, self._actions, self._moments) if x]
+        self._watchers = [x for x in (self._updates, self._actions) if x]
         self._onednn_log: Any = None
         run.before_epoch = self._end_validation
 
@@ -81,7 +81,7 @@ class Observers:
     def plant_events(self, step: int) -> None:
         """Cause what the config plants between backward and update."""
         in_time = 0 < self.config.overflow_step <= step < self._warmup_end and not self._first
-        if self._updates and in_time:
+        if in_time:
             self._updates.overflow()
         if self._moments:
             self._moments.planted.in_step(step)
@@ -94,14 +94,15 @@ class Observers:
             traced[str(step)] = traced.get(str(step), 0) + 1  # phases of the step
 
     def end_step(self) -> None:
-        for watcher in self._watchers:
-            watcher.end_step()
+        for watcher in (*self._watchers, self._moments):
+            if watcher:
+                watcher.end_step()
 
     @property
     def rate(self) -> float | None:
         """The learning rate of the current update, if a schedule changes it and it happened."""
         varies = self.config.schedule or self.config.lr_warmup
-        return self._updates.rate if self._updates and varies else None
+        return self._updates.rate if varies else None
 
     def end_epoch(self) -> None:
         for watcher in self._watchers:
@@ -170,17 +171,17 @@ class Observers:
             self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
         self._evidence["share"] = len(batch[1])
         sampler = getattr(batches, "sampler", None)
-        for name in ("taken", "low"):  # they grow
-            self._evidence[name] = getattr(sampler, name, [])
+        self._evidence["taken"] = getattr(sampler, "taken", [])  # it grows
 
     def record(self) -> None:
         """Store the evidence so far in the run's record."""
-        evidence = self._evidence | (self._updates.evidence() if self._updates else {})
+        evidence = self._evidence | self._updates.evidence()
         if self._compiled:
             evidence["compiled"] = self._compiled.evidence()
         if self._actions:
             evidence["actions"] = self._actions.evidence()
-        evidence |= self._moments.evidence() if self._moments else {}
+        if self._moments:
+            evidence |= self._moments.evidence(self._updates.parameters())
         evidence |= group_and_loader.nccl(self.config)  # it names a transport once it is used
         is_useful = self.run.world_size > 1 or self._compiled or "forward_types" in evidence
         self.run.set(evidence=evidence if is_useful else {})

@@ -23,17 +23,17 @@ class _Calls(TorchDispatchMode):
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = self._said((args, kwargs))  # before the call: it may work in place
+        inputs = self._describe_all((args, kwargs))  # before the call: it may work in place
         output = func(*args, **(kwargs or {}))
         if inputs and not func.is_view:
             # The engine of autograd has a task while it runs backward, and none (-1) otherwise.
             backward = torch._C._current_graph_task_id() != -1
             name = func._schema.name.removeprefix("aten::")
             phase = "backward" if backward else "forward"
-            self.calls[phase, name, inputs, self._said(output)] += 1
+            self.calls[phase, name, inputs, self._describe_all(output)] += 1
         return output
 
-    def _said(self, values: Any) -> str:
+    def _describe_all(self, values: Any) -> str:
         return self._describe([x for x in tree_leaves(values) if isinstance(x, torch.Tensor)])
 
 
@@ -54,5 +54,5 @@ def operator_calls(
 
     with _Calls(describe) as watch:
         step()
-    rows = [(*seen, calls) for seen, calls in watch.calls.items()]
+    rows = [(*call, calls) for call, calls in watch.calls.items()]
     return pd.DataFrame(rows, columns=["phase", "operator", "inputs", "output", "calls"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
@@ -19,9 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.training.evidence.saved_activations import Kept
 from course.training.evidence.shards import Order
-
-if TYPE_CHECKING:
-    pass
 
 SUM = 2  # PyTorch's number for a loss that is added up instead of averaged
 COLLECTIVES = ("c10d", "_c10d_functional")  # those that work in place, and those that do not
@@ -81,6 +78,8 @@ class Observer(TorchDispatchMode):
             self._order.sent(phase, name, args[0])
             if phase in ("forward", "backward"):
                 self._count(f"{phase}_collectives", name)
+                if name == "allreduce":
+                    self._count(f"{phase}_groups", str(_ranks(*args[1:3])))
         elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
             self._note_update(args[0])
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
@@ -105,7 +104,7 @@ class Observer(TorchDispatchMode):
         if reduction == SUM:
             start *= images
         self._passes.append((images, start))
-        self._loss_gradient = round(sum(each for _, each in self._passes), 6)
+        self._loss_gradient = round(sum(start for _, start in self._passes), 6)
         self._count("loss_types", _type(scores))
 
     def _note_forward(self, images: torch.Tensor, weight: torch.Tensor) -> None:
@@ -138,15 +137,15 @@ class Observer(TorchDispatchMode):
 
     def evidence(self) -> dict[str, Any]:
         """What was seen, for the record: counts of operators by type, layout and device."""
-        found = {what: dict(counter) for what, counter in self._counts.items()}
-        found |= {
+        evidence = {what: dict(counter) for what, counter in self._counts.items()}
+        evidence |= {
             "autocast_in_backward": self._autocast_in_backward,
             "loss_gradient": self._loss_gradient,
             "passes": self._passes,
             "kept_gib": self._kept.gib,
             "mixed": self._mixed,  # the share of images whose label has several classes
         }
-        return found | self._order.evidence() | ({"ddp": self._ddp} if self._ddp else {})
+        return evidence | self._order.evidence() | ({"ddp": self._ddp} if self._ddp else {})
 
 
 def layout(tensor: torch.Tensor) -> str:
@@ -156,6 +155,15 @@ def layout(tensor: torch.Tensor) -> str:
     if nchw and nhwc:
         return "either"
     return "NCHW" if nchw else "NHWC" if nhwc else "other"
+
+
+def _ranks(group: Any, name: Any) -> list[int]:
+    """Return the ranks of an all-reduce's group, given its second and third argument."""
+    if isinstance(name, str):  # functional; PyTorch has no public way to find a group by its name
+        group = distributed.distributed_c10d._resolve_process_group(name)
+    else:
+        group = distributed.ProcessGroup.unbox(group)
+    return distributed.get_process_group_ranks(group)
 
 
 def _type(tensor: torch.Tensor) -> str:

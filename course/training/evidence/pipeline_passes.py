@@ -33,7 +33,7 @@ class Actions:
 
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock, self._device, self._step = clock, device, 0
-        self._own: dict[str, Callable] = {}
+        self._methods: dict[str, Callable] = {}
         self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the step under way
         self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
         self._origin: tuple[float, Any] = (0.0, None)
@@ -47,8 +47,8 @@ class Actions:
         self._origin = self._joined()
         for name, kind in METHODS.items():
             # A run that was broken off may not have stopped yet.
-            self._own[name] = unwrap(getattr(Stage, name))
-            setattr(Stage, name, self._watched(self._own[name], kind))
+            self._methods[name] = unwrap(getattr(Stage, name))
+            setattr(Stage, name, self._watched(self._methods[name], kind))
 
     def _joined(self) -> tuple[float, Any]:
         """A time of day and the mark that belongs to it: of some pairs the closest together.
@@ -66,9 +66,9 @@ class Actions:
         """Look no more."""
         from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
 
-        for name, method in self._own.items():
+        for name, method in self._methods.items():
             setattr(Stage, name, method)
-        self._own = {}
+        self._methods = {}
 
     def _watched(self, method: Callable, kind: str) -> Callable:
         @wraps(method)
@@ -97,7 +97,7 @@ class Actions:
         """
         return {
             str(step): [
-                [*done, *(self._at(day_s, origin, each) for each in marks), round(worked_s, 6)]
+                [*done, *(self._at(day_s, origin, mark) for mark in marks), round(worked_s, 6)]
                 for done, worked_s, *marks in actions
             ]
             for step, day_s, origin, actions in self._steps

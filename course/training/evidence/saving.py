@@ -24,7 +24,7 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(kind not in PLAIN for kind in types):
             return NotImplemented  # a DTensor says first what it does, and with which tensors
-        before = {_key(each) for each in tree_leaves((args, kwargs)) if type(each) in PLAIN}
+        before = {_key(tensor) for tensor in tree_leaves((args, kwargs)) if type(tensor) in PLAIN}
         output = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(output):
             if type(tensor) in PLAIN and _key(tensor) not in before:

@@ -22,8 +22,8 @@ def part(tensor: torch.Tensor) -> torch.Tensor:
 
 def size(tensors: Iterable[Any]) -> int:
     """Bytes that this rank keeps of tensors; what is none counts nothing."""
-    kept = [part(each) for each in tensors if isinstance(each, torch.Tensor)]
-    return sum(each.numel() * each.element_size() for each in kept)
+    parts = [part(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in parts)
 
 
 def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
@@ -33,13 +33,13 @@ def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
     the mesh has two dimensions, or "whole" for one that is no DTensor. mesh: its ranks a dimension.
     among: which ranks these are.
     """
-    found, mesh, among = Counter(), [], []
+    counts, mesh, among = Counter(), [], []
     for weight in weights:
         spread = getattr(weight, "placements", None)
-        found["whole" if spread is None else ", ".join(map(repr, spread))] += 1
+        counts["whole" if spread is None else ", ".join(map(repr, spread))] += 1
         if spread is not None:
             mesh, among = [*weight.device_mesh.shape], weight.device_mesh.mesh.flatten().tolist()
-    return {"placements": dict(found), "mesh": mesh, "among": among}
+    return {"placements": dict(counts), "mesh": mesh, "among": among}
 
 
 class Order:
@@ -76,5 +76,5 @@ class Order:
         """
         if not self._gathers:
             return {}
-        types = {f"{name}_types": dict(found) for name, found in self._types.items()}
+        types = {f"{name}_types": dict(counter) for name, counter in self._types.items()}
         return {"gathers": self._gathers, **types}

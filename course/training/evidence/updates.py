@@ -38,17 +38,17 @@ class Updates:
             self._hook.remove()
 
     def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if any(isinstance(each, FakeTensor) for each in _parameters(optimizer)[:1]):
+        if any(isinstance(weight, FakeTensor) for weight in _parameters(optimizer)[:1]):
             return  # a step that is only pretended, for a prediction
         self._in_step += 1
         self.rate = float(optimizer.param_groups[0]["lr"])
-        if any(each is optimizer for each in self._optimizers):
+        if any(known is optimizer for known in self._optimizers):
             return
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                found = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
-                if (decay := group.get("weight_decay", 0.0)) not in found and len(found) < MOST:
-                    found.append(decay)
+                decays = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
+                if (decay := group.get("weight_decay", 0.0)) not in decays and len(decays) < MOST:
+                    decays.append(decay)
         if not self._optimizers:
             self._gradients = shards.size(p.grad for p in _parameters(optimizer))
         if len(self._optimizers) < MOST:
@@ -56,9 +56,9 @@ class Updates:
 
     def overflow(self) -> None:
         """Make a gradient infinite, as one in fp16 becomes that is too large: once."""
-        found = [weight for weight in self.parameters() if weight.grad is not None]
-        if found and not self._overflow:  # a scaler may have left out all steps until now
-            found[0].grad[(0,) * found[0].grad.dim()] = math.inf
+        weights = [weight for weight in self.parameters() if weight.grad is not None]
+        if weights and not self._overflow:  # a scaler may have left out all steps until now
+            weights[0].grad[(0,) * weights[0].grad.dim()] = math.inf
             self._overflow = {"skipped": None}  # not known before the step's end
 
     def end_step(self) -> None:
@@ -67,7 +67,7 @@ class Updates:
         self._in_step, self.rate = 0, None
         if self._overflow and self._overflow["skipped"] is None:
             weights = self.parameters()
-            self._overflow["skipped"] = all(bool(each.isfinite().all()) for each in weights)
+            self._overflow["skipped"] = all(bool(weight.isfinite().all()) for weight in weights)
 
     def parameters(self) -> list[torch.Tensor]:
         """What the first optimizer updates; nothing before the first update."""
@@ -82,28 +82,25 @@ class Updates:
         the number of those that updated. overflow: whether a planted one was skipped, else {}.
         """
         # On the host: a device may be full, and Apple's has no float64.
-        own = [shards.part(each.detach()) for each in self.parameters()]
-        weights = [float(each.cpu().double().sum()) for each in own]
-        # The last layer has a row for each class, in whichever group that is.
-        matrices = [len(each) for each in self.parameters() if each.ndim == 2]
+        parts = [shards.part(weight.detach()) for weight in self.parameters()]
+        weights = [float(part.cpu().double().sum()) for part in parts]
         return {
             "weights_sum": sum(weights) if weights else None,
-            "updates": {str(count): each for count, each in Counter(self._counts).items()},
+            "updates": {str(count): steps for count, steps in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
             "decay": self._decay,
             "optimizers": len(self._optimizers),
-            "parameters": sum(each.numel() for each in self.parameters()),
-            "classes": matrices[-1] if matrices else None,
+            "parameters": sum(weight.numel() for weight in self.parameters()),
             "overflow": self._overflow,
         }
 
     def _bytes(self) -> dict[str, int]:
         """What this rank keeps: weights and the optimizer's state now, gradients at first."""
         states = self._optimizers[0].state.values() if self._optimizers else []
-        held = [each for state in states for each in state.values()]
+        held = [value for state in states for value in state.values()]
         weights = shards.size(self.parameters())
         return {"weights": weights, "gradients": self._gradients, "optimizer": shards.size(held)}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [each for group in optimizer.param_groups for each in group["params"]]
+    return [weight for group in optimizer.param_groups for weight in group["params"]]

@@ -203,12 +203,13 @@ def settings(rank: Rank) -> list[dict[str, Any]]:
 
 
 def updated(rank: Rank) -> dict[str, int]:
-    """Return how many weights the optimizers have, and how many filters and vectors they update."""
+    """Return how many filters and vectors the optimizers update, and how many weights they have."""
     groups = [group for peer in rank.sharing for group in [*peer.facts["groups"], []][0]]
-    weights = [shape for peer in rank.sharing for shape, *_ in peer.facts["weights"]]
-    return {"number of weights in the optimizers": sum(map(math.prod, weights))} | {
-        f"number of {kind} that are updated": sum(group[at] for group in groups)
-        for at, kind in ((1, "filters"), (2, "vectors"))
+    shapes = [shape for peer in rank.sharing for shape, *_ in peer.facts["weights"]]
+    return {
+        "number of filters that are updated": sum(filters for _, filters, _ in groups),
+        "number of vectors that are updated": sum(vectors for *_, vectors in groups),
+        "number of weights in the optimizers": sum(map(math.prod, shapes)),
     }
 
 

@@ -224,11 +224,6 @@ def updates(rank: Rank) -> Any:
     return counts[-1:] if rank.config.precision == "fp16" else counts
 
 
-def overflow(rank: Rank) -> Any:
-    """Return whether the planted overflow was skipped; None where there was none."""
-    return rank.get("overflow", "skipped")
-
-
 PASSES = {
     "F": "forward",
     "B": "backward",
@@ -419,7 +414,7 @@ FACTS: tuple[Fact, ...] = (
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
-    Fact("skipping of the step with an overflow", overflow,
+    Fact("skipping of the step with an overflow", entry("overflow", "skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
     Fact("the state after the restart", restart,
          "save and load the state of every part, the random numbers last: "

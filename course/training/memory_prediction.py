@@ -1,8 +1,8 @@
-"""A training step on fake tensors: shapes, types and layouts are real, nothing is computed.
+"""Predict a training step's memory on fake tensors: shapes, types and layouts without content.
 
 PyTorch's FakeTensorMode runs every operator on tensors that have no content, so a step at batch
-1024 takes a second on a laptop and no memory. What is asked of such a step is what can be told
-without numbers: bytes that are held, bytes that are moved, operations that would be done.
+1024 takes a second on a laptop, and no memory. It shows everything that does not depend on the
+numbers: the bytes that are kept, the bytes that are moved, and the operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course.config import GIB, Config
 from course.training import models, optimizers
 from course.training.precision import HALF
 
-ALIGNED = 16  # numbers: rows of what is added to attention begin at multiples of it
+ALIGNED = 16  # numbers: rows of an attention bias begin at multiples of it
 CLASSES = 1000  # of ImageNet, and of synthetic data
 _CHECKPOINTING = {
     "every": "every block again",
@@ -35,26 +35,26 @@ NO_STRATEGY = "all kept"
 
 @dataclass(frozen=True)
 class Prediction:
-    """Peak memory of a training run on a GPU, and what holds it at that moment, in GiB.
+    """The peak memory of a training run on a GPU, and its parts at that moment, in GiB.
 
-    The moment is the beginning of backward: all activations are there, and the gradients of
-    the last layer alone. Later gradients grow, while activations are freed.
+    The peak is at the beginning of backward: all activations exist, and only the gradients of the
+    last layer. Then gradients grow, and activations are freed.
     """
 
     peak_gib: float
     weights_gib: float  # in fp32, with BatchNorm's running statistics
     gradients_gib: float
-    optimizer_gib: float  # of SGD one momentum for each weight, of Adam's kind two
+    optimizer_gib: float  # SGD has one momentum per weight, Adam two
     activations_gib: float  # with autocast's half-precision copies of the weights
-    other_gib: float  # the batch, and what backward needs for one layer
+    other_gib: float  # the batch, and the workspace of backward for one layer
 
 
 class FakeStep:
-    """The model, optimizer and batch of a config, as the course's solutions make them.
+    """The model, optimizer and batch of a config, as in the course's solutions.
 
-    The tensors claim to lie on the CPU: autograd asks a real driver about tensors that claim to
-    lie on a GPU. Sizes and types come out the same, since autocast has convolutions and the last
-    layer in half precision on both; only the loss, a few numbers an image, differs.
+    The fake tensors are on the CPU, because autograd asks a real driver about tensors on a GPU.
+    Sizes and types are the same: on both, autocast computes convolutions and the last layer in half
+    precision. Only the loss differs, by a few numbers per image.
     """
 
     def __init__(self, config: Config) -> None:
@@ -64,14 +64,14 @@ class FakeStep:
         for parameter in self.model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
-        # Muon reads numbers, which are not there; it keeps a momentum of each matrix as SGD does.
+        # Muon needs numbers, and fake tensors have none. Like SGD, it keeps one momentum per matrix.
         kind = "sgd" if config.optimizer == "muon" else config.optimizer
         plain = replace(config, optimizer=kind, fused=False)
         self.optimizer = optimizers.create(self.model.parameters(), plain)
         shape = (config.batch_size, 3, config.image_px, config.image_px)
         loaded = torch.empty(shape)
         self.images = loaded.to(memory_format=layout)
-        # A synthetic batch lies on the device as it was made, beside its channels_last copy.
+        # A synthetic batch stays on the device, next to its channels_last copy.
         self.loaded = loaded if config.data == "synthetic" else self.images
         self.labels = torch.zeros(config.batch_size, dtype=torch.long)
 
@@ -80,7 +80,7 @@ class FakeStep:
         self.between_passes: Callable[[], None] = lambda: None
 
     def forward(self, images: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss of the batch, or of other images, with autocast in the config's precision."""
+        """Return the loss of the batch, or of other images, with autocast as in the config."""
         images = self.images if images is None else images
         half = (
             torch.bfloat16 if self.config.precision == "half" else HALF.get(self.config.precision)
@@ -91,14 +91,14 @@ class FakeStep:
             return nn.functional.cross_entropy(scores, self.labels[: len(images)])
 
     def update_once(self) -> None:
-        """An update by gradients that nobody computed: from here on the optimizer has its state."""
+        """Update with zero gradients, so that the optimizer has its state."""
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def run(self, most: int | None = None) -> None:
-        """Forward and backward of each micro-batch, or of so many at most; and an update."""
+        """Compute all micro-batches, or the first `most` of them, and update the weights."""
         micro_batches = self.images.split(self.config.micro_batch or len(self.images))
         for images in micro_batches[:most]:
             self.between_passes()
@@ -109,8 +109,8 @@ class FakeStep:
 
 
 def _empty(config: Config) -> nn.Module:
-    """The config's network with fake weights."""
-    with unset_fake_temporarily(), torch.device("meta"):  # timm reads numbers as it makes one
+    """Create the config's network with fake weights."""
+    with unset_fake_temporarily(), torch.device("meta"):  # timm reads numbers when it creates one
         model = models.create(config.model, CLASSES, config.image_px)
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
@@ -128,9 +128,9 @@ def _attention_on_gpu(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> torch.Tensor:
-    """Attention by the kernel that a GPU has for it, which keeps no (N, heads, L, L) of weights.
+    """Compute attention by the GPU's fused kernel, which stores no (N, heads, L, L) matrix.
 
-    What is added to those, such as relative positions, is padded for it to rows of 16.
+    The kernel needs a bias, such as relative positions, that is padded to rows of 16.
     """
     if attn_mask is not None:
         wide = attn_mask.shape[-1]
@@ -141,7 +141,7 @@ def _attention_on_gpu(
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")  # anywhere but where the others are counted
+    return tensor.to("meta")  # which the tracker does not count
 
 
 def _from_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def _from_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checkpointed(model: nn.Module, which: str) -> None:
-    """Let blocks of a network, as the config names them, compute their inside anew in backward."""
+    """Let the blocks that `which` names recompute their activations in backward."""
     if not which:
         return
     selective = partial(create_selective_checkpoint_contexts, models.COSTLY)
@@ -160,7 +160,7 @@ def checkpointed(model: nn.Module, which: str) -> None:
 
 @contextmanager
 def fake_step(config: Config) -> Iterator[FakeStep]:
-    """A config's training step, to be run inside this context.
+    """Create a config's training step, to be used inside this context.
 
     Raises:
         ValueError: a step that PyTorch refuses, such as BatchNorm over a single value.
@@ -178,7 +178,7 @@ def fake_step(config: Config) -> Iterator[FakeStep]:
 
 @contextmanager
 def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
-    """GiB by kind at the moment of peak memory in this context; filled when it ends.
+    """Measure GiB by kind at the peak of memory in this context; filled when it ends.
 
     The kinds are those of PyTorch's MemTracker: Parameter, Buffer, Gradient, Activation, Temp
     (made during backward), Optstate, Other; and Total.
@@ -187,9 +187,9 @@ def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
 
     held: dict[str, float] = {}
     tracker = MemTracker()
-    # It goes through all modules after each operator, which weak references made slow.
+    # Weak references are slow, and the tracker visits all modules after each operator.
     tracker.memory_tracking = {}
-    step.between_passes = tracker.reset_mod_stats  # or it would refuse the second one
+    step.between_passes = tracker.reset_mod_stats  # or it would refuse the second pass
     tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     with tracker:
         yield held
@@ -198,21 +198,21 @@ def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
 
 
 def predict(config: Config) -> Prediction:
-    """Peak GiB of a config's training on a GPU, told on any machine: nothing is computed.
+    """Predict the peak GiB of a config's training on a GPU; this needs no GPU.
 
     A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up
-    the storages alive after each operator. Not in it: workspaces of cuDNN and cuBLAS (0.1 GiB in
-    half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA context, and what the allocator
-    reserves without using it. Beside measured peaks: `labs.day1_1_gpu.peaks` and
-    docs/memory.md.
+    the storages that are alive after each operator. The prediction does not include the workspaces
+    of cuDNN and cuBLAS (0.1 GiB in half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA
+    context, and memory that the allocator reserves without using it. `labs.day1_1_gpu.peaks` and
+    docs/memory.md compare predictions with measured peaks.
 
     Raises:
         ValueError: a config that runs on the CPU, or a step that PyTorch refuses.
     """
     if config.device == "cpu":
         raise ValueError(
-            "device='cpu': what is predicted is the memory that tensors take on a GPU. On a CPU "
-            "the whole process is measured, libraries included; set device='auto'"
+            "device='cpu': the prediction is for tensors on a GPU. On a CPU the whole process is "
+            "measured, with its libraries; set device='auto'"
         )
     with fake_step(config) as step:
         step.update_once()

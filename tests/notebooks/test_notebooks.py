@@ -24,11 +24,6 @@ def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
     assert all(run.job_id.isdigit() for run in used if run.status == "ok")  # Slurm numbered them
 
 
-def test_the_first_lab_on_this_machine(runs_root: Path) -> None:
-    used = execute("day1_1_gpu", quick=True)
-    assert "ok" in {run.status for run in used}
-
-
 @pytest.mark.parametrize("name", ["day2_3_scaling", "day2_4_communication"])
 def test_several_gpus_are_answered_from_recorded_runs(name: str, runs_root: Path) -> None:
     execute(name, site="recorded-nvidia-h200-x4")

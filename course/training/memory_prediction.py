@@ -64,7 +64,8 @@ class FakeStep:
         for parameter in self.model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
-        # Muon needs numbers, and fake tensors have none. Like SGD, it keeps one momentum per matrix.
+        # Muon needs numbers, which fake tensors don't have. Like SGD, it keeps one momentum per
+        # matrix.
         kind = "sgd" if config.optimizer == "muon" else config.optimizer
         plain = replace(config, optimizer=kind, fused=False)
         self.optimizer = optimizers.create(self.model.parameters(), plain)
@@ -217,7 +218,7 @@ def predict(config: Config) -> Prediction:
     with fake_step(config) as step:
         step.update_once()
         with tracked(step) as held:
-            step.run(most=2)  # the second finds gradients of the one before, as all later ones do
+            step.run(most=2)  # only the second pass finds earlier gradients, as later ones do
     parts = {
         "weights_gib": ("Parameter", "Buffer"),
         "gradients_gib": ("Gradient",),

@@ -1,4 +1,4 @@
-"""The recorder: what the training process writes into the folder of its run."""
+"""Record a training run: what the training process writes into the run's folder."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class Recorder:
             model: the network, or its state dict.
 
         Raises:
-            OSError: the disk is full; nothing of the file is left.
+            OSError: the disk is full; no incomplete file is left.
         """
         if self._run is None or not self.config.save_weights:
             return

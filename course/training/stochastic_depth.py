@@ -1,4 +1,4 @@
-"""Networks of which each training step uses a random part."""
+"""Networks that use only a random part of their layers in each training step."""
 
 from __future__ import annotations
 

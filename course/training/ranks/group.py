@@ -1,4 +1,4 @@
-"""What all ranks of Day 4's scripts do: join the process group, and validate together."""
+"""Join the process group and validate together, as all ranks of Day 4's scripts do."""
 
 from __future__ import annotations
 

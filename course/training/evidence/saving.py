@@ -13,7 +13,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Held(TorchDispatchMode):
-    """Counts the bytes that were allocated in this context and are still in use."""
+    """Counts the bytes that were allocated in this context and are in use; `most`: the maximum."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -44,7 +44,8 @@ class Meter:
     ranges in the trace. Some steps are also observed (`course.training.evidence`).
 
     Args:
-        first: the steps that an earlier process of this run has completed. Warm-up starts again.
+        first: the number of steps that an earlier process of this run has completed. Warm-up starts
+            again.
     """
 
     def __init__(self, run: Recorder, device: torch.device, first: int = 0) -> None:

@@ -25,7 +25,7 @@ class Observers:
 
     Args:
         phase: returns the current phase of the step.
-        first: the steps that an earlier process of this run has completed.
+        first: the number of steps that an earlier process of this run has completed.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class AlgebraBottleneck(Bottleneck):
     """torchvision's block; in training, it keeps no output of a 1x1 convolution that widens."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what torchvision's block does for x [n, C, h, w]; in evaluation by its code."""
+        """Compute torchvision's block for x [n, C, h, w]; in evaluation, run its own code."""
         shortcut = self.downsample
         if not (self.bn3.training and (shortcut is None or shortcut[1].training)):
             return super().forward(x)

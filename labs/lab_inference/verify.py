@@ -16,11 +16,11 @@ from labs.lab_inference.latency import Latencies
 from labs.lab_inference.variants import Fold, count_batchnorms, fold_batchnorms
 
 COUNT, WARM_UP = 9, 3
-WARM_UP_S, LONGEST_S = 0.03, 0.006  # of a call
+WARM_UP_S, LONGEST_S = 0.03, 0.006  # durations of a call
 
 
 class FakeAsyncDevice:
-    """A device that works in a thread while its caller goes on, as a GPU does."""
+    """A device that works in a thread while its caller continues, as a GPU does."""
 
     def __init__(self, workers: ThreadPoolExecutor) -> None:
         self._workers, self._futures = workers, list[Future]()
@@ -28,7 +28,7 @@ class FakeAsyncDevice:
         self.events: list[str] = []
 
     def call(self) -> None:
-        """Queue work: the first calls take long, the others take turns."""
+        """Queue work: the first calls take long; later calls cycle through three durations."""
         number = len(self.durations)
         duration = WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
         self.durations.append(duration)

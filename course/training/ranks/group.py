@@ -52,7 +52,7 @@ def validate(
     """Compute the mean loss and top-1 accuracy over up to `cfg.val_steps` batches, on all ranks.
 
     Args:
-        schedule: of a pipeline, of which only the last stage has scores.
+        schedule: a pipeline's schedule; only the last stage has scores.
 
     Raises:
         ValueError: no rank had an image.

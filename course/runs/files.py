@@ -17,7 +17,7 @@ UNFINISHED = ".unfinished-"  # prefix of a file while it is written
 
 @contextmanager
 def complete_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when it is complete; after an error nothing is left.
+    """Open a file that gets its name when it is complete; after an error, no file is left.
 
     Args:
         sync: wait until it is on the disk, so that it survives a power failure.

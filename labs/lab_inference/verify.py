@@ -130,7 +130,7 @@ def _layers() -> tuple[nn.Conv2d, nn.BatchNorm2d]:
 
 
 def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the right weight, and wrong ones by mistake."""
+    """Return the right weight, and the wrong ones that known mistakes give, by message."""
     variance, eps, gamma = norm.running_var, norm.eps, norm.weight.detach()
     root, weight = (variance + eps).sqrt(), conv.weight.detach()
     shape = "give the scale the shape (outputs, 1, 1, 1)"
@@ -153,7 +153,7 @@ def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[
 
 
 def _biases(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the right bias, and wrong ones by mistake."""
+    """Return the right bias, and the wrong ones that known mistakes give, by message."""
     scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()
     bias, mean, beta = conv.bias.detach(), norm.running_mean, norm.bias.detach()
     return (bias - mean) * scale + beta, {

@@ -64,8 +64,7 @@ class FakeStep:
         for parameter in self.model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
-        # Muon needs numbers, which fake tensors don't have. Like SGD, it keeps one momentum per
-        # matrix.
+        # Muon needs numbers, which fake tensors lack. Like SGD, it keeps a momentum per matrix.
         kind = "sgd" if config.optimizer == "muon" else config.optimizer
         plain = replace(config, optimizer=kind, fused=False)
         self.optimizer = optimizers.create(self.model.parameters(), plain)

@@ -61,7 +61,7 @@ def algebra(config: Config) -> dict[str, Any]:
 
 
 def loader(batches: Any) -> dict[str, Any]:
-    """Return a DataLoader's settings by argument name; all are None if it is something else.
+    """Return a DataLoader's settings by argument name; None for those that `batches` lacks.
 
     The course's loader also sets a `worker_init_fn`; `own_worker_init` is true only for the
     script's own function.

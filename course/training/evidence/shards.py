@@ -71,7 +71,7 @@ class Order:
     def evidence(self) -> dict[str, Any]:
         """Return the evidence for the record; {} if nothing was gathered.
 
-        gathers: by phase, the number of all-gathers before each stretch of computing, in order.
+        gathers: by phase, the number of all-gathers between two stretches of compute, in order.
         gathered_types, reduced_types: the number formats of all-gathers and of reduce-scatters.
         """
         if not self._gathers:

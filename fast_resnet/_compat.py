@@ -1,4 +1,4 @@
-"""Every private API of PyTorch and Triton that this library uses, with why, in one place.
+"""All private APIs of PyTorch and Triton that this library uses, and why, in one place.
 
 Tested with PyTorch 2.11 to 2.15 and Triton 3.6 to 3.9.
 """
@@ -20,19 +20,19 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 
 
 def without_dispatch_modes() -> AbstractContextManager:
-    """Hide operators from dispatch modes: one that reads results would wait for the device."""
+    """Hide operators from dispatch modes: a mode that reads results would wait for the device."""
     return _disable_current_modes()
 
 
 def has_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Whether any of these modules, or every module of this process, has a hook."""
+    """Return whether any of these modules, or every module of this process, has a hook."""
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         return True
     return any(module.__dict__[name] for module in modules for name in HOOKS)
 
 
 def has_tensor_hooks(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether any of these leaves has a hook on its gradient."""
+    """Return whether any of these leaves has a hook on its gradient."""
     return any(tensor._backward_hooks or tensor._post_accumulate_grad_hooks for tensor in tensors)
 
 
@@ -52,12 +52,12 @@ def tensors_of(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is inside a torch.func transform (grad, vmap, jvp)."""
+    """Return whether a tensor is inside a torch.func transform (grad, vmap, jvp)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def active_ddp() -> DDP | None:
-    """The DistributedDataParallel whose forward is running in this thread."""
+    """Return the DistributedDataParallel whose forward is running in this thread."""
     return DDP._get_active_ddp_module()
 
 

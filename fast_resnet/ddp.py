@@ -1,4 +1,4 @@
-"""Averages gradients over ranks in place of DDP, without copying them into buckets.
+"""Average gradients over ranks in place of DDP, without copying them into buckets.
 
 A segment's gradients are one contiguous tensor. Its all-reduce starts when the segment's backward
 has ended, and runs while the segment below computes. Rank 0's BatchNorm statistics, one tensor
@@ -22,9 +22,9 @@ FIRST_RANK = 0  # of a group: all ranks get its weights and statistics
 
 
 def names_without_ddp(model: nn.Module) -> list[str]:
-    """Names of the parameters and buffers that DDP must ignore: all but the last layer's.
+    """Return the names of parameters and buffers that DDP must ignore: all but the last layer's.
 
-    Empty if the last layer is frozen, since DDP needs a trainable parameter, and if a parameter
+    Empty if the last layer is frozen, because DDP needs a trainable parameter, or if a parameter
     has a hook, which would not be called.
     """
     if not any(weight.requires_grad for weight in model.fc.parameters()):
@@ -36,17 +36,17 @@ def names_without_ddp(model: nn.Module) -> list[str]:
 
 
 def ignores_parameters(ddp: DDP) -> bool:
-    """Whether DDP ignores our parameters. If not, it averages all gradients itself."""
+    """Return whether DDP ignores our parameters. If not, it averages all gradients itself."""
     return bool(getattr(ddp, "parameters_to_ignore", None))
 
 
 def in_last_layer(name: str) -> bool:
-    """Whether a parameter belongs to the last layer, which DDP handles."""
+    """Return whether a parameter belongs to the last layer, which DDP handles."""
     return name.startswith("fc.")
 
 
 class GradientAverage:
-    """Does for the other layers what DDP would do, on the ranks of its process group."""
+    """Replaces DDP for all layers but the last, on the ranks of its process group."""
 
     def __init__(self, model: nn.Module, ddp: DDP) -> None:
         self._group, self._ranks = ddp.process_group, ddp.process_group.size()
@@ -61,13 +61,13 @@ class GradientAverage:
                 self._broadcast(tensor)
 
     def is_for(self, ddp: DDP) -> bool:
-        """Whether it belongs to this DDP, not to an earlier one around the same network."""
+        """Return whether this object belongs to `ddp`, and not to an earlier DDP of the network."""
         return self._ddp() is ddp
 
     def begin(self, statistics: torch.Tensor) -> None:
-        """Call when a backward pass starts; `_receive` then runs when it has ended.
+        """Prepare for a backward pass that is starting: `_receive` runs when it has ended.
 
-        Gradients of an earlier pass, which an error broke off, are dropped.
+        Gradients of an earlier pass that an error interrupted are dropped.
         """
         self._pending.clear()
         _compat.after_backward(partial(self._receive, statistics))
@@ -94,14 +94,14 @@ class GradientAverage:
             for parameter, view in zip(parameters, views):
                 if (
                     parameter.stride() != view.stride()
-                ):  # the first layer's: it has four channels in here
+                ):  # the first layer's, which has four channels here
                     view = torch.empty_like(parameter).copy_(view)
                 if parameter.requires_grad:
                     parameter.grad = view
         self._pending.clear()
 
     def average_later(self, scores: torch.Tensor) -> None:
-        """For a step by torchvision's code: average when its backward pass has ended."""
+        """Average when backward has ended, for a step by torchvision's code."""
         scores.register_hook(lambda _: _compat.after_backward(self._average_one_by_one))
 
     @torch.no_grad()
@@ -115,7 +115,7 @@ class GradientAverage:
             self._broadcast(buffer)
 
     def _divide(self, summed: torch.Tensor) -> None:
-        """Turn a sum into a mean where the backend did not."""
+        """Divide a sum by the number of ranks, unless the backend has averaged already."""
         if not self._divides:
             summed /= self._ranks
 

@@ -2,14 +2,14 @@
 
     python -m fast_resnet.formulas      # compares it with autograd, in float64
 
-A 1x1 convolution is a product of matrices, y = z W': z [M, K] holds M pixels of K channels,
-W [N, K] the weights, ' is the transpose. In a bottleneck of ResNet-50 the last one widens, N = 4K,
-so y and its gradient are the largest tensors of the network. BatchNorm wants the mean and the
-variance of y, and in backward two sums over it. As y is linear in z, all of them follow from
+A 1x1 convolution is a product of matrices, y = z W': z [M, K] has M pixels of K channels, W [N, K]
+the weights, ' is the transpose. In a bottleneck of ResNet-50 the last one widens, N = 4K, so y and
+its gradient are the largest tensors of the network. BatchNorm needs the mean and the variance of y,
+and in backward two sums over it. Because y is linear in z, all of them follow from
 
     s = sum_m z_m    [K]       column sums of the input
     G = z' z         [K, K]    its Gram matrix
-    P = d' z         [N, K]    d [M, N] is the gradient behind the ReLU's mask
+    P = d' z         [N, K]    d [M, N] is the gradient after the ReLU's mask
 
 each computed from tensors that are read anyway. Forward, per output channel:
 
@@ -27,8 +27,8 @@ dy = k1 (d - mean(d) - xhat mean(d xhat)) = k1 d - k2 - k3 y:
     dW     = dy' z = k1 P - k2 s' - k3 W G            (k1, k2, k3 scale rows)
     dz     = dy W  = d (k1 W) - z (W' k3 W) - k2' W
 
-Neither y nor dy is ever read or written. E[y^2] - mean^2 cancels where the mean is large against
-the deviation; inputs behind a BatchNorm and a ReLU are small enough for fp32 sums.
+Neither y nor dy is ever read or written. E[y^2] - mean^2 cancels if the mean is large compared with
+the deviation; inputs that come from a BatchNorm and a ReLU are small enough for fp32 sums.
 """
 
 import torch

@@ -10,7 +10,7 @@ from fast_resnet.network import Segments
 
 
 class Graphs:
-    """Both passes for images of one shape, captured; kernels must have run on this shape before.
+    """Captures both passes for images of one shape; kernels must have run on this shape before.
 
     They contain nothing that changes from step to step, such as the learning rate or the loss
     scale. Images, and the gradient of the logits, are copied to where the graphs read them.
@@ -19,7 +19,7 @@ class Graphs:
     def __init__(self, segments: Segments, images: torch.Tensor) -> None:
         self.images = images  # each step copies its images here
         self._outputs: list[torch.Tensor] = []
-        self._inputs: dict[int, torch.Tensor] = {}  # gradients, of what each segment makes
+        self._inputs: dict[int, torch.Tensor] = {}  # gradients of each segment's output
         self._forward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._backward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
@@ -62,12 +62,12 @@ class Graphs:
         )
 
     def forward(self, number: int) -> torch.Tensor:
-        """Do as `Segments.forward`, on the previous segment's output, or on the images."""
+        """Replay `Segments.forward` on the previous segment's output, or on the images."""
         self._forward[number].replay()
         return self._outputs[number].clone() if number == HEAD else self._outputs[number]
 
     def backward(self, number: int, d: torch.Tensor) -> torch.Tensor | None:
-        """Do as `Segments.backward`."""
+        """Replay `Segments.backward`."""
         place = self._inputs[number]
         if d.data_ptr() != place.data_ptr():  # the logits' gradient, or one that a hook replaced
             place.copy_(d)

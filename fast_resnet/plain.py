@@ -14,10 +14,10 @@ from fast_resnet.formulas import LinearBatchNormAddReLU, as_images, as_rows
 
 
 class AlgebraBottleneck(Bottleneck):
-    """torchvision's block. While it trains, no output of a 1x1 convolution that widens is kept."""
+    """torchvision's block; in training, it keeps no output of a 1x1 convolution that widens."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what torchvision's block does for x [n, C, h, w]; in evaluation by its code."""
+        """Compute torchvision's block for x [n, C, h, w]; in evaluation, run its own code."""
         shortcut = self.downsample
         if not (self.bn3.training and (shortcut is None or shortcut[1].training)):
             return super().forward(x)
@@ -47,7 +47,7 @@ def linear_norm(
 
 
 def _as_under_autocast(x: torch.Tensor) -> torch.Tensor:
-    """Convert the input to the type in which a convolution would take it."""
+    """Convert the input to the type that a convolution would use under autocast."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 

@@ -76,7 +76,7 @@ def conv3_kernel(
     X, W, NORM, IDENTITY, OUT, BITS, T, M, K, N, N8,
     JOINS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """OUT = relu((X W') * scale + shift + IDENTITY) [M, N] and the ReLU's mask in BITS [M, N/8].
+    """Compute OUT = relu((X W') * scale + shift + IDENTITY) [M, N], and its mask BITS [M, N/8].
 
     Without JOINS (for the shortcut's convolution), there is no identity and no ReLU.
     """
@@ -108,7 +108,7 @@ def dgrad1_kernel(
     DY, W, SHORTCUT, BITS, NORM, D, T, M, K, N, N8, H,
     STRIDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """D = mask * (DY W + SHORTCUT) [M, N]; the table's DBETA += its column sums.
+    """Compute D = mask * (DY W + SHORTCUT) [M, N]; add its column sums to the table's DBETA.
 
     D is the gradient of a block's input, through conv1 and the shortcut, times the ReLU mask of the
     block below. STRIDED: SHORTCUT stores only every second pixel of the H x H images.
@@ -132,7 +132,7 @@ def dz_kernel(
     D, A, Z, B, NORM, Y, OUT, T, M, N, K, eps,
     WITH_NORM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """OUT = D A + Z B + c [M, K], rounded once: one accumulator sums both products.
+    """Compute OUT = D A + Z B + c [M, K], rounded once: one accumulator sums both products.
 
     NORM is the BatchNorm below, whose output is Z. WITH_NORM: Z = relu(bn(Y)), and the kernel also
     adds the gradients of gamma and beta while the tile is in registers.
@@ -189,7 +189,7 @@ def gram_stats_kernel(
 def gram_bwd_kernel(
     P, W, WG, NORM, D_NORM, BELOW, DW, A, KW, T, M, K, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """From P = d'z and D_NORM's DBETA, sum(d), compute dgamma, dbeta, dW, and dz's factors.
+    """Compute dgamma, dbeta, dW, and dz's factors from P = d'z and D_NORM's DBETA, sum(d).
 
     dz = d A + z (W' KW) + BELOW's CONSTANT. CONSTANT stays in fp32, because rounding would shift
     every row by the same amount.

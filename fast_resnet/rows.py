@@ -27,7 +27,7 @@ def launch(kernel, grid: tuple, *arguments, **options) -> None:
 
 @triton.jit
 def relu(v):
-    """max(v, 0). Like torch, return NaN for NaN: a diverged network must not look healthy."""
+    """Return max(v, 0), and NaN for NaN as torch does: a diverged network must not look healthy."""
     return tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -83,7 +83,7 @@ def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl
 def bn_relu_kernel(
     Y, NORM, Z, T, M, C, eps, momentum, WITH_TOTAL: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """Z = relu(bn(Y)) [M, C]; update running statistics; WITH_TOTAL: table's TOTAL += sum(z)."""
+    """Compute Z = relu(bn(Y)) [M, C]; update running statistics; WITH_TOTAL: TOTAL += sum(z)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     if tl.program_id(0) == 0:
@@ -147,7 +147,7 @@ def relu_gradient(
 def bn_relu_bwd_sums_kernel(
     DZ, WINNER, Y, NORM, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """The table's DBETA += sum(d), DGAMMA += sum(d xhat); d is the gradient of bn(Y)."""
+    """Add sum(d) to the table's DBETA, sum(d xhat) to its DGAMMA; d is the gradient of bn(Y)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     a = tl.zeros((BR, BC), tl.float32)
@@ -168,7 +168,7 @@ def bn_relu_bwd_sums_kernel(
 def bn_relu_bwd_kernel(
     DZ, WINNER, Y, NORM, DY, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above."""
+    """Compute DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     dbeta, dgamma = tl.load(NORM + DBETA * T + col), tl.load(NORM + DGAMMA * T + col)
@@ -199,7 +199,7 @@ def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
 def unpool_mask_kernel(
     G, BITS, NORM, D, T, M, C, POOL: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
 ):
-    """D = mask * G / POOL [M, C]; the table's DBETA += its column sums.
+    """Compute D = mask * G / POOL [M, C]; add its column sums to the table's DBETA.
 
     G [M / POOL, C] is the gradient of average pooling: one row for the POOL pixels of an image.
     """
@@ -232,7 +232,7 @@ def stem_pool_kernel(
     C: tl.constexpr,
     BP: tl.constexpr,
 ):
-    """P = maxpool3x3 stride 2 (relu(bn(Y))) [pooled, C]; the table's TOTAL += its column sums.
+    """Compute P = maxpool3x3 stride 2 (relu(bn(Y))) [pooled, C]; add its column sums to TOTAL.
 
     Y [M, C] contains H x H images. WINNER stores which tap 0..8 had the maximum, or 9 where P is 0
     and no gradient flows.

@@ -1,4 +1,4 @@
-"""What the ranks of a run send each other, when, and how much of it computing hides."""
+"""Measure what the ranks of a run send each other, when, and how much of it compute hides."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _summary(report: pd.DataFrame) -> str:
 
 
 def compare_reports(reports: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Compare several `comm_report`, one row each: what a step sends, and what that costs.
+    """Compare several tables of `comm_report`, one row each: what a step sends and what it costs.
 
     Columns, of a mean step: collectives, megabytes, largest_mb, under_way_ms (added up), hidden
     (the share that computing covers), exposed_ms.

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Crash(RuntimeError):
-    """The process ended by a signal, such as SIGSEGV, or without a result."""
+    """The process was ended by a signal, such as SIGSEGV, or gave no result."""
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:

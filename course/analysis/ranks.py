@@ -1,4 +1,4 @@
-"""A function on several processes in one process group, without a training script."""
+"""Run a function on several processes in one process group, without a training script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a G
 def on_ranks(
     function: Callable[..., Any], ranks: int, *arguments: Any, backend: str = "gloo"
 ) -> list[Any]:
-    """Return `function(rank, ranks, *arguments)` of each process, by rank.
+    """Run `function(rank, ranks, *arguments)` on each process, and return the results by rank.
 
     Each process has one thread. The function must be in a module. When a rank fails, the others
     are ended.

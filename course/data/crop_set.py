@@ -166,7 +166,7 @@ class OnDevice:
     """Batches of crops, gathered on the device.
 
     Args:
-        batches: of their numbers.
+        batches: batches of the images' numbers.
         seed: for flips and shifts; None: no changes. The changes follow the order of images, so
             that they do not depend on the batch size.
     """

@@ -133,7 +133,7 @@ class Files(datasets.ImageFolder):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let PyTorch compute with one thread meanwhile."""
+    """Limit PyTorch to one thread in this context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Explanations of errors whose messages leave out the cause: the cause, and what to do.
+"""Explain errors whose messages leave out the cause: name the cause, and what to do.
 
 PyTorch reports only the last symptom of a dead worker, a full /dev/shm or a lost rank. Such
 messages are recognised by their text.
@@ -81,7 +81,7 @@ def summarize(error: BaseException) -> str:
 
 
 def fault_of(text: str) -> str:
-    """Return what an error is due to: "disk", "data", or "" for anything else, such as a script."""
+    """Return the source of an error: "disk", "data", or "" for anything else, such as a script."""
     if _DISK in text or (advice(text) == _DISK and "shared memory" not in text):
         return "disk"
     return "data" if re.search(r"\bDataError: ", text) else ""

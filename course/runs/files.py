@@ -17,13 +17,13 @@ UNFINISHED = ".unfinished-"  # prefix of a file while it is written
 
 @contextmanager
 def complete_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name when it is complete; after an error nothing is left.
+    """Open a file that gets its name when it is complete; after an error, no file is left.
 
     Args:
         sync: wait until it is on the disk, so that it survives a power failure.
 
     Raises:
-        OSError: the disk is full, for instance, whatever error the writer made of it.
+        OSError: for instance, the disk is full, even if the writer reported a different error.
     """
     # Not a plain file: NumPy would write to its descriptor, and not report why it cannot.
     file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False)  # noqa: SIM115

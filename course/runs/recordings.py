@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INDEX = "index.json"
-LOCK = ".lock"  # held by whatever changes a machine's files
+LOCK = ".lock"  # held by a process that changes a machine's files
 SITE = "recorded-"  # prefix of a site that answers from a machine's recordings, before its name
 TRACE = "trace-"  # prefix of the rung of a run that was recorded for its trace
 # Why a run was recorded. It is stored with the run, and runs are selected by it. `course record`
@@ -116,7 +116,7 @@ def recorded_table(machine: str, part_name: str) -> pd.DataFrame:
 
 
 def save(machine: str, parts: dict[str, Any]) -> None:
-    """Add parts to a machine's index, or replace them; the others stay. Two can save at once."""
+    """Add or replace parts of a machine's index. Two processes can save at the same time."""
     folder = _folder(machine)
     with FileLock(folder / LOCK):
         text = json.dumps(load(machine) | parts, indent=1) + "\n"

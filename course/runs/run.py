@@ -47,9 +47,9 @@ WAITING_FILE = "waiting"
 RACE_BEGAN = "race-began"  # created by a racing run when its clock starts
 RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
-BESIDE = "beside"  # the folder, in a run's, of the run that was repeated for it
+BESIDE = "beside"  # the subfolder of a run that was repeated to take turns with this one
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
-# What a machine may change: course.training.precision.resolve.
+# Fields that a machine may change (see course.training.precision.resolve).
 RESOLVED = ("precision", "gather_bf16")
 JOB_FILE = "job.json"
 COMMAND = "command.sh"  # the script of a job that is no training run
@@ -101,14 +101,14 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The script that ran. Of a recorded run no copy is kept: today's solution."""
+        """The script that ran; for a recorded run, which keeps no copy, today's solution."""
         if self.is_recorded:
             return PROJECT / "solutions" / self.requested_config.script
         return self.folder / (COMMAND if self.is_command else "train.py")
 
     @property
     def is_command(self) -> bool:
-        """Whether it is not a training run, but a command in the queue."""
+        """Whether this is not a training run, but a command in the queue."""
         return (self.folder / COMMAND).exists()
 
     @property
@@ -280,7 +280,7 @@ class Run:
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """What each rank reported at its end, in order; empty for a run of one process."""
+        """The report of each rank at its end, in order; empty for a run of one process."""
         if row := self._row:
             return row.get("ranks", [])
         reports = [read_dict(self.folder / rank_file(rank)) for rank in range(self.gpus)]

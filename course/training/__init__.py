@@ -1,1 +1,1 @@
-"""What training scripts import."""
+"""Modules that training scripts import."""

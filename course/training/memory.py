@@ -159,13 +159,13 @@ def _open_shared_files(pid: int) -> dict[int, int]:
 
 
 def _proc_bytes(name: str, *keys: str) -> int:
-    """Return the sum of these entries, in KiB each, of a file in /proc."""
+    """Return the sum, in bytes, of these entries of a file in /proc, which are in KiB."""
     lines = Path("/proc", name).read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(keys))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the error says that a device, or this machine, has no memory left."""
+    """Return whether the error means that a device, or this machine, has no memory left."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     # The allocators of the CPU and of Metal, cuDNN and cuBLAS raise a plain RuntimeError.

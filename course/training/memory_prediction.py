@@ -217,7 +217,7 @@ def predict(config: Config) -> Prediction:
     with fake_step(config) as step:
         step.update_once()
         with tracked(step) as held:
-            step.run(most=2)  # the second finds gradients of the one before, as all later ones do
+            step.run(most=2)  # only the second pass finds earlier gradients, as later ones do
     parts = {
         "weights_gib": ("Parameter", "Buffer"),
         "gradients_gib": ("Gradient",),

@@ -44,7 +44,8 @@ class Meter:
     ranges in the trace. Some steps are also observed (`course.training.evidence`).
 
     Args:
-        first: the steps that an earlier process of this run has completed. Warm-up starts again.
+        first: the number of steps that an earlier process of this run has completed. Warm-up starts
+            again.
     """
 
     def __init__(self, run: Recorder, device: torch.device, first: int = 0) -> None:
@@ -69,7 +70,7 @@ class Meter:
         self._seconds: list[list[float]] = []  # one row per step: the phases
         self._turns: list[dict[str, int]] = []  # of the same steps
         self._measured_s = 0.0  # after warm-up
-        # Losses are copied here without waiting, and read once the end of their step is past.
+        # Losses are copied here without waiting, and read after their step has ended.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at, self._host_gib = time.perf_counter(), 0.0

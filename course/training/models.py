@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
 
 def patches(classes: int, width: int = 16) -> nn.Sequential:
-    """Create a small residual network for crops of 32 px; an epoch takes two cores seconds.
+    """Create a small residual network for crops of 32 px; an epoch takes seconds on two cores.
 
     Each patch of 2 × 2 pixels becomes one position with 12 channels, so that the expensive first
     layers compute a quarter of the positions, and no pixel is lost.

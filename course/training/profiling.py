@@ -1,4 +1,4 @@
-"""When a run is traced: the schedule of torch's profiler, and oneDNN's verbose log on a CPU."""
+"""Schedule torch's profiler, and write oneDNN's verbose log on a CPU."""
 
 from __future__ import annotations
 

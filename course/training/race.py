@@ -1,4 +1,4 @@
-"""What a racing run leaves for the referee: times, joules, weights, and its own network."""
+"""Write a racing run's results for the referee: times, joules, weights, and its own network."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Watch:
 
 
 def write_network(net: nn.Module, image_px: int, folder: Path) -> None:
-    """Write what the network computes in evaluation, for any number of images.
+    """Export what the network computes in evaluation mode, for any number of images.
 
     `torch.export` traces it once, in fp32 on the host, with images as `normalised` returns them.
 

@@ -1,4 +1,4 @@
-"""The recorder: what the training process writes into the folder of its run."""
+"""Record a training run: what the training process writes into the run's folder."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class Recorder:
             model: the network, or its state dict.
 
         Raises:
-            OSError: the disk is full; nothing of the file is left.
+            OSError: the disk is full; no incomplete file is left.
         """
         if self._run is None or not self.config.save_weights:
             return
@@ -300,7 +300,7 @@ class Recorder:
     def check_process_group(self) -> None:
         """Refuse several processes that train separately, and pretended hosts without NCCL.
 
-        The record would mix the processes up, or name hosts that no message went between.
+        The record would mix up the processes, or name hosts between which nothing was sent.
 
         Raises:
             RuntimeError: there are several processes, but no process group; or it has no NCCL.
@@ -358,7 +358,7 @@ class Recorder:
             return
         if self.world_size > 1:
             self._write_rank(status, error)
-        # The first record counts, and a rank that only lost its connection to another knows less.
+        # The first record counts; a rank that only lost its connection to another rank knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(RANK_WAIT_S)
         self.set(status=status, error=error)

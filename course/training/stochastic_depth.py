@@ -1,4 +1,4 @@
-"""Networks of which each training step uses a random part."""
+"""Networks that use only a random part of their layers in each training step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchvision.ops import StochasticDepth
 
 
 class Heads(nn.Module):
-    """A ResNet with several last layers, of which each training step uses a random one.
+    """A ResNet with several last layers; each training step uses a random one of them.
 
     The weights of the others get no gradient in that step. Each process chooses independently.
     Input: images (N, 3, H, W). Output: scores (N, classes). Validation uses the first layer.

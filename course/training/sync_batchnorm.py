@@ -1,7 +1,7 @@
 """BatchNorm over the images of all ranks, and each rank's running statistics as a file.
 
-`torch.nn.SyncBatchNorm` works on GPUs only. The class for CPUs sends the same: one collective per
-layer in forward, one in backward.
+`torch.nn.SyncBatchNorm` works on GPUs only. This module's class for CPUs sends the same: one
+collective per layer in forward, one in backward.
 """
 
 from __future__ import annotations

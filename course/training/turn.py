@@ -29,7 +29,7 @@ connection: Connection | None = None  # to the conductor on the same node
 
 @dataclass
 class Block:
-    """What a run did since its turn began."""
+    """The work of a run since its turn began."""
 
     seconds: float = 0.0  # in its steps
     steps: int = 0

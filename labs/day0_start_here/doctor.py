@@ -26,7 +26,7 @@ from course.jobs.processes import POLL_S
 from course.runs import run as runs
 
 JOB_LIMIT_MIN = 3
-ENDS_WITHIN_S = 30  # of its record
+ENDS_WITHIN_S = 30  # for a job to end after its record is written
 JOB = '''"""A short job that uses PyTorch and its device."""
 import time
 

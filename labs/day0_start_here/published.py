@@ -43,7 +43,7 @@ def power() -> pd.DataFrame:
 def max_watts(machine: str) -> float:
     """Return a GPU's power limit by its name; NaN if `power` does not have this GPU.
 
-    Of a name without a form ("NVIDIA A100"), the limit is the SXM's, which is the largest.
+    For a name without a form ("NVIDIA A100"), this is the SXM's limit, which is the largest.
     """
     words, table = machine.upper().replace("-", " ").split(), power()
     is_pcie = table["device"].str.contains("PCIe")
@@ -55,7 +55,7 @@ def full_training(runs: pd.DataFrame) -> pd.DataFrame:
     """Estimate the hours and the energy of 90 epochs of ImageNet on one device.
 
     Only training steps count, at the measured speed. `watts` are the measured mean, or else the
-    power limit; `watts_source` names which.
+    power limit; `watts_source` shows which.
 
     Args:
         runs: records, as `course.recorded` returns them: rung, machine, images_per_s, watts.

@@ -68,7 +68,7 @@ def _part(child: str) -> str:
 
 
 def _lasting_tensors(step: FakeStep) -> Iterator[tuple[str, str, float]]:
-    """Yield what a step has besides saved tensors; a gradient is as large as its weight."""
+    """Yield a step's tensors other than the saved ones; a gradient is as large as its weight."""
     yield "stem", "batch", sum(map(_gib, _batch(step).values()))
     for name, child in step.model.named_children():
         part = _part(name)

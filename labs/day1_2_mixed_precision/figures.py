@@ -93,7 +93,7 @@ def plot_gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
 
 
 def _draw_zones(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
-    """Shade what fp16 does with each size, and write each kind's share."""
+    """Shade the zones of fp16, and write each kind's share into them."""
     style = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top", "fontsize": 8}
     for zone, (left, right, colour, words) in FP16_ZONES.items():
         axes.axvspan(left, right, color=colour, alpha=0.16, lw=0, zorder=0)

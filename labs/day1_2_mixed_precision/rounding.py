@@ -1,4 +1,4 @@
-"""Number formats by experiment: what they can represent, what they lose, and what autocast does.
+"""Number formats by experiment: what they represent, what they lose, and what autocast does.
 
 Everything runs on any CPU. PyTorch has no dtype for TF32, which exists only in Tensor Cores:
 `round_to_tf32` imitates its rounding.

@@ -117,7 +117,7 @@ def _nsys_rows(export: _Export) -> dict[str, list[Row]]:
     memory = {row["id"]: row.get("label", row.get("name")) for row in kinds}
 
     def event(row: Row, *columns: str) -> Row:
-        """Return a row of the export, named by the first of the columns that has a text."""
+        """Return a row of the export, named by the first of the columns that is not empty."""
         names = (texts.get(row[column]) for column in columns if row.get(column) is not None)
         return _event(row, row.get("text") or next(filter(None, names), "?"))
 
@@ -161,7 +161,7 @@ def _event(row: Row, name: str = "") -> Row:
         "duration_s": (row["end"] - row["start"]) / 1e9,
         "thread": thread,
         "stream": row.get("streamId"),
-        # Above the low 24 bits of a thread's number is its process.
+        # The bits above the low 24 of a thread's number are its process.
         "correlation": None if number is None else (int(process or 0) >> 24, number),
     }
 

@@ -50,7 +50,7 @@ def plot_trials(table: pd.DataFrame) -> Picture:
     """Draw the mean step of each trial: waiting and computing, with images/s and host memory.
 
     Args:
-        table: of `loading.trials`.
+        table: from `loading.trials`.
     """
     table = table[table["step_ms"].notna()]
     picture = Picture(9.5, 1.3 + 0.42 * max(len(table), 1))
@@ -73,7 +73,7 @@ def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     """Draw how long one core works on one image, stage by stage, one bar per profile.
 
     Args:
-        profiles: of `loading.decode_profile`, by the name to show.
+        profiles: from `loading.decode_profile`, by the name to show.
     """
     picture = Picture(9.5, 1.5 + 0.5 * len(profiles))
     axes = picture.panel()
@@ -97,9 +97,9 @@ def plot_cores_needed(
     """Draw the images/s that cores load, and those that each rung trains: enough where they cross.
 
     Args:
-        speeds: of `loading.training_speeds`.
+        speeds: from `loading.training_speeds`.
         core_speed: images/s that one core loads.
-        cores: of the machine.
+        cores: the machine's number of cores.
         measured: trials to add as points.
     """
     picture = Picture(9.5, 4.6)

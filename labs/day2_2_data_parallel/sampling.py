@@ -1,4 +1,4 @@
-"""Which rank gets which image of a training set, and when."""
+"""Show which rank gets which image of a training set, and when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plot_sampler_order(tables: Mapping[str, pd.DataFrame]) -> Picture:
     An image that several ranks take is striped; one that no rank takes is left white.
 
     Args:
-        tables: of `sampler_order`, by title.
+        tables: from `sampler_order`, by title.
     """
     epochs = max(table["epoch"].max() + 1 for table in tables.values())
     picture = Picture(10, 0.9 + len(tables) * (0.45 + 0.34 * epochs))

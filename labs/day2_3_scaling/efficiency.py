@@ -1,4 +1,4 @@
-"""How training scales over GPUs: as measured, as published, and as predicted for a node of eight.
+"""Compare how training scales over GPUs: measured, published, and predicted for a node of eight.
 
 predicted_x8.json was written before a node of eight was measured, with its date and the recorded
 runs that it was fitted to. research/predict_node.py computes it.

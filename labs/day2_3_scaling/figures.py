@@ -29,8 +29,8 @@ def plot_scaling(table: pd.DataFrame, node: pd.DataFrame) -> Picture:
     """Draw images/s next to the ideal, efficiency and energy, by number of GPUs.
 
     Args:
-        table: of `efficiency.efficiency_table`; a colour per number of images on a GPU.
-        node: of `efficiency.node_with_prediction`: points of a different machine, each next to a
+        table: from `efficiency.efficiency_table`; one colour per number of images on a GPU.
+        node: from `efficiency.node_with_prediction`: points of a different machine, each next to a
             hollow one for its prediction.
     """
     table = pd.concat([table, node], ignore_index=True) if len(node) else table
@@ -68,10 +68,10 @@ def _draw_prediction(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) 
 
 
 def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
-    """Draw backward, and below it when each bucket of gradients is ready and under way.
+    """Draw backward, and below it when each bucket of gradients is ready and when it is sent.
 
     Args:
-        table: of `model.bucket_timeline`.
+        table: from `model.bucket_timeline`.
     """
     picture = Picture(10, 1.6 + 0.26 * min(len(table) + 1, 14))
     axes = picture.panel()
@@ -94,10 +94,10 @@ def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Pic
 
 
 def plot_messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
-    """Draw how long all-reduces were under way by their bytes, and the fitted line.
+    """Draw the durations of all-reduces over their bytes, and the fitted line.
 
     Args:
-        table: of `communication.messages`.
+        table: from `communication.messages`.
     """
     picture = Picture(10, 3.9)
     axes = picture.panel()
@@ -117,8 +117,8 @@ def plot_extrapolation(curves: Mapping[str, pd.DataFrame], published: pd.DataFra
     """Draw the model's efficiency up to thousands of GPUs, next to published ones.
 
     Args:
-        curves: of `model.predict_scaling`, by name.
-        published: of `efficiency.published_efficiencies`.
+        curves: from `model.predict_scaling`, by name.
+        published: from `efficiency.published_efficiencies`.
     """
     picture = Picture(10, 4.6)
     axes = picture.panel()

@@ -1,7 +1,7 @@
 """A model of scaling: what DDP sends, how long a ring needs for it, and what backward hides.
 
-DDP sends gradients in buckets, each by an all-reduce, while backward computes the next ones. What
-is still under way when backward ends makes the step longer.
+DDP sends gradients in buckets, each by an all-reduce, while backward computes the next ones.
+Messages that are still being sent when backward ends make the step longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labs.day2_3_scaling.efficiency import single_gpu_run
 
 MIB = 1024**2  # DDP's megabyte
 ALPHAS, BETAS = (1e-7, 1e-2), (1e8, 1e13)  # seconds, bytes/s: limits of a fit
-GRID = 61  # values of each that are tried at once
+GRID = 61  # values of α and of β that are tried at once
 WIDE = 0.3  # decades to each side of the best link that contain the intervals
 FASTEST = 0.1  # the share of messages below the fitted line
 
@@ -47,10 +47,10 @@ class Bucket:
 def all_reduce_s(size: float, ranks: int, link: Link, rows: int = 1) -> float:
     """Compute the seconds of an all-reduce of `size` bytes over a ring of ranks.
 
-    2(p − 1) α + 2 (p − 1)/p · n/β: each rank sends 2(p − 1) messages of n/p bytes, first to add
-    up, then to hand the sums round (Thakur et al. 2005, doi:10.1177/1094342005051521). No
-    algorithm sends fewer bytes (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
-    Thakur's γ, for adding, is included in β.
+    2(p − 1) α + 2 (p − 1)/p · n/β: each rank sends 2(p − 1) messages of n/p bytes, first to add up
+    the parts, then to distribute the sums (Thakur et al. 2005, doi:10.1177/1094342005051521). No
+    algorithm sends fewer bytes (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). Thakur's
+    γ, for adding, is included in β.
 
     Args:
         rows: above 1, a grid of that many rows, a divisor of `ranks`, reduces along rows, then
@@ -110,7 +110,7 @@ def config_buckets(model: str, image_px: int, bucket_mb: float) -> list[Bucket]:
 def bucket_timeline(
     buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float, rows: int = 1
 ) -> pd.DataFrame:
-    """Compute when each bucket is sent; one bucket is under way at a time.
+    """Compute when each bucket is sent; only one bucket is sent at a time.
 
     Columns: size in bytes; ready_s, start_s, end_s in seconds since backward began.
     """
@@ -137,7 +137,7 @@ class LinkFit:
 
     Attributes:
         low, high: the ends of the 95 % intervals of α and β, if the ring's formula holds.
-        overhead_s: DDP's own work: what a step takes longer besides what is exposed.
+        overhead_s: DDP's own work: the extra time of a step that is not exposed communication.
         table: one row per run: gpus, one_gpu_ms, measured_ms, exposed_ms, model_ms.
     """
 
@@ -155,7 +155,7 @@ def fit_link(runs: Iterable[Run], messages: pd.DataFrame) -> LinkFit:
     this fits not the mean, but the line that a tenth of the messages stay below.
 
     Args:
-        messages: of `communication.messages`: small ones determine α, large ones β.
+        messages: from `communication.messages`: small ones determine α, large ones β.
 
     Raises:
         ValueError: no messages, or no run on several GPUs with one on a single GPU to compare.
@@ -231,7 +231,7 @@ def predict_scaling(
     images_per_s.
 
     Args:
-        overhead_s: DDP's own work, as of `fit_link`.
+        overhead_s: DDP's own work, as in `fit_link`.
         rows: the grid of `all_reduce_s`; counts that do not fill it are left out.
     """
     config, record = base.config, base.record

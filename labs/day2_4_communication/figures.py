@@ -77,7 +77,7 @@ def _clip(
 
 
 def _free_lanes(rows: pd.DataFrame) -> list[int]:
-    """Choose a lane for each collective, so that none covers a different one."""
+    """Choose a lane for each collective, so that no collective covers another."""
     ends: list[float] = []
     lanes = []
     for begin, length in zip(rows["start_s"], rows["duration_s"]):
@@ -91,7 +91,7 @@ def plot_buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw how runs divide the same gradients: bytes of each all-reduce, hidden and exposed time.
 
     Args:
-        reports: of `comm_report`, by the name of the row.
+        reports: from `comm_report`, by the name of the row.
     """
     picture = Picture(10, 1.5 + 0.5 * len(reports))
     left, right = picture.panels(1, 2, sharey=True, width_ratios=[3, 2])
@@ -118,7 +118,7 @@ def plot_rank_spread(spreads: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw how far apart the ranks' running means are, from the first BatchNorm to the last.
 
     Args:
-        spreads: of `batchnorm.rank_spread`, by the name of the line.
+        spreads: from `batchnorm.rank_spread`, by the name of the line.
     """
     picture = Picture(9, 3.2)
     axes = picture.panel()

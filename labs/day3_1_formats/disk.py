@@ -1,4 +1,4 @@
-"""What reading costs: opening files, and a disk's bytes in three orders, cold and warm."""
+"""Measure what reading costs: opening files, and a disk's bytes in three orders, cold and warm."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def opening_minutes(latencies_ms: Iterable[float]) -> pd.DataFrame:
 def measure_disk(folder: Path, files: int = 256, kb: int = 110) -> pd.DataFrame:
     """Read the bytes of some images from the disk of a folder, in three ways.
 
-    The bytes are written first and deleted at the end. For "cold", the system is asked to forget
-    them (`posix_fadvise`), which macOS cannot do and a disk in memory ignores. Other caches, for
-    instance of a file server, stay as they are.
+    The bytes are written first and deleted at the end. Before a "cold" read, the system is
+    requested to drop them from its cache (`posix_fadvise`), which macOS cannot do and a disk in
+    memory ignores. Other caches, for instance of a file server, stay as they are.
 
     Returns:
         One row per way and cache: way ("files, in random order", "one file, random places",
@@ -74,7 +74,7 @@ def _write_to_disk(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())  # the system only forgets what is on the disk
+        os.fsync(file.fileno())  # the cache only drops what is on the disk
 
 
 def _read_at(path: Path, places: Iterable[int], size: int) -> None:

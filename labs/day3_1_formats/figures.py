@@ -14,7 +14,7 @@ from labs.day3_1_formats.formats import STAGES
 
 
 def plot_core_costs(table: pd.DataFrame) -> Picture:
-    """Draw the milliseconds of one core for an image, by stage and format (of `core_costs`)."""
+    """Draw the milliseconds of one core per image, by stage and format (from `core_costs`)."""
     picture = Picture(9.5, 1.3 + 0.45 * len(table))
     axes = picture.panel()
     words = list(
@@ -28,7 +28,7 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
 
 
 def plot_epoch_orders(orders: Mapping[str, np.ndarray]) -> Picture:
-    """Draw a dot per image: its place in the epoch, and in the files (of `epoch_orders`)."""
+    """Draw a dot per image: its place in the epoch, and in the files (from `epoch_orders`)."""
     picture = Picture(10.5, 3.1)
     grid = picture.panels(1, len(orders), sharey=True)
     for axes, (name, places) in zip(grid, orders.items()):
@@ -39,7 +39,7 @@ def plot_epoch_orders(orders: Mapping[str, np.ndarray]) -> Picture:
 
 
 def plot_disk(table: pd.DataFrame, title: str = "") -> Picture:
-    """Draw a disk's images per second, cold and warm (of `measure_disk`)."""
+    """Draw a disk's images per second, cold and warm (from `measure_disk`)."""
     rows = table.pivot(index="way", columns="cache").loc[table["way"].unique()]
     speeds = rows["images_per_s"]
     rates = speeds.map(digits) + " images/s, " + rows["mb_per_s"].map(digits) + " MB/s"
@@ -55,7 +55,7 @@ def plot_disk(table: pd.DataFrame, title: str = "") -> Picture:
 
 
 def plot_format_speeds(table: pd.DataFrame, synthetic: float, title: str = "") -> Picture:
-    """Draw what a GPU trains from each format, and what is missing to synthetic images.
+    """Draw the images/s that a GPU trains from each format, and the gap to synthetic images.
 
     Args:
         table: rows of `trials`, with run, workers and images_per_s.

@@ -1,4 +1,4 @@
-"""Formats of images: what an image costs a core, how fast a core reads, and in which order."""
+"""Measure image formats: a core's time per image, its reading speed, and the order of images."""
 
 from __future__ import annotations
 

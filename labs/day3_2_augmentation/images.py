@@ -52,7 +52,7 @@ def load_script(script: str) -> SimpleNamespace:
 def cutmix_loop(
     images: torch.Tensor, labels: torch.Tensor, alpha: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply CutMix image by image: correct, but slow where each call has a price.
+    """Apply CutMix image by image: correct, but slow if every call has an overhead.
 
     Yun et al., "CutMix" (2019), with a different box for each image.
     """

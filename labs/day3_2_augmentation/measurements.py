@@ -1,4 +1,4 @@
-"""What augmentation costs, and what networks learn with it."""
+"""Measure what augmentation costs, and list what networks learn with it."""
 
 from __future__ import annotations
 

@@ -13,23 +13,24 @@ from course.checks.lab import Unexpected, expect
 from course.config import Config
 
 IMAGES, SIDE = 64, 64  # of a batch
-CODED = 16  # a side of images that are blended: as many pixels as needed to tell images apart
+CODED = 16  # side of images to blend: as many pixels as needed to tell IMAGES images apart
 FEW = 8
 CALLS = 40  # with each alpha
 ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
-APART = 0.03  # means and deviations of 2,560 shares; those of other distributions differ by 0.06
-CLOSE = 0.002  # shares that are equal, but for rounding
-UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # of fake numbers
+APART = 0.03  # for means and deviations of 2,560 shares; other distributions differ by 0.06
+CLOSE = 0.002  # for shares that are equal except for rounding
+UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # fake tensors only
 SEEDS = "leave the seeds to main"
 PAIRS = f"choose them with torch.randperm, and {SEEDS}"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one call did to a batch in which every image has a class of its own.
+    """The result of one call, on a batch in which every image has its own class.
 
-    pixels, labels: (N, N), how much of each source, a column, is in each image and in its label.
-    cut: (N,), whether an image's box touches the border. middles: (N, 2) of the boxes, in pixels.
+    pixels, labels: (N, N), the share of each source image (a column) in each image and in its
+    label. cut: (N,), whether an image's box touches the border. middles: (N, 2), the centres of the
+    boxes, in pixels.
     """
 
     pixels: np.ndarray
@@ -39,7 +40,7 @@ class Drawn:
 
     @property
     def partners(self) -> np.ndarray:
-        """Return each image's partner; -1 where there is none to be seen."""
+        """Return each image's partner; -1 if no partner is visible."""
         others = self.pixels * (1 - np.eye(len(self.pixels)))
         return np.where(others.max(axis=1) > CLOSE, others.argmax(axis=1), -1)
 
@@ -51,7 +52,7 @@ class Drawn:
 
 
 def mixing(text: str, cfg: Config) -> Iterator[str]:
-    """Yield the first thing that a script's mixup or cutmix, as the config asks, does wrong."""
+    """Yield the first mistake in a script's mixup or cutmix, whichever the config selects."""
     import torch
 
     from course.checks.fake_accelerator import first_step
@@ -100,14 +101,14 @@ def _check(name: str, mix: Callable) -> None:
         _check_pairs(drawn, "every call")
         _check_shares(name, drawn, alpha)
     drawn = []
-    for seed in (5, 6):  # of two ranks
+    for seed in (5, 6):  # as on two ranks
         torch.manual_seed(seed)
         drawn.append(observed(*_mixed(mix, batch(IMAGES), 1.0)))
     _check_pairs(drawn, "each rank, whatever its seed,")
 
 
 def _codes(count: int) -> tuple:
-    """Images of which each has a pixel of its own, and their labels, of as many classes."""
+    """Return images with one bright pixel each, at different places, and their one-hot labels."""
     import torch
 
     images = torch.zeros(count, 3, CODED * CODED)
@@ -116,7 +117,7 @@ def _codes(count: int) -> tuple:
 
 
 def _constants(count: int) -> tuple:
-    """Images of which each has a value of its own, and their labels, of as many classes."""
+    """Return images of one value each, all different, and their one-hot labels."""
     import torch
 
     values = torch.arange(float(count)).view(count, 1, 1, 1)
@@ -124,7 +125,7 @@ def _constants(count: int) -> tuple:
 
 
 def _mixed(mix: Callable, batch: tuple, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """What comes back, as arrays: images (N, H, W) of one channel, labels (N, N)."""
+    """Call the function; return its results as arrays: images (N, H, W), labels (N, N)."""
     images, labels = batch
     result = mix(images, labels, alpha)
     is_pair = isinstance(result, tuple) and len(result) == 2
@@ -142,7 +143,7 @@ def _mixed(mix: Callable, batch: tuple, alpha: float) -> tuple[np.ndarray, np.nd
 
 
 def _blended(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
-    """What mixup did to `_codes`."""
+    """Return what mixup did to images from `_codes`."""
     pixels = pictures.reshape(len(pictures), -1)
     sums = pixels.sum(axis=1)
     wrong = sums[np.abs(sums - 1).argmax()]
@@ -155,7 +156,7 @@ def _blended(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
 
 
 def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
-    """What CutMix did to `_constants`."""
+    """Return what CutMix did to images from `_constants`."""
     count, values = len(pictures), np.round(pictures).astype(int)
     is_pasted = np.abs(pictures - values).max() < CLOSE
     expect(is_pasted, "pixels are blended: a box has the pixels of the other image only")
@@ -173,7 +174,7 @@ def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
 
 
 def _check_labels(name: str, drawn: Drawn) -> None:
-    """Expect labels that name what is in the images."""
+    """Expect labels with the same shares as the pixels."""
     pixels, labels = drawn.pixels, drawn.labels
     sums = labels.sum(axis=1)
     wrong = sums[np.abs(sums - 1).argmax()]
@@ -210,7 +211,7 @@ def _check_pairs(drawn: list[Drawn], who: str) -> None:
         expect(len({*partners}) == len(partners), f"an image is the partner of several: {PAIRS}")
     places = np.arange(IMAGES)
     steps = (first.partners - places, first.partners + places)
-    is_shift = any(len({*(step % IMAGES)[both]}) == 1 for step in steps)  # of a shuffled batch
+    is_shift = any(len({*(step % IMAGES)[both]}) == 1 for step in steps)  # fine if shuffled before
     expect(
         is_shift or (first.partners != second.partners)[both].any(),
         f"{who} makes the same pairs: {PAIRS}",
@@ -218,7 +219,7 @@ def _check_pairs(drawn: list[Drawn], who: str) -> None:
 
 
 def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
-    """Expect a share for each image, of Beta(alpha, alpha), and for each box a middle."""
+    """Expect one share per image, from Beta(alpha, alpha), and one centre per box."""
     rows = [np.flatnonzero((batch.partners >= 0) & ~batch.cut) for batch in drawn]
     uncut = [(batch, row) for batch, row in zip(drawn, rows) if len(row) >= FEW]
     shares = [batch.pixels[row, batch.partners[row]] for batch, row in uncut]
@@ -245,7 +246,7 @@ def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _references(name: str, alpha: float) -> tuple[np.ndarray, ...]:
-    """Return shares as they should be: boxes may be moved inside, or cut off at the border."""
+    """Return correct shares: boxes may be moved inside the image, or cut off at its border."""
     random = np.random.default_rng(0)
     shares = random.beta(alpha, alpha, 200_000)
     if name == "mixup":

@@ -9,7 +9,7 @@ from course.checks.lab import FULL_SIZE
 from course.config import Config, rung
 
 SEEDS = (0, 1, 2)
-# Every training takes all crops six times, whatever its batch size.
+# Every training uses all crops six times, regardless of its batch size.
 EPOCHS, CROPS = 6, 65_536
 BATCHES = (256, 512, 1024, 2048, 4096, 8192)
 SMALL_BATCH, LARGE_BATCH = BATCHES[0], BATCHES[-1]

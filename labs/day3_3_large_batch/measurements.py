@@ -1,4 +1,4 @@
-"""What trainings at several batch sizes learned, and how gradients and updates differ in size."""
+"""Measure what trainings at several batch sizes learn, and the sizes of gradients and updates."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RateSearch:
 
 
 def read_rate_search(run: Run) -> RateSearch:
-    """Return what a run with schedule="find" measured.
+    """Read the measurements of a run with schedule="find".
 
     The losses are smoothed over earlier ones, because each is of a different batch (Smith 2017,
     arXiv:1506.01186).

@@ -1,4 +1,4 @@
-"""What recorded runs and research/compile.py measured of the compiler."""
+"""Read what recorded runs and research/compile.py measured of the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory strategies cost in recorded runs, and how they change gradients and statistics."""
+"""Measure what memory strategies cost, and how they change gradients and statistics."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from labs.day4_2_fsdp.prediction import fake_mesh
 # Bytes per weight in fp32: the weight, its gradient, and AdamW's two means.
 BYTES = {"weights": 4, "gradients": 4, "optimizer": 8}
 SHARDED = ((), ("optimizer",), ("optimizer", "gradients"), tuple(BYTES))  # by ZeRO stage
-SIZE, IMAGES, STEPS = 64, 8, 5  # of the layer by hand
+SIZE, IMAGES, STEPS = 64, 8, 5  # of the handmade layer
 MICRO_BATCHES = 4
 
 

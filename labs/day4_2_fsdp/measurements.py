@@ -1,4 +1,4 @@
-"""What sharded runs kept and gathered, and what recorded ones cost."""
+"""Measure what sharded runs keep and gather, and what recorded runs cost."""
 
 from __future__ import annotations
 

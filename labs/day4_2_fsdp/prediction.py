@@ -1,4 +1,4 @@
-"""Peak memory of a rank, predicted without a GPU and without the other ranks."""
+"""Predict the peak memory of a rank, without a GPU and without the other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recorded GPUs measured for data, tensor and pipeline parallelism."""
+"""Compare data, tensor and pipeline parallelism, as recorded on GPUs."""
 
 from __future__ import annotations
 

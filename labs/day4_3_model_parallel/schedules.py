@@ -50,7 +50,7 @@ def schedule_order(pipeline: str, ranks: int, micro_batches: int) -> Order:
         raise ValueError(
             f"micro_batches={micro_batches}: {pipeline} needs a multiple of {ranks} ranks"
         )
-    # PyTorch also creates orders for its own figures; only the one of 1F1B has a fault.
+    # PyTorch also creates orders for its own figures; only that of 1F1B is wrong.
     from torch.distributed.pipelining import _schedule_visualizer as visualizer
 
     name, stages_per_rank = SCHEDULES[pipeline]

@@ -6,7 +6,7 @@ from course.checks.rank_checks import evidence_of_ranks, of_ranks
 from course.runs.run import Run
 
 NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
-GRID = 4  # ranks of two copies, each shared out over two
+GRID = 4  # ranks: two copies of the network, each sharded over two ranks
 
 
 def _sums(run: Run, phase: str) -> int:

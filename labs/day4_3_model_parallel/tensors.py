@@ -27,7 +27,7 @@ CUT_DIMENSIONS = {"fc1.weight": 0, "fc1.bias": 0, "fc2.weight": 1}
 
 
 def communication_volume(model: str, images: Sequence[int]) -> pd.DataFrame:
-    """Compute the GB that a step reduces over the ranks, in bf16 by autocast, by images.
+    """Compute the GB that a step reduces over the ranks, in bf16 autocast, by number of images.
 
     Columns: data, the gradients of all weights, fp32; tensor, for each MLP its result in forward,
     bf16, and its input's gradient in backward, fp32 (Shoeybi et al. 2019, Megatron-LM,
@@ -110,7 +110,7 @@ def _relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare_with_full_mlp(script: str | Path) -> pd.DataFrame:
-    """Compare the script's TensorParallelMlp on two ranks with the MLP that it was made of.
+    """Compare the script's TensorParallelMlp on two ranks with the MLP that it was made from.
 
     A row for the result and for each gradient ("features" is the input's); a column for each
     network. Values: relative errors; NaN where shapes differ.

@@ -1,4 +1,4 @@
-"""The best of several equal trainings, at random."""
+"""Compute the best of several equal trainings, whose results differ only at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches simulated on recorded trainings: a trial costs nothing, so that many can be compared."""
+"""Simulate searches on recorded trainings: trials cost nothing, so many can be compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AccuracyGrid:
 
     Attributes:
         cells: val_top1, a row per learning rate, a column per batch size.
-        machine: that recorded them.
+        machine: the machine that recorded them.
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:

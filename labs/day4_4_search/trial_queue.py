@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("grid", "random", "tpe")
 RANDOM_FIRST = 5  # trials that TPE draws at random before it has anything to learn from
-ATTEMPTS = 3  # at a trial that is lost through no fault of its own
+ATTEMPTS = 3  # at a trial that is lost by accident
 SNAPSHOT = "train.py"  # a copy of the script in the study's folder: all trials run the same
 
 
 def read_request(folder: Path) -> dict[str, Any]:
-    """Read what is searched: script, config, space, sampler, pruner, seed, site."""
+    """Read a search's request: script, config, space, sampler, pruner, seed, site."""
     return json.loads((folder / ABOUT).read_text())
 
 
@@ -133,7 +133,7 @@ def is_pruned(record: Record) -> bool:
 
 
 def is_accident(record: Record) -> bool:
-    """Return whether the run was ended by something that is no fault of its own.
+    """Return whether the run was ended by an accident, and not by something it did itself.
 
     Its process or node is gone, or its worker reached the job's time limit. A trial that runs out
     of memory, is cancelled, or exceeds its own time_min would end in the same way again.
@@ -166,7 +166,7 @@ def _running(folder: Path) -> list[FrozenTrial]:
         study = open_study(folder)
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
-            if "run" not in trial.user_attrs:  # its worker died: a living one holds the lock
+            if "run" not in trial.user_attrs:  # its worker died; a live one would hold the lock
                 _repeat(study, trial)
                 study.tell(trial.number, state=TrialState.FAIL)
         return running

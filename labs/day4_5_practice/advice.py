@@ -55,7 +55,7 @@ HABITS = {
 
 
 def what_to_log() -> pd.DataFrame:
-    """Return what to log of a run and what not: log (yes or no), what, because."""
+    """Return what to log of a run and what not to log: log (yes or no), what, because."""
     rows = [("yes", *row) for row in LOG.items()] + [("no", *row) for row in DO_NOT_LOG.items()]
     return pd.DataFrame(rows, columns=["log", "what", "because"])
 

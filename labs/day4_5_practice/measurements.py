@@ -155,8 +155,8 @@ def lost_share(save_min: float, every_h: float, nodes: int, broken_days: float) 
 
     Args:
         save_min: minutes per checkpoint.
-        every_h: hours between two.
-        nodes: that take part; all restart when one breaks.
+        every_h: hours between two checkpoints.
+        nodes: the number of nodes; all restart when one breaks.
         broken_days: mean days until one node breaks.
     """
     accidents_per_hour = nodes / (24 * broken_days)

@@ -8,8 +8,9 @@ from course.checks.lab import Mechanism
 from course.checks.rank_checks import SMALL_VIT_SETTINGS, evidence_of_ranks, of_ranks
 from course.runs.run import Run
 
-# A small training in which all that a run is changes: fp16 with a gradient that overflows, so that
-# the scale does; a schedule; random numbers in each step; two epochs, each shuffled otherwise.
+# A small training in which every part of a run's state changes: fp16 with a gradient that
+# overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs
+# that are shuffled differently.
 CHANGING: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 32,
@@ -26,14 +27,14 @@ CHANGING: dict[str, Any] = {
     "mix": "mixup",
     "deterministic": True,
 }
-# Steps: saved are 3 and 6, and the kill is in 6's. What overflows does so before 3.
+# Steps 3 and 6 are saved; the process is killed while saving step 6. The overflow is before 3.
 EVERY, KILLED_AFTER, ASKED_IN = 3, 5, 4
 
 SMALL_RESTART: dict[str, Any] = {
     name: CHANGING[name] for name in ("model", "schedule", "mix", "deterministic")
 } | {"optimizer": "adamw", "lr": 1e-3, "precision": "fp32", "epochs": 2, "steps": 4}
 
-# Of ranks the first one's loss is noted: with so low a rate images differ little in theirs.
+# Of several ranks, rank 0's loss is recorded; with such a low rate, losses of images differ little.
 SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 

@@ -58,7 +58,7 @@ class Content:
 
 
 def content(run: Run) -> Content:
-    """Read what is exported of a run.
+    """Read the parts of a run that are exported.
 
     Raises:
         ValueError: the run is not over, so it has no record.

@@ -78,7 +78,7 @@ def _compare(
 
 
 class _LargestResult(TorchDispatchMode):
-    """Record how many numbers the largest tensor has that is created in the context."""
+    """Record the number of elements of the largest tensor that is created in the context."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Eight bits for weights and activations, after training: scales, and the loss of accuracy.
 
-Whole numbers are imitated by fp32 numbers that are one of 256 steps; the loss is the same.
-`export.write_int8_onnx` writes a network that computes with whole numbers. Jacob et al. 2018,
+Integers are simulated by fp32 numbers that have one of 256 values; the loss is the same.
+`export.write_int8_onnx` writes a network that computes with integers. Jacob et al. 2018,
 arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
 """
 
@@ -22,14 +22,14 @@ CALIBRATION_CROPS = 512
 
 
 def to_int8(numbers: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
-    """Return the nearest whole multiples of the scale, int8, at most `most` either way."""
+    """Return the nearest multiples of the scale as int8, limited to ± `most` steps."""
     return (numbers / scale).round().clamp(-most, most).to(torch.int8)
 
 
 def scale_of(
     numbers: torch.Tensor, most: int = MAX_STEPS, per_channel: bool = False
 ) -> torch.Tensor:
-    """Return the step with which the largest number is `most`; of weights, one per output."""
+    """Return the scale that maps the largest number to `most`; per_channel: one per output."""
     if not per_channel:
         return numbers.abs().amax() / most
     return numbers.abs().amax(dim=tuple(range(1, numbers.ndim)), keepdim=True) / most

@@ -57,7 +57,7 @@ def train_network(steps: int = STEPS) -> nn.Module:
 def top1(
     network: Callable[[torch.Tensor], torch.Tensor], images: int = 2048, batch: int = 256
 ) -> float:
-    """Return the share of validation crops that a network, in its present mode, answers right."""
+    """Return the share of validation crops that a network classifies right in its current mode."""
     right = 0
     for first in range(0, images, batch):
         crops, labels = load_crops("val", min(batch, images - first), first)

@@ -59,7 +59,7 @@ def count_batchnorms(model: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is changed in a network for inference.
+    """The changes to a network for inference.
 
     precision: "fp32", "bf16" or "fp16", of weights and activations.
     graph: a CUDA graph launches all kernels of a call at once.

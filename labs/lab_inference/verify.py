@@ -16,11 +16,11 @@ from labs.lab_inference.latency import Latencies
 from labs.lab_inference.variants import Fold, count_batchnorms, fold_batchnorms
 
 COUNT, WARM_UP = 9, 3
-WARM_UP_S, LONGEST_S = 0.03, 0.006  # of a call
+WARM_UP_S, LONGEST_S = 0.03, 0.006  # durations of a call
 
 
 class FakeAsyncDevice:
-    """A device that works in a thread while its caller goes on, as a GPU does."""
+    """A device that works in a thread while its caller continues, as a GPU does."""
 
     def __init__(self, workers: ThreadPoolExecutor) -> None:
         self._workers, self._futures = workers, list[Future]()
@@ -28,7 +28,7 @@ class FakeAsyncDevice:
         self.events: list[str] = []
 
     def call(self) -> None:
-        """Queue work: the first calls take long, the others take turns."""
+        """Queue work: the first calls take long; later calls cycle through three durations."""
         number = len(self.durations)
         duration = WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
         self.durations.append(duration)
@@ -130,7 +130,7 @@ def _layers() -> tuple[nn.Conv2d, nn.BatchNorm2d]:
 
 
 def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the right weight, and wrong ones by mistake."""
+    """Return the right weight, and the wrong ones that known mistakes give, by message."""
     variance, eps, gamma = norm.running_var, norm.eps, norm.weight.detach()
     root, weight = (variance + eps).sqrt(), conv.weight.detach()
     shape = "give the scale the shape (outputs, 1, 1, 1)"
@@ -153,7 +153,7 @@ def _weights(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[
 
 
 def _biases(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the right bias, and wrong ones by mistake."""
+    """Return the right bias, and the wrong ones that known mistakes give, by message."""
     scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()
     bias, mean, beta = conv.bias.detach(), norm.running_mean, norm.bias.detach()
     return (bias - mean) * scale + beta, {

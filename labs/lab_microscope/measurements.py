@@ -106,7 +106,7 @@ def search_largest_rate(name: str, device: torch.device, names: KernelNames) -> 
     """Search the fastest product in a format: on a coarse grid, then at random around the best.
 
     This is the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder. But
-    here the GPU does not rest between calls, so the clock is the one that lasts.
+    here the GPU does not rest between calls, so its clock is the sustained one.
     """
     trials: dict[Product, float] = {}
 

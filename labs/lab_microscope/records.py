@@ -1,4 +1,4 @@
-"""Tables of what was measured, on a recorded machine or on this one."""
+"""Tables of measurements, from a recorded machine or from this one."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
 
 
 def counters_by_load(counters: pd.DataFrame) -> pd.DataFrame:
-    """Return what a counter showed of products, with the widest load that their rows allow.
+    """Return a counter's values for products, with the widest load that their rows allow.
 
     Columns: dtype, n, k, load (bytes), tensor_active, tflop_per_s (during the count), name.
     """

@@ -46,7 +46,7 @@ def time_without_pause(
 ) -> dict[str, float]:
     """Time one call on a GPU that repeats it without a pause, as in training.
 
-    Returns: of the second half of the time us and iqr_us, and mhz, watts and celsius while the
+    Returns: for the second half of the time, us and iqr_us; and mhz, watts and celsius while the
     GPU computes (none without NVIDIA's driver).
     """
     read_sensors = _sensor_reader()

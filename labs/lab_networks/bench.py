@@ -31,7 +31,7 @@ CHOICES = {
     "data": ("synthetic", "photographs"),
 }
 MIN_STEPS = 8  # that are timed, however short the time
-# Sizes at which a CPU needs seconds.
+# Sizes for which a CPU needs seconds.
 QUICK = {
     "ssd300": {"batch": 2},
     "unet3d": {"batch": 1, "px": 64},
@@ -42,7 +42,7 @@ CPU_STEPS = {"warmup": 1, "iterations": 3}
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured: one row of the table."""
+    """A setting to measure: one row of the table."""
 
     network: str = "resnet50"
     precision: str = "fp32"
@@ -136,7 +136,7 @@ def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
     row |= speed_quartiles(_mean_by_round(setting, seconds), workload.images)
     row |= {"parameters": parameter_count(workload.network)}
     row |= {"first_loss": workload.losses[0], "last_loss": workload.losses[-1]}
-    # On a CPU, the peak would be that of the whole process.
+    # On a CPU, the peak would include the rest of the process.
     row["peak_gib"] = None if device.type == "cpu" else memory.peak(device)["peak_gib"]
     if setting.traced and device.type == "cuda":
         row |= evidence.trace_step(workload.step)
@@ -161,7 +161,7 @@ def _compare_ranks(workload: Workload) -> dict[str, Any]:
 
 
 def device_of(name: str = "") -> torch.device:
-    """Return the device of this name, or this machine's accelerator; of several GPUs the rank's.
+    """Return the device of this name, or this machine's accelerator; with several GPUs, the rank's.
 
     A GPU has its index, because `torch.cuda.set_device` needs it.
     """

@@ -23,7 +23,7 @@ OBJECT_SHARE = 0.002  # of default boxes, as in COCO's images
 
 @dataclass(frozen=True)
 class Network:
-    """What the benchmark needs of a network."""
+    """A network, with everything that the benchmark needs of it."""
 
     words: str
     build: Callable[[], nn.Module]
@@ -35,7 +35,7 @@ class Network:
     loader: Callable[[int, int, int], DataLoader]  # takes batch, side, workers
     lr: float = 0.002  # with which the loss of random images falls
     fixed: bool = False  # its input has only one size
-    multiple: int = 1  # of which each side must be a multiple, twice at least
+    multiple: int = 1  # each side must be a multiple of this, and at least twice it
 
 
 def get(name: str) -> Network:

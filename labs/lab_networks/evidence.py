@@ -25,7 +25,7 @@ from course.analysis.traces.tables import Trace
 
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 FORMAT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-KERNELS, OPERATORS, NAME_LENGTH = 4, 6, 90  # that are kept of a step
+KERNELS, OPERATORS, NAME_LENGTH = 4, 6, 90  # limits of a step's summary
 TRACED_STEP = "measured"  # the range of the step in a trace
 # What an operator does, by its name; the first that fits.
 KINDS = (

@@ -84,7 +84,8 @@ def _span(measured: float, busy: float, format_: Callable[[float], str] = digits
 def plot_ladder(measurements: pd.DataFrame, mode: str = "train") -> Picture:
     """Draw each network's images/s, from fp32 to a compiled fp16.
 
-    Pale: if the GPU never waited, where steps were traced. Rungs that no network has are left out.
+    Pale: the speed if the GPU never waited, for steps that were traced. Rungs that no network has
+    are left out.
     """
     tables = {name: _speeds_by_rung(measurements, name, mode) for name in TITLES}
     rungs = [r for r in RUNGS if any(table.loc[r, "images_per_s"] > 0 for table in tables.values())]
@@ -157,7 +158,7 @@ def plot_time_by_kind(measurements: pd.DataFrame, *rungs: str) -> Picture:
 def plot_limit_shares(measurements: pd.DataFrame, limits: pd.DataFrame) -> Picture:
     """Draw images/s in training as a share of the lower limit (from `performance_limits`).
 
-    Pale: if the GPU never waited.
+    Pale: the speed if the GPU never waited.
     """
     limits = limits.set_index(["network", "precision"])
     steps = _all_traced_steps(measurements, LIMITED_RUNGS).join(limits, on=["network", "precision"])

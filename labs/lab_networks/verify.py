@@ -26,7 +26,7 @@ def seconds_per_step(step: Step, wait: Step, warmup: int, iterations: int) -> fl
 
 
 class FakeAsyncDevice:
-    """A device that works in a thread while its caller goes on, as a GPU does.
+    """A device that works in a thread while its caller continues, as a GPU does.
 
     Attributes:
         events: the calls of its methods, "step" or "wait".

@@ -1,4 +1,4 @@
-"""The roofline model: what a machine reaches at most, and how near runs come to it.
+"""The roofline model: the highest speeds that a machine reaches, and how close runs come to them.
 
 A program that does `i` FLOP per byte cannot do more than min(FLOP/s of the compute units,
 i × bytes/s of the memory): Williams, Waterman and Patterson, "Roofline: an insightful visual
@@ -24,13 +24,14 @@ from course.training.recorder import Recorder
 
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}  # several times as large as the last cache
 LARGEST_SIDE = 8192  # of the matrices
-# The shortest product: long compared with its launch, and with another program's turn on a core.
+# Seconds of the shortest product: long compared with its launch, and with the time for which
+# another program may use the core.
 PRODUCT_S = {"cpu": 0.05, "cuda": 0.01}
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a machine reaches at most."""
+    """The highest speeds that a machine reaches."""
 
     machine: str  # the beginning of its name in records
     flop_per_s: dict[str, float]  # by precision: fp32, tf32, bf16, fp16
@@ -41,9 +42,9 @@ class Ceilings:
 def ceilings(device: torch.device, *precisions: str) -> Ceilings:
     """Measure this machine's ceilings with a large matrix product and a copy of a large tensor.
 
-    A few seconds. The fastest call counts, because other programs can only slow a call down. A
-    format without hardware has the ceiling of fp32, whose units emulate it: the distance of a run
-    from it is the price of emulation.
+    This takes a few seconds. The fastest call counts, because other programs can only slow a call
+    down. A format without hardware has the ceiling of fp32, whose units emulate it, so the distance
+    of a run from the ceiling shows the price of emulation.
 
     Args:
         precisions: "fp32", "tf32" (only CUDA), "bf16" and "fp16"; none: all of the device.

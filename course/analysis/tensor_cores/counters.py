@@ -1,7 +1,7 @@
 """Compare the verdicts by name with counters and machine code, for full steps of a machine.
 
 recordings/MACHINE/traces/ncu.csv has what Nsight Compute counted in one training step of each
-setting (research/tensor_cores.py makes it). sass.csv, next to it, has what the kernels' machine
+setting (research/tensor_cores.py writes it). sass.csv, next to it, has what the kernels' machine
 code contains (research/machine_code.py).
 """
 

@@ -107,7 +107,7 @@ def copies(trace: Trace) -> pd.DataFrame:
 
 
 def layout_kernels(trace: Trace) -> pd.DataFrame:
-    """List kernels that only turn NCHW into NHWC or back: as `by_kernel`, share of all GPU time.
+    """List kernels that only turn NCHW into NHWC or back, as `by_kernel`; share is of all GPU time.
 
     There are none if model and images are channels_last. Otherwise a library that needs NHWC for
     its Tensor Cores runs them around every convolution.

@@ -322,7 +322,7 @@ def write_part(
 
 
 def _encode(kind: str, data: bytes) -> Any:
-    """Return what is stored of an image file: its bytes, a small JPEG's bytes, or pixels."""
+    """Return the stored form of an image file: its bytes, a small JPEG's bytes, or pixels."""
     with Image.open(io.BytesIO(data)) as image:
         rgb = image.convert("RGB")  # decodes it: a damaged file must be noticed for shards, too
     if kind == "shards":

@@ -53,7 +53,7 @@ class Jpegs:
 
 
 def collate(batch: list[tuple[str, torch.Tensor, int]]) -> tuple[Jpegs, torch.Tensor]:
-    """Make a batch of files, for a DataLoader."""
+    """Collate files into a batch, for a DataLoader."""
     paths, files, labels = zip(*batch)
     seed = int(torch.randint(2**62, ()))
     return Jpegs(torch.cat(files), [*map(len, files)], [*paths], seed), torch.tensor(labels)
@@ -211,7 +211,7 @@ def crop_and_resize(
     Args:
         images: bytes of shape (3, height, width), all on one device.
         boxes: top, left, height, width; int64 of shape (N, 4) in host memory.
-        flips: which to mirror horizontally; bool of shape (N,) in host memory.
+        flips: which images to mirror horizontally; bool of shape (N,) in host memory.
 
     Returns:
         Bytes of shape (N, 3, image_px, image_px), stored channels last on CUDA.

@@ -35,7 +35,7 @@ def paths(folder: Path, split: str) -> list[Path]:
 
 
 class ShardReader(IterableDataset):
-    """Training images from tar files, without end, pass after pass.
+    """Yields training images from tar files without end, pass after pass.
 
     Each pass reads the shards in a random order. Images go through a buffer, from which a random
     one is taken each time.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-MOST = 4  # so many reasons are noted
-REASON = 240  # so many characters of why a graph broke
+MOST = 4  # reasons that are stored, at most
+REASON = 240  # characters of each reason, at most
 
 
 class Compiled:
-    """What the compiler makes in a run: graphs, and places where it left a function to Python.
+    """Counts the compiler's graphs in a run, and the breaks where it returned to Python.
 
-    Dynamo counts both for itself, so that asking hinders nothing. It is only to be asked in a run
-    that compiles: importing it takes seconds.
+    Dynamo counts both anyway, so reading its counters disturbs nothing. Create this only in a run
+    that compiles, because importing Dynamo takes seconds.
     """
 
     def __init__(self) -> None:
@@ -28,19 +28,19 @@ class Compiled:
         return self._counters["stats"]["unique_graphs"]
 
     def end_warmup(self) -> None:
-        """From here on nothing should be compiled any more."""
+        """Note the number of graphs after warm-up; nothing should be compiled later."""
         self._warmed_up = self._graphs() - self._before[0]
 
     def end_epoch(self) -> None:
-        """The training steps of an epoch are over; its validation is still to come."""
+        """Note the number of graphs after an epoch's training steps, before its validation."""
         self._after_epochs.append(self._graphs() - self._before[0])
 
     def evidence(self) -> dict[str, Any]:
-        """For the record.
+        """Return the evidence for the record.
 
-        graphs: how many were made until the end of each epoch's training. warmed_up: until the
-        end of warm-up. breaks: why a graph ended before its function did, each reason with how
-        often it did.
+        graphs: the number of graphs at the end of each epoch's training. warmed_up: the number at
+        the end of warm-up. breaks: the reasons why a graph ended before its function did, each with
+        how often it occurred.
         """
         counts = Counter(self._counters["graph_break"]) - self._before[1]
         breaks = {_reason(page): times for page, times in counts.most_common(MOST)}
@@ -48,6 +48,6 @@ class Compiled:
 
 
 def _reason(page: str) -> str:
-    """Of Dynamo's page about a break the two lines that say what it met."""
+    """Return the first two lines of Dynamo's message about a graph break, which give the cause."""
     lines = [line.strip() for line in page.splitlines()[:2]]
     return ": ".join(line.removeprefix("Explanation: ") for line in lines)[:REASON]

@@ -25,12 +25,12 @@ LOADER = (
 
 
 def group() -> dict[str, Any]:
-    """The process group that this process has joined: backend and timeout; {} without one."""
+    """Return the backend and timeout of this process's group; {} if it has joined none."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return {}
     default = distributed.distributed_c10d._get_default_group()
     description: dict[str, Any] = {"backend": distributed.get_backend_config()}
-    for device in default._device_types:  # PyTorch offers no way to ask
+    for device in default._device_types:  # PyTorch has no public function for this
         options = getattr(default._get_backend(device), "options", None)
         if options is not None:
             description["timeout_s"] = options._timeout.total_seconds()
@@ -38,7 +38,7 @@ def group() -> dict[str, Any]:
 
 
 def nccl(config: Config) -> dict[str, Any]:
-    """NCCL's own report of a run with pretended hosts; {} for other runs.
+    """Return NCCL's own report of a run with pretended hosts; {} for other runs.
 
     Keys: host_id, of this rank; hosts and ranks_per_host, as NCCL counts them; transports, such as
     "NET/Socket" between hosts and "P2P/IPC" within one.
@@ -55,15 +55,16 @@ def nccl(config: Config) -> dict[str, Any]:
 
 
 def algebra(config: Config) -> dict[str, Any]:
-    """Whether fast_resnet's kernels train or torchvision's code, and why; {} without algebra."""
-    library = sys.modules.get("fast_resnet")  # a script need not import it
+    """Return which code trains, fast_resnet's or torchvision's, and why; {} without algebra."""
+    library = sys.modules.get("fast_resnet")  # some scripts do not import it
     return {"algebra": library.last_conversion()} if config.algebra and library else {}
 
 
 def loader(batches: Any) -> dict[str, Any]:
-    """How a DataLoader loads, by its argument's names; None where it is something else.
+    """Return a DataLoader's settings by argument name; None for those that `batches` lacks.
 
-    The course's loader has a `worker_init_fn`, too: `own_worker_init` tells of the script's own.
+    The course's loader also sets a `worker_init_fn`; `own_worker_init` is true only for the
+    script's own function.
     """
     arguments = {name: getattr(batches, name, None) for name in LOADER}
     arguments["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
@@ -73,7 +74,7 @@ def loader(batches: Any) -> dict[str, Any]:
 
 
 def numbered(device: torch.device) -> str:
-    """The device with its number; one without is the current one."""
+    """Return the device with its number; without a number, it is the current device."""
     if device.type == "cpu" or device.index is not None:
         return str(device)
     return f"{device.type}:{torch.accelerator.current_device_index()}"

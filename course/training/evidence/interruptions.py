@@ -68,7 +68,7 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
         if is_part or (path.is_dir() and not (path / METADATA).exists()):
             continue
         try:
-            if path.is_file():  # a learner's own, with any content
+            if path.is_file():  # a learner's file, with any content
                 torch.load(path, map_location="cpu", weights_only=False)
             is_whole = True
         except Exception:

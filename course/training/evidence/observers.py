@@ -25,7 +25,7 @@ class Observers:
 
     Args:
         phase: returns the current phase of the step.
-        first: the steps that an earlier process of this run has completed.
+        first: the number of steps that an earlier process of this run has completed.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Observers:
         """Store how an epoch's batches are loaded, and with which images it began."""
         self._described_epoch = self._epoch
         self._evidence["loader"] = group_and_loader.loader(batches)
-        # A script with its own batches need not import ours, nor torchvision, which takes 2 s.
+        # Not imported: scripts with their own batches should not wait 2 s for ours and torchvision.
         ours = sys.modules.get("course.data.loader")
         if ours and (validation := ours.last_val_loader()):
             self._evidence["val_loader"] = group_and_loader.loader(validation)

@@ -1,4 +1,4 @@
-"""Every operator that a step calls below autocast, as a table."""
+"""List every operator that a step calls below autocast, as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Calls(TorchDispatchMode):
-    """Counts calls of operators by phase, and by what `describe` says goes in and comes out."""
+    """Counts operator calls by phase, and by the descriptions of their inputs and outputs."""
 
     def __init__(self, describe: Callable[[list[torch.Tensor]], str]) -> None:
         super().__init__()
@@ -23,10 +23,10 @@ class _Calls(TorchDispatchMode):
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = self._describe_all((args, kwargs))  # before the call: it may work in place
+        inputs = self._describe_all((args, kwargs))  # before the call, which may work in place
         output = func(*args, **(kwargs or {}))
         if inputs and not func.is_view:
-            # The engine of autograd has a task while it runs backward, and none (-1) otherwise.
+            # Autograd's engine has a task while it runs backward, and none (-1) otherwise.
             backward = torch._C._current_graph_task_id() != -1
             name = func._schema.name.removeprefix("aten::")
             phase = "backward" if backward else "forward"
@@ -40,15 +40,15 @@ class _Calls(TorchDispatchMode):
 def operator_calls(
     step: Callable[[], Any], describe: Callable[[list[torch.Tensor]], str]
 ) -> pd.DataFrame:
-    """Every kind of call that a step makes below autocast, in order of its first one.
+    """Return a row for each kind of operator call in a step below autocast, in order of first use.
 
     Columns: phase ("forward" or "backward"), operator, inputs, output, calls. Views, which
     compute nothing, are left out.
 
     Args:
         step: runs one step of training.
-        describe: says what is to be known of tensors; an operator whose inputs are described
-            by "" is left out.
+        describe: returns a description of tensors, for instance their types; an operator whose
+            inputs have the description "" is left out.
     """
     import pandas as pd
 

@@ -1,9 +1,9 @@
-"""What one training step really did: formats, layouts and devices, seen below autocast.
+"""Observe what a training step really does: formats, layouts and devices, below autocast.
 
-A script can ask for bf16 and compute in fp32. So the first step of every run, its last warm-up
-step and the first validation are watched where PyTorch hands operators to the hardware, after
-autocast has chosen their types, in forward and backward. What was seen goes into the record, and
-checks are made of it.
+A script can request bf16 and still compute in fp32. So the first step of every run, its last
+warm-up step and the first validation are observed where PyTorch passes operators to the hardware,
+after autocast has chosen their types, in forward and backward. The results go into the record, and
+the checks read them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course.training.evidence.saved_activations import Kept
 from course.training.evidence.shards import Order
 
-SUM = 2  # PyTorch's number for a loss that is added up instead of averaged
-COLLECTIVES = ("c10d", "_c10d_functional")  # those that work in place, and those that do not
+SUM = 2  # PyTorch's number for reduction="sum", which adds up the losses instead of averaging them
+COLLECTIVES = ("c10d", "_c10d_functional")  # in-place operators, and functional ones
 aten = torch.ops.aten
 FORWARD = (aten.convolution.default,)
 COMPUTED = (*FORWARD, aten.addmm.default)
 BACKWARD = (aten.convolution_backward.default,)
 PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
-# Of all three the sixth argument says whether the batch's own statistics are taken.
+# For all three, the sixth argument is true if the batch's own statistics are used.
 BATCH_NORM = (
     aten.native_batch_norm.default,
     aten.cudnn_batch_norm.default,
@@ -38,11 +38,11 @@ SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
 
 
 class Observer(TorchDispatchMode):
-    """Counts, while it is entered, what the step's operators were given.
+    """Counts the operators that run in this context, by type, layout and device.
 
     Args:
-        phase: answers in which phase of the step training is.
-        device_type: of the device that trains, "cuda" for instance.
+        phase: returns the current phase of the step.
+        device_type: the type of the device that trains, for instance "cuda".
     """
 
     def __init__(self, phase: Callable[[], str], device_type: str) -> None:
@@ -52,17 +52,17 @@ class Observer(TorchDispatchMode):
         self._autocast_in_backward = False
         self._ddp: dict[str, Any] = {}
         self._loss_gradient: float | None = None
-        self._passes: list[tuple[int, float]] = []  # images, and where their backward starts
+        self._passes: list[tuple[int, float]] = []  # images, and the gradient where backward starts
         self._kept, self._order = Kept(), Order()
         self._mixed: float | None = None
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         phase = self._phase()
-        if func in COMPUTED and phase == "backward":  # which needs other operators itself
+        if func in COMPUTED and phase == "backward":  # backward itself uses other operators
             self._count("recomputed", func._schema.name.removeprefix("aten::"))
         if func in PRODUCTS:
             self._order.computed(phase)
-        if func in FORWARD and phase != "load":  # what augments images may be a convolution, too
+        if func in FORWARD and phase != "load":  # augmentation may use convolutions, too
             self._note_forward(*args[:2])
         elif func in BACKWARD:
             self._count("backward_types", _type(args[1]))
@@ -80,7 +80,7 @@ class Observer(TorchDispatchMode):
                 self._count(f"{phase}_collectives", name)
                 if name == "allreduce":
                     self._count(f"{phase}_groups", str(_ranks(*args[1:3])))
-        elif phase == "optimizer" and func._schema.name.endswith("_"):  # it works in place
+        elif phase == "optimizer" and func._schema.name.endswith("_"):  # in-place operators
             self._note_update(args[0])
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
             self._autocast_in_backward = True
@@ -95,11 +95,11 @@ class Observer(TorchDispatchMode):
         self._kept.__exit__()
 
     def end_pass(self) -> None:
-        """A backward pass is over; a step has one for each micro-batch."""
+        """Note the end of a backward pass; a step has one for each micro-batch."""
         self._kept.end_pass()
 
     def _note_loss(self, gradient: torch.Tensor, scores: torch.Tensor, *, reduction: int) -> None:
-        """Where backward starts: the scale, or 1; of micro-batches that which each one counts."""
+        """Note the gradient of the loss: the scale, or 1; for a micro-batch, times its weight."""
         images, start = len(scores), float(gradient)
         if reduction == SUM:
             start *= images
@@ -112,7 +112,7 @@ class Observer(TorchDispatchMode):
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
         self._count("weight_layouts", layout(weight))
-        # PyTorch sets it while the forward pass of a DDP model runs.
+        # PyTorch sets this attribute while the forward pass of a DDP model runs.
         if wrapper := getattr(DDP, "_active_ddp_module", None):
             self._ddp = {
                 "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
@@ -122,9 +122,9 @@ class Observer(TorchDispatchMode):
             }
 
     def _note_labels(self, gradient: torch.Tensor) -> None:
-        """What each row of labels holds: the gradient of a row is -labels / N, where it begins."""
+        """Note the share of mixed labels; `gradient` is -labels / N where backward begins."""
         self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
-        if self._loss_gradient is None:  # labels are shares of classes, whose loss is another one
+        if self._loss_gradient is None:  # labels are class shares, with a different loss
             self._loss_gradient = round(-float(gradient.sum()), 4)
 
     def _note_update(self, target: Any) -> None:
@@ -136,7 +136,7 @@ class Observer(TorchDispatchMode):
         self._counts.setdefault(what, Counter())[value] += 1
 
     def evidence(self) -> dict[str, Any]:
-        """What was seen, for the record: counts of operators by type, layout and device."""
+        """Return the evidence for the record: counts of operators by type, layout and device."""
         evidence = {what: dict(counter) for what, counter in self._counts.items()}
         evidence |= {
             "autocast_in_backward": self._autocast_in_backward,
@@ -149,7 +149,7 @@ class Observer(TorchDispatchMode):
 
 
 def layout(tensor: torch.Tensor) -> str:
-    """NCHW, NHWC, other; or "either" where one channel or one pixel leaves no difference."""
+    """Return NCHW, NHWC or other; "either" if one channel or one pixel makes no difference."""
     nchw = tensor.is_contiguous()
     nhwc = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     if nchw and nhwc:

@@ -13,9 +13,9 @@ import torch
 
 from course.training.clocks import Clock
 
-KEPT = 4  # steps, the last of the run
+KEPT = 4  # steps that are kept, the last of the run
 TRIES = 5
-# What a stage is asked for, by PyTorch's method.
+# The kinds of passes, by PyTorch's method.
 FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
 METHODS = {
     "forward_one_chunk": FORWARD,
@@ -25,35 +25,36 @@ METHODS = {
 
 
 class Actions:
-    """Notes begin and end of every pass of this rank's stages, from `start` to `stop`.
+    """Records the begin and end of every pass of this rank's stages, from `start` to `stop`.
 
-    The ranks' clocks are joined by the time of day, so that they tell one story where the ranks
-    are on one machine, or on machines whose clocks agree.
+    Times are converted to the time of day, so that ranks can be compared if they are on one
+    machine, or on machines whose clocks agree.
     """
 
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock, self._device, self._step = clock, device, 0
         self._methods: dict[str, Callable] = {}
-        self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the step under way
+        self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the current step
         self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
         self._origin: tuple[float, Any] = (0.0, None)
 
     def start(self) -> None:
-        """Look at every stage from here to `stop`."""
+        """Observe the passes of every stage until `stop`."""
         from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
 
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         self._origin = self._joined()
         for name, kind in METHODS.items():
-            # A run that was broken off may not have stopped yet.
+            # An earlier run that was aborted may not have called `stop`.
             self._methods[name] = unwrap(getattr(Stage, name))
             setattr(Stage, name, self._watched(self._methods[name], kind))
 
     def _joined(self) -> tuple[float, Any]:
-        """A time of day and the mark that belongs to it: of some pairs the closest together.
+        """Return a time of day and a mark of the clock that were taken at the same moment.
 
-        A process may be held up between the two.
+        The process may be interrupted between the two, so take several pairs and return the
+        closest.
         """
         pairs = []
         for _ in range(TRIES):
@@ -63,7 +64,7 @@ class Actions:
         return day_s, mark
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
 
         for name, method in self._methods.items():
@@ -84,16 +85,17 @@ class Actions:
         return watched
 
     def end_step(self) -> None:
-        """A step of training is over."""
+        """Store the passes of the step that has ended."""
         self._steps.append((self._step, *self._origin, self._actions))
         self._step, self._actions = self._step + 1, []
 
     def evidence(self) -> dict[str, list]:
-        """Of the last steps, by number: [what, stage, micro-batch, begin, end, worked] a pass.
+        """Return the passes of the last steps, by step number.
 
-        what: F forward, B backward, I the gradients of a stage's inputs alone, W those of its
-        weights. begin, end: seconds of the day's clock, `time.time()`. worked: seconds for which
-        this process held a processor meanwhile, which more ranks than processors do not lengthen.
+        A pass is [what, stage, micro-batch, begin, end, worked]. what: F (forward), B (backward), I
+        (only the gradients of a stage's inputs) or W (only those of its weights). begin, end:
+        seconds, as of `time.time()`. worked: CPU seconds of this process during the pass, which do
+        not grow if there are more ranks than cores.
         """
         return {
             str(step): [

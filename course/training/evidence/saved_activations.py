@@ -11,12 +11,12 @@ from course.config import GIB
 
 
 class Kept:
-    """Adds up, while it is entered, what forward passes leave for backward.
+    """Measures what forward passes in this context save for backward.
 
-    Autograd hands each tensor that it keeps to a pair of hooks. Several may share a storage, which
-    counts once; weights, which are there anyway, do not count. What a script itself packs away, by
-    checkpointing or to the host, never comes here, and neither does what checkpointing keeps of
-    its operators: so it is what stays on the device as usual.
+    Autograd passes each tensor that it saves to a pair of hooks. Tensors that share a storage count
+    once, and weights do not count because they exist anyway. The hooks do not receive what a script
+    saves in its own way, by checkpointing or on the host, nor what selective checkpointing stores.
+    So the result is what stays on the device as usual.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,8 @@ class Kept:
         self._most = 0
 
     def __enter__(self) -> Kept:
-        # Of what checkpointing keeps by operator PyTorch will tell the hooks some day; it says so.
+        # PyTorch warns that future versions will also pass selective checkpointing's tensors to
+        # hooks.
         warnings.filterwarnings("ignore", message="A saved_tensors_hooks context")
         self._hooks.__enter__()
         return self
@@ -34,21 +35,21 @@ class Kept:
         self._hooks.__exit__()
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        if torch._C._current_graph_task_id() != -1:  # backward itself, which computes it again
+        if torch._C._current_graph_task_id() != -1:  # recomputation during backward
             return tensor.detach()
         of = tensor if tensor._base is None else tensor._base
         if not (of.is_leaf and of.requires_grad):
             storage = tensor.untyped_storage()
             self._sizes[storage.data_ptr()] = storage.nbytes()
-        # Without its history: with it, an output would keep itself alive for ever.
+        # Without its history: otherwise, an output would keep itself alive forever.
         return tensor.detach()
 
     def end_pass(self) -> None:
-        """Backward has used up what was kept."""
+        """End a pass: backward has used up what was saved."""
         self._most = max(self._most, sum(self._sizes.values()))
         self._sizes = {}
 
     @property
     def gib(self) -> float:
-        """The most that any pass left, in GiB."""
+        """The most that any pass saved, in GiB."""
         return self._most / GIB

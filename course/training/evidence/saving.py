@@ -1,4 +1,4 @@
-"""What a rank holds while weights are saved: in shards, no more than one of them whole."""
+"""Measure what a rank allocates to save weights: with shards, at most one full weight at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Held(TorchDispatchMode):
-    """Counts, while it is entered, the bytes of what was made since then and is still there."""
+    """Counts the bytes that were allocated in this context and are in use; `most`: the maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Held(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(kind not in PLAIN for kind in types):
-            return NotImplemented  # a DTensor says first what it does, and with which tensors
+            return NotImplemented  # let DTensor run the operator on plain tensors
         before = {_key(tensor) for tensor in tree_leaves((args, kwargs)) if type(tensor) in PLAIN}
         output = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(output):

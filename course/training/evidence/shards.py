@@ -1,4 +1,4 @@
-"""What a rank keeps of a network that is shared out, and when it gathers the rest."""
+"""Describe the part of a sharded network that a rank keeps, and when it gathers the rest."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ GATHER, SCATTER = ("allgather", "all_gather"), ("reduce_scatter",)
 
 
 def part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank keeps of a tensor: of a DTensor its shard, of any other all.
+    """Return the part of a tensor that this rank keeps: a DTensor's shard, or all of a plain one.
 
-    Nothing is sent, so that a rank may ask alone. A DTensor is known by its method: to import its
-    class would take a script that has none of them a second.
+    This sends nothing, so one rank can call it separately. A DTensor is recognised by its method,
+    because importing its class would take a second in scripts that have no DTensor.
     """
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def size(tensors: Iterable[Any]) -> int:
-    """Bytes that this rank keeps of tensors; what is none counts nothing."""
+    """Return the bytes that this rank keeps of these tensors; anything else counts 0."""
     parts = [part(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in parts)
 
 
 def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
-    """How weights lie over the ranks.
+    """Return how the weights are distributed over the ranks.
 
-    placements: of how many weights each, as "Shard(dim=0)", or "Replicate(), Shard(dim=0)" where
-    the mesh has two dimensions, or "whole" for one that is no DTensor. mesh: its ranks a dimension.
-    among: which ranks these are.
+    placements: the number of weights by placement: "Shard(dim=0)", or "Replicate(), Shard(dim=0)"
+    if the mesh has two dimensions, or "whole" for a weight that is not a DTensor. mesh: the number
+    of ranks in each dimension. among: the ranks of the mesh.
     """
     counts, mesh, among = Counter(), [], []
     for weight in weights:
@@ -43,7 +43,7 @@ def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
 
 
 class Order:
-    """In which order a step gathers weights and computes: what is gathered ahead, and how often."""
+    """Records when a step gathers weights and when it computes: what is gathered ahead of time."""
 
     def __init__(self) -> None:
         self._gathers: dict[str, list[int]] = {}
@@ -51,7 +51,7 @@ class Order:
         self._types: dict[str, Counter[str]] = {"gathered": Counter(), "reduced": Counter()}
 
     def sent(self, phase: str, name: str, first: Any) -> None:
-        """A collective of PyTorch's, by its operator's name, and the first thing it was given."""
+        """Note a collective of PyTorch's, by its operator's name and its first argument."""
         tensor = first[0] if isinstance(first, list | tuple) and first else first
         of_type = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
         if any(word in name for word in SCATTER):
@@ -65,14 +65,14 @@ class Order:
             self._computed[phase] = False
 
     def computed(self, phase: str) -> None:
-        """A convolution or a product."""
+        """Note a convolution or a matrix product."""
         self._computed[phase] = True
 
     def evidence(self) -> dict[str, Any]:
-        """For the record; {} where nothing was gathered.
+        """Return the evidence for the record; {} if nothing was gathered.
 
-        gathers: by phase, how many all-gathers lay between two stretches of computing, in order.
-        gathered_types, reduced_types: the formats in which they, and reduce-scatters, went.
+        gathers: by phase, the number of all-gathers between two stretches of compute, in order.
+        gathered_types, reduced_types: the number formats of all-gathers and of reduce-scatters.
         """
         if not self._gathers:
             return {}

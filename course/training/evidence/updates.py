@@ -1,4 +1,4 @@
-"""What optimizers do in a run: how often they step, with what settings, on which weights."""
+"""Observe what optimizers do in a run: how often they step, with which settings and weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from course.training.evidence import shards
 
-MOST = 4  # so many different things are noted
+MOST = 4  # different values that are stored, at most
 
 
 class Updates:
@@ -21,25 +21,25 @@ class Updates:
 
     def __init__(self) -> None:
         self._optimizers: list[torch.optim.Optimizer] = []
-        self._decay: dict[str, list[float]] = {}  # what each kind of weight is pulled by
+        self._decay: dict[str, list[float]] = {}  # by kind of weight
         self._in_step, self._counts = 0, []
-        self.rate: float | None = None  # the learning rate of the update under way
+        self.rate: float | None = None  # the learning rate of the current update
         self._overflow: dict[str, Any] = {}
-        self._gradients = 0  # bytes that this rank had of them at the first update
+        self._gradients = 0  # bytes of this rank's gradients at the first update
         self._hook: RemovableHandle | None = None
 
     def start(self) -> None:
-        """Look at every optimizer's steps from here to `stop`."""
+        """Observe every optimizer's steps until `stop`."""
         self._hook = register_optimizer_step_pre_hook(self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         if self._hook:
             self._hook.remove()
 
     def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if any(isinstance(weight, FakeTensor) for weight in _parameters(optimizer)[:1]):
-            return  # a step that is only pretended, for a prediction
+            return  # a step on fake tensors, for a prediction
         self._in_step += 1
         self.rate = float(optimizer.param_groups[0]["lr"])
         if any(known is optimizer for known in self._optimizers):
@@ -55,14 +55,14 @@ class Updates:
             self._optimizers.append(optimizer)
 
     def overflow(self) -> None:
-        """Make a gradient infinite, as one in fp16 becomes that is too large: once."""
+        """Make one gradient infinite, once, as if it had overflowed in fp16."""
         weights = [weight for weight in self.parameters() if weight.grad is not None]
-        if weights and not self._overflow:  # a scaler may have left out all steps until now
+        if weights and not self._overflow:  # a scaler may have skipped all steps until now
             weights[0].grad[(0,) * weights[0].grad.dim()] = math.inf
-            self._overflow = {"skipped": None}  # not known before the step's end
+            self._overflow = {"skipped": None}  # not known before the end of the step
 
     def end_step(self) -> None:
-        """A step of training is over."""
+        """Count the updates of the step that has ended, and check if the overflow was skipped."""
         self._counts.append(self._in_step)
         self._in_step, self.rate = 0, None
         if self._overflow and self._overflow["skipped"] is None:
@@ -70,18 +70,19 @@ class Updates:
             self._overflow["skipped"] = all(bool(weight.isfinite().all()) for weight in weights)
 
     def parameters(self) -> list[torch.Tensor]:
-        """What the first optimizer updates; nothing before the first update."""
+        """Return the weights that the first optimizer updates; none before the first update."""
         return _parameters(self._optimizers[0]) if self._optimizers else []
 
     def evidence(self) -> dict[str, Any]:
-        """For the record.
+        """Return the evidence for the record.
 
-        weights_sum: of this rank's weights (None without an update). spread: how weights are placed
-        on the ranks, and how many bytes this one keeps. updates: the number of steps with that
-        many updates. decay: the values for "filters" (and matrices) and for "vectors". optimizers:
-        the number of those that updated. overflow: whether a planted one was skipped, else {}.
+        weights_sum: the sum of this rank's weights (None without an update). spread: how the
+        weights are distributed over the ranks, and how many bytes this rank keeps. updates: the
+        number of steps by their number of updates. decay: the weight decays of "filters" (and
+        matrices) and of "vectors". optimizers: the number of optimizers that updated. overflow:
+        whether the planted one was skipped; {} without one.
         """
-        # On the host: a device may be full, and Apple's has no float64.
+        # Add up on the host: a device may be full, and Apple's has no float64.
         parts = [shards.part(weight.detach()) for weight in self.parameters()]
         weights = [float(part.cpu().double().sum()) for part in parts]
         return {
@@ -95,7 +96,7 @@ class Updates:
         }
 
     def _bytes(self) -> dict[str, int]:
-        """What this rank keeps: weights and the optimizer's state now, gradients at first."""
+        """Return this rank's bytes: weights and optimizer now, gradients at the first update."""
         states = self._optimizers[0].state.values() if self._optimizers else []
         held = [value for state in states for value in state.values()]
         weights = shards.size(self.parameters())

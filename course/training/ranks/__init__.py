@@ -1,1 +1,1 @@
-"""What ranks that train one network need: a process group, pipeline stages, a store."""
+"""Helpers for ranks that train one network: a process group, pipeline stages, a store."""

@@ -1,4 +1,4 @@
-"""What all ranks of Day 4's scripts do: join the process group, and validate together."""
+"""Join the process group and validate together, as all ranks of Day 4's scripts do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def validate(
     """Compute the mean loss and top-1 accuracy over up to `cfg.val_steps` batches, on all ranks.
 
     Args:
-        schedule: of a pipeline, of which only the last stage has scores.
+        schedule: a pipeline's schedule; only the last stage has scores.
 
     Raises:
         ValueError: no rank had an image.

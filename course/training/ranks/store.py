@@ -12,7 +12,7 @@ def serve(listener: socket.socket) -> None:
 
     Ranks may connect earlier: they wait until PyTorch is imported here.
     """
-    os.setsid()  # as all processes of a run, which are found by their session
+    os.setsid()  # as every process of a run does: runs are found by their session
     from torch.distributed import TCPStore
 
     host, port = listener.getsockname()

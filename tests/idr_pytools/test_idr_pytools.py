@@ -161,6 +161,7 @@ def test_the_whole_script_for_an_a100_of_jean_zay(jean_zay: None) -> None:
     [
         ({"account": "xyz@v100", "n_gpu_per_task": 4}, 8, ("jean-zay-v100", 2, 1, 40)),
         ({"constraint": "v100-16g|v100-32g"}, 3, ("jean-zay-v100", 1, 3, 10)),
+        ({"constraint": "h100"}, 4, ("jean-zay-h100", 1, 4, 24)),
         ({"cpus_per_task": 5}, 1, ("jean-zay-v100", 1, 1, 5)),
         ({"partition": "gpu_p2l"}, 8, ("jean-zay-v100-octo", 1, 8, 3)),
         ({"account": "xyz@a100"}, 16, ("jean-zay-a100", 2, 8, 8)),

@@ -60,8 +60,9 @@ def state(run: Run) -> str:
 
 
 def test_a_training_run_is_recorded_as_on_this_machine(
-    tmp_path: Path, runs_root: Path, planted: Path
+    tmp_path: Path, runs_root: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COURSE_RUNS", str(runs_root / "my runs; exit 1"))  # quoted in the script
     script = narrow_solution(tmp_path)
     run = jobs.wait(jobs.launch(script, TINY, site="slurm"))
     assert (run.status, run.record.site, run.record.job_id) == (

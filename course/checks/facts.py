@@ -219,7 +219,7 @@ def distinct(values: list[Any]) -> list[Any]:
 
 
 def updates(rank: Rank) -> Any:
-    """Return the distinct numbers of updates per step; in fp16, which may skip some, the largest."""
+    """Return the distinct numbers of updates per step; in fp16, which skips some, the largest."""
     counts = sorted(int(count) for count in rank.get("updates") or {})
     return counts[-1:] if rank.config.precision == "fp16" else counts
 

@@ -66,7 +66,7 @@ def gpu_jobs_submitter(
 
     Args:
         srun_commands: what srun starts on every task, or several; `python -u` comes before a .py
-            file. $WORK is one argument; a shell's other special characters must be quoted: ; | > ~ *
+            file. $WORK is one argument; the shell's other special characters need quotes: ; | > ~ *
         n_gpu: GPUs of a job: up to one node, or full nodes. A list leaves out what does not fit.
         module, singularity: what to load, or the image to run in; not both.
         name: of the job, its script and its logs; None: the name of the command's script.

@@ -219,7 +219,7 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
         JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot
             be written; then nothing was cancelled.
     """
-    # With their repetitions, which no other run needs.
+    # Include their repetitions, which no other run needs.
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
     for run in active:

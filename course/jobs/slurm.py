@@ -96,7 +96,7 @@ def submit_array(
     check_partition(site, offers)
     try:
         number = submit_calls(folder, request, site, function, arguments)
-    except RuntimeError as error:  # which holds what sbatch printed
+    except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
     own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}

@@ -75,7 +75,7 @@ class Observed:
         self.facts["compiled"] += layers
 
     def start(self) -> None:
-        """Observe this process from here on."""
+        """Observe this process from now on."""
         from course.training.meter import Meter
 
         create, steps = tiny_networks.create, Meter.steps

@@ -37,7 +37,7 @@ SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
 
 @dataclass(frozen=True)
 class Part:
-    """One part's verdict, the evidence in a line and, where it failed, the place to look at."""
+    """One part's verdict, the evidence in a line and, if it failed, the place to look at."""
 
     part: str
     verdict: str

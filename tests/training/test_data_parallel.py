@@ -1,4 +1,4 @@
-"""Two real processes train one network: the same results as one process, and hangs end."""
+"""Two real processes train one network: the same results as one process, and no endless hangs."""
 
 from collections import Counter
 from pathlib import Path

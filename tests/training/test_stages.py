@@ -1,4 +1,4 @@
-"""Pipeline stages: together they are the network, and the most expensive one is cheap."""
+"""Pipeline stages: together they are the network, and the costliest is as cheap as possible."""
 
 import random
 from itertools import combinations, pairwise

@@ -29,7 +29,7 @@ from course.training.ranks import store
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
 
-# Below 32,768: Linux assigns higher ports to connections, so these might be taken.
+# Below 32,768: from there on Linux assigns ports to connections, so one might be taken.
 PORTS = range(22_000, 32_000)
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process

@@ -53,7 +53,7 @@ def launch(
 
     Args:
         script: a Python file, relative to the current folder or to the project.
-        gpus: number of devices, with one process each; without a GPU, only of processes.
+        gpus: number of devices, with one process each; without a GPU, of processes only.
         time_min: minutes after which the run is ended; None: the site's limit.
         rerun: start it again in any case.
         against: the run to compare with. Its snapshot runs again in the same job, and the two
@@ -112,7 +112,7 @@ def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
 
 
 def _common(place: Site) -> dict[str, Any]:
-    """Return the fields of a request that are the same for all launches on a site."""
+    """Return the fields that the request of every launch has."""
     return {
         "time_min": place.time_min,
         "git_sha": runs.git_sha(),

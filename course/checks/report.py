@@ -257,7 +257,7 @@ def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> It
 
 
 def _judged(run: Run, against: Run, speedup: Ratio, predicted: float | None) -> Iterator[str]:
-    """Yield the verdict on the prediction of this ratio; store the result if it was stored."""
+    """Yield the verdict on the predicted ratio; store the result with a stored prediction."""
     key = run.config.rung
     # A rung's stored prediction is about one process.
     stored = _predicted(run) if run.gpus == 1 else None

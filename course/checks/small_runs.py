@@ -200,7 +200,7 @@ def serve(root: Path) -> None:
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
     empty = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # scripts and their helpers can neither read nor write them
+    for stream in (0, 1, 2):  # scripts must neither read requests nor write answers
         os.dup2(empty, stream)
     memory.host_gib = lambda: 0.0  # which takes a sixth of a small run's time
     for line in requests:

@@ -171,7 +171,7 @@ def _check_parallel(config: Config, gpus: int) -> None:
 
 
 def _check_hosts(config: Config, gpus: int, place: Site) -> None:
-    """Raise ValueError if pretended hosts have unequal ranks, or the job has several real nodes."""
+    """Raise ValueError if ranks cannot divide evenly among pretended hosts, or nodes are real."""
     if gpus % config.hosts:
         divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
         raise ValueError(
@@ -211,7 +211,7 @@ def _added(source: Path, text: str) -> dict[str, str]:
 def device_for(gpus: int, site: str = "local") -> str:
     """Return the `Config.device` for this many ranks: "cpu" if there are too few accelerators.
 
-    Ranks cannot share an accelerator, but they can share the CPU, which "auto" means without any.
+    Ranks cannot share an accelerator, only the CPU. Without an accelerator, "auto" is the CPU.
     """
     import torch  # only here: it takes seconds
 

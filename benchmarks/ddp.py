@@ -36,7 +36,7 @@ VARIANTS = {
     "gradients stay in the buckets": VIEW,
     "and no broadcast of buffers": VIEW | STILL,
 }
-WARMUP = 10  # steps before the first turn; the first of a compiled model takes a minute
+WARMUP = 10  # steps before the first turn; the first step of a compiled model takes a minute
 
 
 def training(options: dict | None, form: str, args: argparse.Namespace) -> Iterator[None]:

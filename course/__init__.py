@@ -1,4 +1,4 @@
-"""Helpers of the course: launch a training job, read its record, see what a rung changed.
+"""Helpers of the course: launch a training job, read its record, show what a rung changed.
 
 Importing this package costs milliseconds: names are resolved on first use, and nothing
 here imports torch until a job (or a notebook cell) needs it.

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used."""
+"""Import a package's names only when they are first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and words for people."""
+"""Format numbers and text for people."""
 
 from __future__ import annotations
 

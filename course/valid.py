@@ -1,4 +1,4 @@
-"""Combinations of a config's fields that are refused, because they would be silently wrong."""
+"""Refuse combinations of a config's fields that would be silently wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNSUPPORTED = {
         "start_px", "budget_s", "drop_last", "data=crops", "format=gpu_decode",
     ),
 }  # fmt: skip
-# A field, some of its values, the values that other fields must have then, and the reason.
+# A field, some of its values, the values that they require of other fields, and the reason.
 RULES: list[tuple[str, Any, dict[str, Sequence[Any]], str]] = [
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
     ("schedule", ANY, {"budget_s": [0]}, "training may stop before the schedule ends"),
@@ -117,7 +117,7 @@ def _out_of_range(cfg: Any) -> Iterator[str]:
     for name in ("warmup_steps", "lr_warmup", "sigterm_step", "sigkill_step"):
         if (value := getattr(cfg, name)) >= steps:
             yield f"{name}={value} leaves none of the {steps} steps: raise steps or lower {name}"
-    least = TRACE_WAIT + cfg.profile_steps + 1  # one more, in which the trace is written
+    least = TRACE_WAIT + cfg.profile_steps + 1  # one more step, in which the trace is written
     if cfg.profile_steps and cfg.warmup_steps < least:
         why = "traced steps are slower, so they must not be measured"
         yield f"profile_steps={cfg.profile_steps} needs warmup_steps={least} or more: {why}"

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 PATIENCE_S = 300  # with a Slurm that does not answer; a papermill run must not hang
-JEAN_ZAY = {  # which nodes a partition, a constraint or the account's end leads to
+JEAN_ZAY = {  # the nodes that a partition, a constraint or the account's suffix selects
     **dict.fromkeys(("gpu_p13", "gpu_p1", "gpu_p3", "v100-16g", "v100-32g", "v100"), "v100"),
     **dict.fromkeys(("gpu_p2", "gpu_p2s", "gpu_p2l"), "v100-octo"),
     **dict.fromkeys(("gpu_p5", "a100"), "a100"),
@@ -66,8 +66,8 @@ def gpu_jobs_submitter(
 
     Args:
         srun_commands: what srun starts on every task, or several; `python -u` comes before a .py
-            file. $WORK is one argument; what else acts in a shell must be in quotes: ; | > ~ *
-        n_gpu: GPUs of a job: up to a node's, or whole nodes. A list leaves out what does not fit.
+            file. $WORK is one argument; the shell's other special characters need quotes: ; | > ~ *
+        n_gpu: GPUs of a job: up to one node, or full nodes. A list leaves out what does not fit.
         module, singularity: what to load, or the image to run in; not both.
         name: of the job, its script and its logs; None: the name of the command's script.
         n_gpu_per_task, cpus_per_task: GPUs and cores of a task; None: the site's cores per GPU.
@@ -209,7 +209,7 @@ def _site(
         site = sites.get(os.environ.get("COURSE_SITE") or ("slurm" if _has_slurm() else "local"))
         commands, path = Path(__file__).with_name("no_slurm"), os.environ.get("PATH", os.defpath)
         if site.executor == "local" and str(commands) not in path:
-            os.environ["PATH"] = f"{path}{os.pathsep}{commands}"  # they name what replaces Slurm's
+            os.environ["PATH"] = f"{path}{os.pathsep}{commands}"  # its commands replace Slurm's
         return site
     names = partition, constraint, (account or "").partition("@")[2]
     name = next(filter(None, names), "v100")

@@ -1,4 +1,4 @@
-"""Jobs on this machine, where there is no Slurm: what a batch script needs of Slurm."""
+"""Run jobs on this machine without Slurm, with everything that a batch script needs of Slurm."""
 
 import json
 import os
@@ -33,10 +33,10 @@ def submit(job: BatchJob) -> str:
 
 
 def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
-    """Put a bash script into one queue with the course's runs; return the job's id.
+    """Put a bash script into the queue of the course's runs; return the job's id.
 
-    It runs in the current folder, without Slurm's variables. It trains nothing that the course
-    knows of: its folder has no config, and its record no measurement.
+    It runs in the current folder, without Slurm's variables. It is not a training run of
+    the course: its folder has no config, and its record no measurement.
 
     Args:
         script: the text of the script, by the job's id.
@@ -47,7 +47,7 @@ def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
     """
     with launch.launching() as root:
         last = max((run.launched.get("number", 0) for run in all_jobs()), default=0)
-        number = max(int(time.time()), last + 1)  # scripts derive ports from ids: none comes twice
+        number = max(int(time.time()), last + 1)  # scripts derive ports from ids: make them unique
         run = Run(root / f"{job.name}-{number}")
         request = {
             "name": job.name,
@@ -76,7 +76,7 @@ def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
 
 
 def shape(gpus: int) -> tuple[int, int]:
-    """Return 1 node and its tasks. Raise ValueError if this machine has fewer GPUs."""
+    """Return one node, and its number of tasks. Raise ValueError if this machine has fewer GPUs."""
     available, cores = gpu_count(), os.cpu_count() or 1
     largest = available or max(cores, 8)  # notebooks request a cluster's node: 8 processes
     if gpus > largest:

@@ -1,4 +1,4 @@
-"""The batch script of a job: its template is batch.sh.j2; this file checks what goes into it."""
+"""Write a job's batch script: the template is batch.sh.j2; this file checks its values."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from course.runs.files import write_atomically
 
 LOGS = Path("slurm") / "log"
 VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})"
-# What a command may consist of. Everything else would act in a shell: ; or * for example.
+# The text that a command may contain. Anything else, such as ; or *, would act in a shell.
 PIECES = re.compile(
     rf"""(?P<variable>{VARIABLE}) | (?P<bracket>[\[\]])
     | '[^']*' | "(?:\\.|{VARIABLE}|[^"\\$`])*" | \\.
@@ -91,7 +91,7 @@ def shell_words(command: str) -> str:
 
     An unquoted variable gets double quotes, so it is one argument; a bracket becomes \[.
 
-    Raise ValueError if there is no program, a quote is not closed, or something else would act.
+    Raise ValueError if there is no program, a quote is not closed, or other text would act.
     """
     if not isinstance(command, str) or "\0" in command:
         raise ValueError(f"command {command!r}: expected a text without NUL characters")

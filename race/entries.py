@@ -31,7 +31,7 @@ class Trial:
         ready_s: the part of `seconds` before the first training step.
         weights: the beginning of the SHA-256 of the weights' file.
         validated_on: the beginning of the SHA-256 of the validation crops.
-        way: seconds, joules and accuracy after each part of the training, including the end.
+        way: seconds, joules and accuracy after each part of the training, and at the end.
     """
 
     seed: int

@@ -41,7 +41,7 @@ def table(
         to: the board's folder.
         shipped_only: only the entries of the course.
         machine: only entries whose machine's name contains it, because times on different
-            machines do not compare.
+            machines are not comparable.
     """
     entries = _entries(track, to, shipped_only, machine)
     counting = ranked(entries, by)

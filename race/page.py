@@ -45,7 +45,7 @@ def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
 
 
 def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
-    """Group entries that compare: same track, same machine, same number of GPUs."""
+    """Group comparable entries: same track, same machine, same number of GPUs."""
     order = list(TRACKS)
 
     def key(entry: Entry) -> tuple[int, str, int]:
@@ -147,5 +147,5 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
 
 
 def published_results() -> pd.DataFrame:
-    """Load what published trainings reached, with sources."""
+    """Load the results of published trainings, with sources."""
     return pd.read_csv(PUBLISHED)

@@ -51,7 +51,7 @@ def write_verdict(folder: Path, crops: Crops) -> None:
         verdict = judge(folder, crops)
     except Refused as reason:
         verdict = {"refused": str(reason)}
-    except Exception as error:  # a script may leave anything
+    except Exception as error:  # a script may leave any kind of file
         reason = f"it cannot be judged: {type(error).__name__}: {_last_lines(error)}"
         verdict = {"refused": reason}
     verdict |= {"validated_on": fingerprint(crops)}
@@ -66,7 +66,7 @@ def fingerprint(crops: Crops) -> str:
 
 
 def judge(folder: Path, crops: Crops) -> dict[str, Any]:
-    """Compute the accuracy of a run's weights, and of those that it saved on the way.
+    """Compute the accuracy of a run's weights, and of those that it saved during training.
 
     Returns:
         "top1", "on_the_way" (a list), and "weights", the beginning of their file's SHA-256.

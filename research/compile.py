@@ -19,7 +19,7 @@ from course.training import models
 from labs import day3_4_compile as compilation
 from research.sweep import command, device
 
-TAIL = (256, 256, 56, 56)  # what the first stage of ResNet-50 returns, of 256 images
+TAIL = (256, 256, 56, 56)  # output of the first stage of ResNet-50 for 256 images
 ROUNDS = 20
 NETWORK, CLASSES = "resnet18", 1000  # it is compiled eight times
 SIDES = (128, 160, 192, 224)

@@ -1,4 +1,4 @@
-"""cuBLAS and cuDNN, called from C++ with the switches that PyTorch sets for its users."""
+"""Call cuBLAS and cuDNN from C++, with the switches that PyTorch sets for its users."""
 
 from __future__ import annotations
 

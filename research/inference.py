@@ -79,7 +79,7 @@ def model() -> nn.Module:
     net = models.create(NETWORK, 1000)
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
-            nn.init.ones_(part.weight)  # the last of each block begins at zero
+            nn.init.ones_(part.weight)  # the last BatchNorm of each block starts at zero
             part.momentum = None  # the mean of all batches
     with torch.no_grad():
         net.train()(random_images(net, 8, PX, seed=1))

@@ -33,7 +33,7 @@ hfma2_mma     how many are HFMA2.MMA: two ordinary multiply-adds in fp16, which 
               Tensor Cores' pipe and are no product
 constants     how many of these multiply 0 by 0 and add a constant: they only set a register"""
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
-# An address, perhaps a predicate, then the instruction with its dots: /*00a0*/ @P0 HFMA2.MMA R1,
+# An address, an optional predicate, then the instruction with its dots: /*00a0*/ @P0 HFMA2.MMA R1,
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 CONSTANT = re.compile(r"HFMA2\.MMA\S* R\d+, -?RZ, -?RZ, ")  # RZ reads as 0
 SETS = " of a constant"

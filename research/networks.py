@@ -27,16 +27,16 @@ LARGE = ("resnet50", 256)
 PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
 BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
 SECONDS = {"train": 0.6, "infer": 0.3}
-WORKERS = 10  # of 16 cores: training, and the thread that pins, have some to themselves
+WORKERS = 10  # of 16 cores: the rest are for training, and for the thread that pins memory
 FROM_FILES = {
     "data": "photographs",
     "workers": WORKERS,
     "traced": False,
-    "warmup": 3 * WORKERS,  # longer than the two batches that each worker has loaded ahead
+    "warmup": 3 * WORKERS,  # longer than the two batches that each worker prefetches
     "iterations": 6 * WORKERS,
     **BEST,
 }
-# A row's longest time: to try kernels for each layer, to compile, and the rest.
+# A row's maximum time: trying kernels for each layer, compiling, and the rest.
 TRIES_S, COMPILES_S, REST_S = 25.0, {"train": 60.0, "infer": 30.0}, 4.0
 # Network, batch of each GPU, and the layout in which eager steps are faster.
 SEVERAL = (

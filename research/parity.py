@@ -35,7 +35,7 @@ from research.sweep import command, device
 
 REFERENCE = "autocast"
 P = 0.05  # a smaller p means a different training
-LAST_STEPS = 20  # whose losses are averaged
+LAST_STEPS = 20  # number of last steps whose losses are averaged
 MEASURES = ("mean_loss", "last_loss", "val_top1", "steps_to_accuracy")
 EVERY = 10  # steps between two checks of the accuracy
 ON_GPU = torch.cuda.is_available()

@@ -26,7 +26,7 @@ from labs.day2_3_scaling.model import Link, config_buckets, exposed_s, fit_link
 from tools.pages import ladder_of
 
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four
-OTHER_HOST = "nvidia-h200-x2"  # and one of them on two
+OTHER_HOST = "nvidia-h200-x2"  # and one of them was recorded on two
 ALONE, OLDER = "nvidia-h200", "nvidia-h100"
 SCALED = ("channels_last", "compile")  # recorded there
 OLD = "algebra"  # recorded only on one older GPU
@@ -60,7 +60,7 @@ def fitted(names: dict[str, list[str]], older: dict[str, Any]) -> pd.DataFrame:
     """Predict the training speed of eight H200s, 256 images on each: a row per rung.
 
     Columns: rung, alone_images_per_s (of one GPU), own_ms (DDP's own work), exposed_ms (sent after
-    backward), images_per_s, efficiency; each but exposed_ms with _low and _high behind it.
+    backward), images_per_s, efficiency; each but exposed_ms followed by _low and _high.
 
     The limits of the intervals: one GPU as fast as the fastest or slowest recorded one. DDP's
     overhead as short as in any recorded run on several GPUs, or the longest one, growing from four

@@ -1,6 +1,6 @@
-"""The loop of all measurements here: a plan of rows, a time limit, lines of JSON after each row.
+"""Run a measurement: a plan of rows, a time limit, and lines of JSON after each row.
 
-A line has the plan's fields, their names as "plan", what was measured, and machine, date, torch
+A line has the plan's fields, their names as "plan", the measured fields, and machine, date, torch
 and command.
 
 python -m research.sweep OUT.jsonl prints a script's output as one JSON object: machine, date,
@@ -51,7 +51,7 @@ def sweep(
         plan: the rows, the most important first.
         measure: takes a row's fields; returns the fields to add, of one line or of several.
         limit_s: a row that may end later is left out; a shorter one may follow.
-        longest_s: takes a row's fields; returns how long it takes at most.
+        longest_s: takes a row's fields; returns the maximum time that it takes.
 
     Returns:
         All lines of the file.
@@ -110,7 +110,7 @@ def _write(out: Path, known: list[Row]) -> None:
         SystemExit: it cannot be written.
     """
     try:
-        if out.exists() and not out.is_file():  # /dev/null must stay what it is
+        if out.exists() and not out.is_file():  # /dev/null must not be replaced
             raise OSError(errno.EINVAL, "it is not a regular file")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, "".join(json.dumps(line) + "\n" for line in known))

@@ -1,6 +1,6 @@
-"""Many cases in one test, where each takes a moment: as tests of their own they would cost more.
+"""Run many short cases in one test, which costs less than a separate test for each case.
 
-To collect, run and report a test takes pytest and its processes some 3 ms.
+pytest and its processes need about 3 ms to collect, run and report a test.
 """
 
 import functools
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-LETTERS = 60  # of a case in a message
-LINES = 8  # of what became of it
-FAILURES = (Exception, pytest.fail.Exception)  # which is none
+LETTERS = 60  # of a case's name in a message
+LINES = 8  # of a case's error in a message
+FAILURES = (Exception, pytest.fail.Exception)  # pytest.fail's is not an Exception
 
 
 def for_all(
@@ -22,14 +22,14 @@ def for_all(
     cases: Iterable[Any],
     ids: Callable[[Any], Any] | Sequence[str] | None = None,
 ) -> Callable[[Any], Any]:
-    """Used as pytest.mark.parametrize, where no case changes a fixture: one test looks at all.
+    """Replace pytest.mark.parametrize if no case changes a fixture: one test runs all cases.
 
-    It fails once all were looked at, and says what became of each that failed. On a class it is
-    so of each of its tests.
+    It runs all cases before it fails, and reports each error. On a class, this applies to each of
+    its tests.
 
     Args:
-        names: of the arguments that a case gives; in one text, with commas between.
-        ids: what a case is called in a message: from each value, or a list of words.
+        names: of the arguments that a case sets; as one text, separated by commas.
+        ids: names of the cases in a message: a function of each value, or a list of words.
     """
     names = names.split(",") if isinstance(names, str) else names
     wanted, cases = [name.strip() for name in names], [*cases]
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
 
 
 def _told(test: Any, failed: list[tuple[str, BaseException]], count: int) -> AssertionError:
-    """What became of each case that failed, with the test's line."""
+    """Return an error that lists each failed case with the test's line."""
     said = [f"{len(failed)} of {count} cases fail; of the first all is above:"]
     for name, error in failed:
         frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What the tests of jobs share: scripts, waiting with a deadline, and leaving nothing behind."""
+"""Helpers for tests of jobs: scripts, waiting with a deadline, and leaving nothing behind."""
 
 import json
 import multiprocessing
@@ -27,9 +27,9 @@ from course.runs.run import PROJECT, Run
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CONFIG = rung("baseline", quick=True)
-DEADLINE_S = 120  # a job of somebody else may hold this machine's turn meanwhile
+DEADLINE_S = 120  # someone else's job may hold this machine's turn meanwhile
 
-# A process that executes this has the networks of narrow.py, which train in a tenth of the time.
+# A process that executes this uses the networks of narrow.py, which train ten times as fast.
 NARROW = f"""
 import sys
 sys.path.insert(0, {str(SCRIPTS)!r})
@@ -37,8 +37,8 @@ import narrow
 narrow.use()
 """
 
-# Sites whose job of two GPUs has both of Slurm's nodes for itself. So have eight GPUs, but each of
-# their tasks starts a Python of its own.
+# Sites whose job of two GPUs uses both of Slurm's nodes exclusively. A job of eight GPUs would too,
+# but each of its tasks starts a separate Python.
 WHOLE = 'executor = "slurm"\nnodes = 2\ngpus_per_node = 1\nsbatch = ["exclusive"]\n'
 SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
 
@@ -51,7 +51,7 @@ def launch(script: str, **options: Any) -> Run:
 def prepared(
     folder: Path, text: str, config: Config, *, gpus: int = 1, script: str = "exercises/train.py"
 ) -> Run:
-    """A run's folder with this script in it, as `launch` makes it; nothing is started."""
+    """Create a run's folder with this script, as `launch` does, without starting anything."""
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(text)
     (folder / "config.json").write_text(config.to_json())
@@ -66,11 +66,11 @@ def prepared(
 
 
 def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Path:
-    """The solution, which trains narrow networks: where what a network learns is not the subject.
+    """Write the solution with narrow networks, for tests that do not depend on what it learns.
 
     Args:
-        folder: where the script is put.
-        also: more that it executes before it trains.
+        folder: where to write the script.
+        also: additional code that it executes before it trains.
         name: of the solution.
     """
     script = folder / name
@@ -83,10 +83,10 @@ def narrow_solution(folder: Path, also: str = "", name: str = "train.py") -> Pat
 def train_together(
     of: Iterable[Run], timeout_s: float = 900, *, narrow: bool = True, **env: str
 ) -> str:
-    """Train prepared runs one after another in one process: importing torch takes longer.
+    """Train prepared runs one after another in one process, because importing torch takes longer.
 
     Returns:
-        What they printed.
+        Everything that they printed.
     """
     folders = [str(run.folder) for run in of]
     alone = os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | env
@@ -109,7 +109,7 @@ def run_forked(
     """Run a script as jobs do, in a fork of a process that has imported PyTorch.
 
     Args:
-        folder: an empty place for what it prints.
+        folder: an empty folder for its output.
     """
     out, err = folder / "printed.out", folder / "printed.err"
     surroundings = Surroundings(env, Path.cwd(), out, err)
@@ -125,7 +125,7 @@ def run_forked(
 
 
 def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.CompletedProcess]:
-    """Two processes of a script, each as `run_forked`; its last argument is the rank."""
+    """Run two processes of a script like `run_forked`; the last argument of each is its rank."""
     places = [folder / rank for rank in "01"]
     for place in places:
         place.mkdir()
@@ -138,7 +138,7 @@ def run_ranks(script: Path, *arguments: str, folder: Path) -> list[subprocess.Co
 
 
 def launch_running(script: str, **options: Any) -> Run:
-    """Launch, and come back when it has its turn."""
+    """Launch a run, and return it when it computes."""
     run = launch(script, **options)
     eventually(lambda: jobs.refresh(run) == "running", f"{run} runs")
     return run
@@ -150,19 +150,20 @@ def release(run: Run) -> None:
 
 
 def over(run: Run) -> Run:
-    """The run once it is over, however it ended."""
+    """Wait until the run is over, however it ends, and return it."""
     return jobs.wait(run, check=False, timeout_s=DEADLINE_S)
 
 
 def printed(run: Run) -> str:
-    """All that the tasks of the run printed on standard output."""
+    """Return everything that the run's tasks printed on standard output."""
     return "\n".join(path.read_text() for path in run.logs if path.suffix == ".out")
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until the condition holds; the test fails where it does not in time.
+    """Wait until the condition holds; fail the test if it does not in time.
 
-    What takes long is asked for more rarely: it may be a command of Slurm's, or all processes.
+    After a long wait, the condition is checked less often, because it may be expensive: a command
+    of Slurm, or a list of all processes.
     """
     begun = time.monotonic()
     while not condition():
@@ -173,7 +174,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
 
 
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
-    """A process of its own, as of another terminal, at the head of a process group."""
+    """Start Python as from another terminal, as the leader of a new session."""
     command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
     with signals_of_a_terminal():
         return subprocess.Popen(command, start_new_session=True, text=True, **options)
@@ -181,7 +182,7 @@ def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Pop
 
 @contextmanager
 def signals_of_a_terminal() -> Iterator[None]:
-    """A test run in a shell's background ignores SIGINT, one under nohup SIGHUP: do not hand on."""
+    """Restore SIGINT and SIGHUP: a test run in the background or under nohup ignores them."""
     wanted = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     kept = {number: signal.signal(number, handler) for number, handler in wanted.items()}
     try:
@@ -213,7 +214,7 @@ def trainings_of(run: Run) -> int:
 
 
 def expect_no_process(root: Path, timeout_s: float = 10) -> None:
-    """Fail, naming them, where processes of the runs folder go on."""
+    """Fail with their names if processes of the runs folder still run."""
     deadline = time.monotonic() + timeout_s
     while left := processes_of(root):
         assert time.monotonic() < deadline, f"processes are left: {left}"
@@ -221,7 +222,7 @@ def expect_no_process(root: Path, timeout_s: float = 10) -> None:
 
 
 def end_all_runs(root: Path) -> None:
-    """Cancel every run; fail, and kill, where a process is left after that."""
+    """Cancel every run; fail, and kill, if a process is left after that."""
     for run in runs.all_jobs():
         jobs.cancel(run)
     try:
@@ -233,7 +234,7 @@ def end_all_runs(root: Path) -> None:
 
 
 def slurm_says(*words: str) -> str:
-    """What a command of Slurm prints."""
+    """Return what a command of Slurm prints."""
     env = os.environ | own_slurm.environment()
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
@@ -242,14 +243,14 @@ def slurm_says(*words: str) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_left(runs_root: Path) -> Iterator[None]:
-    """Each test has a runs folder of its own, and no process of it outlives the test."""
+    """Give each test a separate runs folder, and end all its processes after the test."""
     yield
     end_all_runs(runs_root)
 
 
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A real file system of this size; the test is skipped where none may be mounted."""
+    """Mount a real file system of this size; skip the test if mounting is not allowed."""
     place.mkdir()
     options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs"]
     tried = subprocess.run(["mount", *options, str(place)], capture_output=True, text=True)
@@ -263,7 +264,7 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def runs_root_at(root: Path) -> Iterator[Path]:
-    """Another runs folder for a while; its runs are ended afterwards."""
+    """Use another runs folder temporarily, and end its runs afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(root))
         try:
@@ -274,13 +275,13 @@ def runs_root_at(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def small_runs_root(place: Path, size: str) -> Iterator[Path]:
-    """A runs folder that is a disk of its own, of this size."""
+    """Use a separate disk of this size as the runs folder."""
     with small_disk(place, size) as disk, runs_root_at(disk) as root:
         yield root
 
 
 def fill(folder: Path, but_bytes: int = 0) -> Path:
-    """Write a file until the disk has only so much room left; delete it to make room again."""
+    """Write a file until the disk has only `but_bytes` free; delete it to make room again."""
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file:
         try:

@@ -1,4 +1,4 @@
-"""Copies of recorded runs: in another machine's tables, or as run folders of one's own."""
+"""Copy recorded runs: into another machine's tables, or to separate run folders."""
 
 import json
 from dataclasses import asdict
@@ -9,7 +9,7 @@ from course.runs.run import TRACES, Run, rank_file, steps_file
 
 
 def copy_row(run: Run, machine: Path, name: str, **parts: dict) -> Run:
-    """Add a recorded run to a machine's tables under a name, some values of its parts changed."""
+    """Add a recorded run to a machine's tables under a name, with changes to its parts."""
     home = run.folder.parent.parent
     row = rows.read(home / rows.RUNS, run.name) | {"run": name}
     row |= {part: row[part] | values for part, values in parts.items()}
@@ -19,7 +19,7 @@ def copy_row(run: Run, machine: Path, name: str, **parts: dict) -> Run:
 
 
 def own_copy(run: Run, folder: Path, **changes: object) -> Run:
-    """A recorded run as a folder of one's own, some values of its record changed."""
+    """Write a recorded run as a run folder, with changes to its record."""
     folder.mkdir(parents=True)
     parts = {
         "config.json": asdict(run.requested_config),

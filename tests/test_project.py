@@ -93,7 +93,7 @@ class TestNotebook:
             assert len(source.splitlines()) <= 10, source
 
     def test_imports_public_names(self, path: Path) -> None:
-        """Names that `course` exports, modules of `course.analysis`, and labs."""
+        """Allow only names that `course` exports, modules of `course.analysis`, and labs."""
         for source in code_cells(path):
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.ImportFrom) and node.module.startswith("course"):
@@ -127,9 +127,9 @@ def assert_links_resolve(text: str, folder: Path) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """What can be linked to: headings that GitHub and JupyterLab name alike, and what has an id.
+    """Return a page's link targets: ids, and headings that GitHub and JupyterLab name alike.
 
-    GitHub takes small letters and leaves signs out; JupyterLab keeps both.
+    GitHub converts to lower case and drops punctuation; JupyterLab keeps both.
     """
     headings = {
         re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-"): each.replace(" ", "-")

@@ -16,7 +16,7 @@ PACKAGES = {  # each with those that it may import
     "race": ("course",),
     "tools": ("course", "labs", "race"),
 }
-# Of course/, from the ground up: a room may import from itself and from those before it.
+# Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
     "lazy",
     "valid",

@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Numbers formatted for people."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What profilers write: a few kernels in Nsight's and oneDNN's formats."""
+"""Example output of profilers: a few kernels in Nsight's and oneDNN's formats."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Functions as learners write them in a notebook's cell: in a file that Python can read again."""
+"""Define functions as learners do in a notebook's cell, but in a file whose source Python finds."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ IMPORTS = "import time\nimport torch\nfrom time import perf_counter\n"
 
 
 def cell_of(notebook: str, function: str) -> str:
-    """The code of the cell that defines a function."""
+    """Return the code of the cell that defines a function."""
     cells = json.loads((PROJECT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     (found,) = [text for text in texts if re.search(rf"^def {function}\(", text, re.MULTILINE)]
@@ -21,7 +21,7 @@ def cell_of(notebook: str, function: str) -> str:
 
 
 def filled(cell: str, *answers: str) -> str:
-    """The cell with its blanks filled, one after the other."""
+    """Return the cell with its blanks filled, one after another."""
     for answer in answers:
         assert "..." in cell, f"no blank for {answer!r}"
         cell = cell.replace("...", answer, 1)
@@ -29,8 +29,8 @@ def filled(cell: str, *answers: str) -> str:
 
 
 def defined(text: str, function: str, folder: Path, imports: str = IMPORTS) -> Callable[..., Any]:
-    """The function that a text defines."""
-    # A name of its own: Python takes a text as long, of the same second, for the one before it.
+    """Return the function that a text defines."""
+    # A unique name: Python mistakes a text of equal length and time for the previous one.
     path = folder / f"{function}_{len([*folder.glob('*.py')])}.py"
     path.write_text(imports + text + "\n")
     spec = importlib.util.spec_from_file_location(f"{folder.name}_{function}", path)

@@ -1,1 +1,1 @@
-"""What the repository needs and learners do not."""
+"""Tools that the repository needs and learners do not."""

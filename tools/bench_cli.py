@@ -91,7 +91,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 
 def evidence(row: dict[str, Any]) -> str:
-    """Describe the formats of the products, and on a GPU the share of Tensor Cores."""
+    """Describe the formats of matrix products, and on a GPU the share of Tensor Cores."""
     formats = ", ".join(f"{count} × {name}" for name, count in row["formats"].items())
     share = row.get("tensor_core_share")
     return formats if share is None else f"{formats}; {share:.0%} of the time on Tensor Cores"

@@ -2,7 +2,7 @@
 
     python -m tools.pages [--check]
 
-A table is a head, a format string for its rows, and two marking lines in a page.
+A table has a head, a format string for its rows, and two marker lines in a page.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from race.page import published_results
 # By rung and precision.
 LABS_BY_RUNG = {key: lab.number for lab in discovery.labs() for key in lab.rungs}
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
-DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # other formats: workers
+DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, workers decode
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
 PICTURE = PROJECT / "docs" / "ladder-nvidia-h100.png"
 DIGEST = "Data"  # the PNG field with a digest of what was drawn
 
 
 class Formatter(string.Formatter):
-    """Format strings that know `!d`: three significant digits, no exponent."""
+    """Format strings that support `!d`: three significant digits, no exponent."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         return digits(value) if conversion == "d" else super().convert_field(value, conversion)
@@ -210,7 +210,7 @@ def _source(machine: str, dates: set[str]) -> str:
 
 def formats(machine: str) -> str:
     """Return the table of a compiled step with each data format, and with synthetic images."""
-    rows = {}  # by rung; of repeated runs, the last
+    rows = {}  # by rung; the last one of repeated runs
     for run in recordings.recorded_runs(machine, "formats"):
         if run.status == "ok" and run.config.compile:
             row = rows[run.config.rung] = _loaded_row(run) | {"format": run.config.format}
@@ -394,7 +394,7 @@ def write(*, check: bool = False) -> list[str]:
     """Write the tables and the picture, unless `check`. Return the names of stale ones.
 
     Raises:
-        ValueError: a page lacks the two marking lines of a table.
+        ValueError: a page lacks the two marker lines of a table.
     """
     stale = []
     for page, tables in PAGES.items():

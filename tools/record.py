@@ -95,7 +95,7 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
 
 
 def pack_variants(machine: str, folder: Path) -> Path:
-    """Pack the runs of modified scripts, which notebooks launched on this machine before.
+    """Pack the runs of modified scripts that notebooks have launched on this machine.
 
     The last of several equal runs is packed.
 
@@ -203,7 +203,7 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
     request |= {name: launched[name] for name in names if name in launched}
     request |= {"site": SITE + machine, "script": run.source}
     record = asdict(run.record) | {"site": SITE + machine, "logs": []}
-    # In the data itself, so that every table and picture shows it.
+    # Store it in the data itself, so that every table and picture shows it.
     record["machine"] += f" ({origin({'date': _date(run), 'versions': run.record.versions})})"
     record["error"] = record["error"].replace(str(run.folder), "RUN")
     if purpose in (SEARCH, LEARNING):

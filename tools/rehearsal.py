@@ -174,7 +174,7 @@ def _run_papermill(source: Path, target: Path, rehearsal: Rehearsal) -> None:
         parameters,
         cwd=str(FOLDER),
         timeout_func=seconds_left,  # for each cell
-        start_timeout=cell_limit_s,  # for the kernel: 60 s are not enough on a busy machine
+        start_timeout=cell_limit_s,  # to start the kernel: 60 s are not enough on a busy machine
         # Other users of this machine could read unencrypted messages.
         config=Config({"KernelManager": {"transport_encryption": "auto"}}),
     )

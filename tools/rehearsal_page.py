@@ -218,7 +218,7 @@ def installed_version(package: str) -> str:
 
 
 def describe_environment(site: Site, command: str) -> dict[str, str]:
-    """Describe what is executed where, for readers of the page on a different day."""
+    """Describe what was executed and where, for later readers of the page."""
     names = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
     settings = {name: getattr(site, name) for name in names if name != "name"}
     slurm = ask("sinfo", "--version")

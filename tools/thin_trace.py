@@ -70,7 +70,7 @@ def _shortened(event: dict[str, Any], origin: float, calls: set) -> dict[str, An
 def _idle_events(events: list[dict[str, Any]]) -> set[int]:
     """Return the identities of inner operators and calls that launched nothing.
 
-    Without a GPU's work there are none, because then the operators are all there is.
+    In a trace without GPU work there are none, because it contains only operators.
     """
     work = [event["args"] for event in events if table_of(event) in ("kernels", "copies")]
     if not work:

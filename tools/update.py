@@ -1,4 +1,4 @@
-"""`course update`: the newest version of the course, with the learner's edits backed up first."""
+"""Update to the newest version of the course, after backing up the learner's edits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTALLS = ("pyproject.toml", "requirements.lock")  # a change needs `make setup
 
 @dataclass(frozen=True)
 class Update:
-    """What `update` did: the files that changed, and where edited ones were copied to."""
+    """The result of `update`: the files that changed, and where edited ones were copied."""
 
     commit: str
     changed: tuple[str, ...]  # paths in the clone
@@ -100,7 +100,7 @@ def _back_up(project: Path, names: list[str], backup: Path) -> None:
 
 
 def _clear(project: Path, names: list[str]) -> None:
-    """Restore what git has of files that are backed up, and remove untracked ones."""
+    """Restore git's version of files that are backed up, and remove untracked ones."""
     for name in names:
         (project / name).unlink(missing_ok=True)
         if _git(project, "ls-tree", "--name-only", "HEAD", "--", name):
@@ -119,7 +119,7 @@ def _names(listing: str) -> list[str]:
 
 
 def _git(project: Path, *words: str, fix: str = "") -> str:
-    """Standard output of a git command; ValueError with its message, and the fix, if it fails."""
+    """Return a git command's output; raise ValueError with its message and the fix if it fails."""
     command = ["git", "-C", str(project), "--literal-pathspecs", *words]
     env = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
     try:

@@ -124,7 +124,7 @@ class Picture(Figure):
         return self._page(base64.b64encode(self._repr_png_()).decode())
 
     def _page(self, image: str) -> str:
-        has_photos = any(axes.images for axes in self.axes)  # they are not inverted
+        has_photos = any(axes.images for axes in self.axes)  # photos are not inverted
         name = "" if has_photos else ' class="course-picture"'
         alt = html.escape(self.alt or "a figure", quote=True)
         source = f"data:image/png;base64,{image}"

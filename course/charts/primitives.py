@@ -105,7 +105,7 @@ def limit(
 
 
 def describe(axes: Axes, title: str, values: Sequence[str]) -> None:
-    """Add values to the alt text of a panel; of more than 16 only the first and the last."""
+    """Add values to the alt text of a panel; of more than 16, only the first and the last."""
     if not values:
         return
     shown = ", ".join(values) if len(values) <= 16 else f"{values[0]}, …, {values[-1]}"

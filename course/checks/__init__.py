@@ -1,1 +1,1 @@
-"""The rhythm of any lab: exercise, prediction, report, check, quiz, progress."""
+"""The parts of every lab: exercise, prediction, report, check, quiz and progress."""

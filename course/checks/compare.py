@@ -1,8 +1,7 @@
 """Compare a learner's script with the solution: both train the same small runs on the CPU.
 
 They train in a separate process (`course.checks.small_runs`), so that no script can crash the
-notebook.
-`course.checks.facts` lists what must be equal.
+notebook. `course.checks.facts` lists what must be equal.
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
 
 
 class Folder:
-    """Small runs, trained by a process that stays: PyTorch is imported once, and the solution
-    trains each of them once."""
+    """Small runs and the process that trains them: it imports PyTorch once, and trains each small
+    run of the solution once."""
 
     def __init__(self) -> None:
         self._temporary = TemporaryDirectory(prefix="check-")
@@ -152,7 +151,7 @@ class Folder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process still works."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def stop(self) -> None:
@@ -188,13 +187,13 @@ class Folder:
         (place / "launch.json").write_text(json.dumps(launched))
         self._tasks.append((name, ranks, call))
         self._has_shards |= config.format == "shards"
-        # So that the processes of the runs need not import them, each for itself.
+        # Imported once, so that the processes of the runs need not import them again.
         self._modules |= {"torch._dynamo"} if config.compile else set()
         self._modules |= {"course.checks.fake_accelerator"} if call else set()
         return Run(place)
 
     def work(self) -> None:
-        """Train all that is prepared, in the other process."""
+        """Train all prepared runs in the other process."""
         request = {"tasks": self._tasks, "imports": sorted(self._modules)}
         assert self._process.stdin and self._process.stdout
         try:
@@ -202,7 +201,7 @@ class Folder:
                 self._process.stdin.write(json.dumps(request | {"shards": self._has_shards}) + "\n")
                 self._process.stdin.flush()
             answer = self._process.stdout.readline()
-        except BaseException:  # such as an interrupt: the next answer would be this one
+        except BaseException:  # such as an interrupt: this answer would be taken for the next
             self.stop()
             raise
         self._tasks = []
@@ -214,7 +213,7 @@ class Folder:
             )
 
 
-_folders: list[Folder] = []  # of this process: none, or one in which the solution's runs stay
+_folders: list[Folder] = []  # in this process: none, or one that keeps the solution's runs
 
 
 def _folder() -> Folder:
@@ -249,7 +248,7 @@ def _compare(
     for call in wanted.calls:
         run = learner_runs[call.replace(":", ".")]
         path = run.folder / "problems.json"
-        # Where fake tensors end the process, the cause is in PyTorch: small runs did not end it.
+        # If fake tensors crash the process, the cause is in PyTorch: small runs did not crash it.
         if path.exists() and (problems := json.loads(path.read_text())):
             return Comparison(problems[0], compared, printed)
     for name, _, _, words in runs:
@@ -261,7 +260,7 @@ def _compare(
 
 
 def error_of(run: Run) -> str:
-    """Return in a line why a small run failed; "" if it did not."""
+    """Return why a small run failed, in one line; "" if it did not."""
     if (path := run.folder / "signal.txt").exists() and not (run.record and run.record.error):
         ended = path.read_text()
         is_lost = ended == "SIGABRT" and run.gpus > 1
@@ -270,7 +269,7 @@ def error_of(run: Run) -> str:
         return ""
     errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
     if causes := [error for error in errors if error and not failures.is_echo(error)]:
-        error = causes[0].strip().splitlines()[-1]  # of a checkpoint's tracebacks the error
+        error = causes[0].strip().splitlines()[-1]  # the error in a checkpoint's tracebacks
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if any(errors):
         return LOST

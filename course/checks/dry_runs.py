@@ -1,7 +1,7 @@
-"""Try a script on what this machine does not have: an accelerator, another node, many readers.
+"""Simulate what this machine may lack: an accelerator, another node, many readers.
 
 Each function takes a training script's text and a config, and yields the first thing that is wrong.
-`course.checks.compare` calls them in a process by itself.
+`course.checks.compare` calls them in a separate process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from course.config import Config
 from course.runs.failures import summarize
 
 ON = "on a fake accelerator"
-# A rank whose numbers all differ: the second process of the second of two nodes.
+# A rank whose three numbers all differ: the second process on the second of two nodes.
 RANK, LOCAL_RANK, RANKS = 5, 1, 8
 ELSEWHERE = "as rank 5 of 8, process 1 of the second of two nodes,"
 
 
 def moving(text: str, cfg: Config) -> Iterator[str]:
-    """Expect weights, images and labels on the device that the config asks for."""
+    """Expect weights, images and labels on the device that the config requests."""
     from course.checks.fake_accelerator import first_step
 
     step = first_step(text, replace(cfg, device="auto", uint8=True))
@@ -49,7 +49,7 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
-    """Expect pinned memory, and copies that are not waited for, where the config asks for them."""
+    """Expect pinned memory and non-blocking copies if the config requests them."""
     from course.checks.fake_accelerator import first_step
 
     for pins in (True, False):
@@ -70,7 +70,7 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
 
 
 def offloading(text: str, cfg: Config) -> Iterator[str]:
-    """Expect what backward needs to wait on the host, and to come back to the accelerator."""
+    """Expect saved tensors to be stored on the host, and to return to the device in backward."""
     from course.checks.fake_accelerator import first_step
 
     step = first_step(text, replace(cfg, device="auto", offload=True))
@@ -83,7 +83,7 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
 
 
 def joining(text: str, cfg: Config) -> Iterator[str]:
-    """Expect a rank of another node to join the others, and to take its own node's device."""
+    """Expect a rank of another node to join the others, and to use a device of its own node."""
     from course.checks.fake_accelerator import FIRST_NODE, first_step
 
     cfg = replace(cfg, device="auto")
@@ -113,8 +113,8 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         )
 
 
-# A small set in tar files, in which every image has its own class. The shards are no multiple of
-# the readers, and ranks are fewer than workers: so one number is not taken for another.
+# A small set in tar files, in which every image has a different class. The number of shards is not
+# a multiple of the readers, and there are fewer ranks than workers: no two numbers are confused.
 SHARDS, EACH = 13, 3
 IMAGES = SHARDS * EACH
 RANKS_READING, WORKERS = 2, 3
@@ -122,7 +122,7 @@ READ = f"reading {SHARDS} small shards,"
 
 
 def reading(text: str, cfg: Config) -> Iterator[str]:
-    """Expect a reader that gives each image once in a pass, with its class."""
+    """Expect a reader that yields each image once per pass, with its class."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             reader = _reader(text, cfg, Path(folder))
@@ -147,7 +147,7 @@ def reading(text: str, cfg: Config) -> Iterator[str]:
 
 
 def sharing(text: str, cfg: Config) -> Iterator[str]:
-    """Expect the readers of all ranks and workers to share the images, and to miss none."""
+    """Expect the readers of all ranks and workers to split the images, and to miss none."""
     if problem := next(reading(text, cfg), ""):
         yield problem
         return
@@ -186,7 +186,7 @@ def _check_shares(reader: Any, workers: int) -> None:
 
 
 def _labels(stream: Any, worker: int | None, workers: int) -> set[int]:
-    """Return which images a reader gives in some passes, as that worker; None: it has none."""
+    """Return which images a reader yields in several passes as this worker; None: no worker."""
     from unittest.mock import patch
 
     from torch.utils.data._utils import worker as loading
@@ -204,7 +204,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _reader(text: str, cfg: Config, root: Path) -> Any:
-    """Return a function that makes the script's reader of small shards for a rank."""
+    """Return a function that creates a rank's reader of small shards, of the script's class."""
     from course.data.formats.convert import Part, Source, write_part
     from course.data.loader import ImageSets
 
@@ -224,7 +224,7 @@ def _reader(text: str, cfg: Config, root: Path) -> Any:
 
 
 def _image(root: Path, source: Any) -> Any:
-    """Write an image of one grey, which no other image has."""
+    """Write an image with one grey level, different from that of every other image."""
     import numpy as np
     from PIL import Image
 

@@ -1,6 +1,6 @@
-"""What a small run showed, fact by fact: those of a learner's script must be those of the solution.
+"""List the facts of a small run in which a learner's script must agree with the solution.
 
-FACTS is in the order of cause and effect, so that the first difference is the one to report.
+FACTS lists causes before effects, so that the first difference is the one to report.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from course.runs.run import Run
 
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
 ROUGHLY = 1e-4  # the same for norms of gradients
-HALF = 2e-3  # the same in fp16, where another scale loses other small gradients
-MOST = 0.5  # of a network's weights, which a rank holds only if it gathers all of them
+HALF = 2e-3  # the same in fp16, where a different scale loses different small gradients
+MOST = 0.5  # share of a network's weights that a rank holds only if it gathers all of them
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
 class Rank:
-    """What one rank of a small run left: its evidence, its facts.json, the steps it did."""
+    """The output of one rank of a small run: its evidence, its facts.json and its steps."""
 
     def __init__(self, run: Run, rank: int) -> None:
         self.run, self.rank, self.config = run, rank, run.config
@@ -49,14 +49,14 @@ class Rank:
 
     @cached_property
     def sharing(self) -> list[Rank]:
-        """All ranks that keep parts of one network; only this one where each keeps it whole."""
+        """All ranks that keep parts of one network; only this one if each keeps all of it."""
         is_split = self.config.tensor > 1 or self.config.pipeline or self.config.shard
         if not is_split:
             return [self]
         return [Rank(self.run, rank) for rank in range(self.run.gpus)]
 
     def get(self, *names: str) -> Any:
-        """Return an entry of the evidence; None where it is missing."""
+        """Return an entry of the evidence; None if it is missing."""
         value: Any = self.evidence
         for name in names:
             value = (value or {}).get(name)
@@ -64,11 +64,11 @@ class Rank:
 
 
 class Contents(dict):
-    """What a file must have; it may have more."""
+    """Entries that a file must have; it may have more."""
 
 
 class Fact(NamedTuple):
-    """One thing that must be as in the solution: its name, its value, what to do if it differs."""
+    """A value that must equal the solution's: its name, how to read it, how to fix it."""
 
     label: str
     value: Callable[[Rank], Any]
@@ -78,7 +78,7 @@ class Fact(NamedTuple):
 
 
 def kinds(*names: str) -> Callable[[Rank], Any]:
-    """Return a function that lists which kinds of something were counted, without how often."""
+    """Return a function that lists the kinds in an entry of the evidence, without their counts."""
     return lambda rank: ", ".join(sorted({*(rank.get(*names) or {})} - {"either"})) or None
 
 
@@ -93,7 +93,7 @@ def batches(rank: Rank) -> list[int]:
 
 
 def pixels(rank: Rank) -> list[dict[str, float]]:
-    """Return the mean of pixels and of labels in each step."""
+    """Return the means of the pixels and of the labels in each step."""
     return [
         {"mean of the pixels": pixels, "mean of the labels": labels}
         for _, pixels, labels in rank.facts["batches"]
@@ -101,7 +101,7 @@ def pixels(rank: Rank) -> list[dict[str, float]]:
 
 
 def loss_start(*names: str) -> Callable[[Rank], Any]:
-    """Return a function that gives the factor of the loss where backward began."""
+    """Return a function that reads the factor by which backward scales the loss."""
 
     def read(rank: Rank) -> Any:
         factor = rank.get(*names, "loss_gradient")
@@ -127,7 +127,7 @@ def passes(rank: Rank) -> Any:
 
 
 def kept(rank: Rank) -> float | None:
-    """Return the MiB kept for backward; of a pipeline they depend on its order."""
+    """Return the MiB kept for backward; None for a pipeline, where they depend on its order."""
     return None if rank.config.pipeline else 1024 * (rank.get("kept_gib") or 0.0)
 
 
@@ -138,7 +138,7 @@ def recomputed(rank: Rank) -> dict[str, int]:
 
 
 def gathers(rank: Rank) -> dict[str, str]:
-    """Return how many all-gathers came before each stretch of computing, in each pass."""
+    """Return how many all-gathers precede each stretch of computation, in each pass."""
     return {
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
         for phase, counts in (rank.get("gathers") or {}).items()
@@ -159,7 +159,7 @@ def writers(rank: Rank) -> int:
 
 
 def weights(rank: Rank) -> Any:
-    """Return what is in weights.pt; None if several ranks wrote it: which one came last is random.
+    """Return the content of weights.pt; None if several ranks wrote it: the last one is random.
 
     Running statistics are left out if there are several ranks, because each has different ones.
     """
@@ -172,7 +172,7 @@ def weights(rank: Rank) -> Any:
 
 
 def placements(rank: Rank) -> dict[str, int]:
-    """Return how many weights of all ranks are placed how, where the config shards them."""
+    """Return the number of weights of all ranks by placement, if the config shards them."""
     counts: Counter[str] = Counter()
     for peer in rank.sharing if rank.config.shard else []:
         counts.update(peer.get("spread", "placements"))
@@ -180,18 +180,18 @@ def placements(rank: Rank) -> dict[str, int]:
 
 
 def loader(which: str) -> Callable[[Rank], Any]:
-    """Return a function that gives the arguments of one of the two DataLoaders."""
+    """Return a function that reads the arguments of one of the two DataLoaders."""
 
     def read(rank: Rank) -> dict[str, Any]:
         arguments = dict(rank.get(which) or {})
-        arguments.pop("pin_memory", None)  # a CPU pins nothing: dry_runs.loading looks at it
+        arguments.pop("pin_memory", None)  # a CPU pins nothing: dry_runs.loading checks it
         return arguments
 
     return read
 
 
 def settings(rank: Rank) -> list[dict[str, Any]]:
-    """Return for each update what filters and vectors were updated with; fp16 may skip some."""
+    """Return for each update the settings of filters and vectors; fp16 may skip updates."""
     updates = [
         {
             "filters": distinct([values for values, filters, _ in groups if filters]),
@@ -214,12 +214,12 @@ def updated(rank: Rank) -> dict[str, int]:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """Return each value once, in the order in which they first came."""
+    """Return each value once, in the order of first appearance."""
     return [value for at, value in enumerate(values) if value not in values[:at]]
 
 
 def updates(rank: Rank) -> Any:
-    """Return how many updates the steps had; in fp16 a scaler may skip some."""
+    """Return the distinct numbers of updates per step; in fp16, which skips some, the largest."""
     counts = sorted(int(count) for count in rank.get("updates") or {})
     return counts[-1:] if rank.config.precision == "fp16" else counts
 
@@ -251,7 +251,7 @@ def messages(phase: str) -> Callable[[Rank], Any]:
 
 
 def progress(rank: Rank) -> list[dict[str, float]]:
-    """Return of each step the loss, and the norm of all gradients at the update.
+    """Return the loss of each step, and the norm of all gradients at the update.
 
     With a learning rate of 0 the norm does not count: TODO 30 leaves gradients to TODO 31.
     """
@@ -268,7 +268,7 @@ def progress(rank: Rank) -> list[dict[str, float]]:
 def trained(rank: Rank) -> dict[str, Any]:
     """Return the sum and the length of the weights at the end.
 
-    Where ranks keep different parts of a network, they are those of all ranks.
+    If ranks keep different parts of a network, the weights of all ranks count.
     """
     weights = [weight for peer in rank.sharing for weight in peer.facts["weights"]]
     return {
@@ -278,19 +278,19 @@ def trained(rank: Rank) -> dict[str, Any]:
 
 
 def restart(rank: Rank) -> dict[str, Any]:
-    """Return what the first step after a restart began with; {} in a run without one."""
+    """Return the state at the first step after a restart; {} without a restart."""
     if not rank.get("began_at"):
         return {}
     return rank.facts["began"] | {"checksum of the random numbers": rank.facts["random"][0]}
 
 
 def saved(rank: Rank) -> int:
-    """Return how often the rank called torch.save to save its training."""
+    """Return how often the rank called torch.save for checkpoints."""
     return rank.facts["saves"] if rank.config.save_every else 0
 
 
 def left(rank: Rank) -> list[str] | None:
-    """Return the checkpoints that are left; None on all ranks but the first."""
+    """Return the remaining checkpoints; None on all ranks but the first."""
     files = rank.get("left")
     if rank.rank or files is None:
         return None
@@ -298,12 +298,12 @@ def left(rank: Rank) -> list[str] | None:
 
 
 def state(rank: Rank) -> Contents:
-    """Return what the newest checkpoint has."""
+    """Return the content of the newest checkpoint."""
     return Contents(dict.fromkeys(rank.files["state"], "present"))
 
 
 def renamed(rank: Rank) -> Any:
-    """Return whether all checkpoints were on the disk when they got their names."""
+    """Return whether all checkpoints were on the disk when they were renamed; None without any."""
     return all(rank.facts["renamed"].values()) if rank.facts["renamed"] else None
 
 
@@ -447,7 +447,7 @@ FACTS: tuple[Fact, ...] = (
 def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
     """Return the first place where two values differ (keys and positions), and both values there.
 
-    None where they are equal.
+    None if they are equal.
     """
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(value, dict) and isinstance(expected, dict):
@@ -472,7 +472,7 @@ def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], 
 
 
 def differences(run: Run, expected: Run) -> Iterator[str]:
-    """Yield where a script's small run differs from the solution's, causes before effects."""
+    """Yield the differences of a script's small run from the solution's, causes before effects."""
     numbers = range(run.gpus)
     pairs = [(Rank(run, number), Rank(expected, number)) for number in numbers]
     for fact in FACTS:
@@ -494,7 +494,7 @@ def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str)
 
 
 def in_words(value: Any) -> str:
-    """Return a value as a message shows it, not too long."""
+    """Return a value as text for a message, shortened if it is long."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None:

@@ -1,8 +1,8 @@
-"""A script's first step on a fake accelerator, where nothing is computed.
+"""Execute a script's first step on a fake accelerator, without computing anything.
 
 On a machine without an accelerator `.to(device)` does nothing. PyTorch's fake tensors compute
 nothing either, but each has a device, and an operator refuses tensors of two devices, as on a GPU.
-In the same way a script can be tried as a rank of another node.
+In the same way a script can be executed as a rank on another node.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from course.runs.failures import summarize
 from course.training import meter, models  # noqa: F401 (imported before anything is replaced)
 
 CUDA = torch.device("cuda")
-FIRST_NODE = "first-node"  # where the launcher of a fake rank says that ranks meet
+FIRST_NODE = "first-node"  # the address at which a fake rank's launcher lets ranks meet
 SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
 aten = torch.ops.aten
@@ -40,13 +40,13 @@ COPIES = (aten._to_copy.default, aten.copy_.default)
 
 @dataclass
 class FirstStep:
-    """What a script's first step did.
+    """Observations of a script's first step.
 
-    error: what ended it, with its line, or "". computed_on: the loss's device. selected: the index
-    of the device that the script made the current one. copied: of "images" and "labels", each
-    (type, non_blocking) with which they came to the device. loading: the DataLoader's arguments.
-    joined: those of init_process_group, None where it was not called. kept_on: the device types
-    on which tensors wait for backward. returned_to: those on which backward gets them.
+    error: the error that ended it, with its line, or "". computed_on: the loss's device. selected:
+    the index of the device that the script made the current one. copied: for "images" and "labels",
+    each (type, non_blocking) with which they were copied to the device. loading: the DataLoader's
+    arguments. joined: those of init_process_group, None if it was not called. kept_on: the device
+    types on which tensors are stored for backward. returned_to: those on which backward gets them.
     """
 
     error: str = ""
@@ -65,7 +65,7 @@ def first_step(
     """Execute a script's first step on a fake accelerator, or as a rank of several.
 
     Args:
-        text: a training script, shaped as solutions/train.py.
+        text: a training script, structured like solutions/train.py.
         cfg: its config; sizes are replaced by small ones.
     """
     cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
@@ -84,7 +84,7 @@ def first_step(
 
 
 def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
-    """Return what replaces the names that a script imports from the course."""
+    """Return replacements for the names that a script imports from the course."""
 
     def image_sets(cfg: Config) -> ImageSets:
         return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
@@ -100,7 +100,7 @@ def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
 
 
 class _Copies(TorchDispatchMode):
-    """Notes how the images and labels of a batch are copied to the accelerator."""
+    """Record how the images and labels of a batch are copied to the accelerator."""
 
     def __init__(self, cfg: Config, step: FirstStep) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class _Copies(TorchDispatchMode):
 
 
 class _Parallel(nn.Module):
-    """In place of DistributedDataParallel: the network itself."""
+    """Replace DistributedDataParallel by the network itself."""
 
     def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
     cuda, accelerator = _devices(step, (run.rank - run.local_rank) or run.world_size)
     set_hooks = saved_tensors_hooks.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy}
-    tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # where a script prints one
+    tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # if a script prints one
     was_on = {name: torch.is_autocast_enabled(name) for name in ("cpu", "cuda")}
     with ExitStack() as stack:
         for device_type, value in was_on.items():  # a script may leave it on
@@ -159,18 +159,18 @@ def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         for target, name, value in (
-            (FakeTensorMode, "avoid_device_init", True),  # or CUDA looks for a driver
+            (FakeTensorMode, "avoid_device_init", True),  # otherwise CUDA looks for a driver
             (fake_tensor, "init_gpu_context", MagicMock()),  # and for a GPU of this number
             (models, "create", tiny_networks.create),
             (saved_tensors_hooks, "__init__", hooks),
             (nn.Module, "_apply", _apply),
             (nn.Parameter, "__deepcopy__", _deepcopy),
-            (Distribution, "_validate_args", False),  # which looks at numbers
+            (Distribution, "_validate_args", False),  # which reads numbers
             (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
         ):
             stack.enter_context(patch.object(target, name, value))
         stack.enter_context(patch.multiple(torch.accelerator, **accelerator))
-        stack.enter_context(patch.multiple(torch.cuda, **cuda))  # for scripts that ask CUDA itself
+        stack.enter_context(patch.multiple(torch.cuda, **cuda))  # if scripts call CUDA directly
         stack.enter_context(patch.multiple(torch.Tensor, **tensor))
         if run.world_size > 1:
             stack.enter_context(_fake_group(step, run))
@@ -179,7 +179,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
 
 
 def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what replaces functions of `torch.cuda` and `torch.accelerator`."""
+    """Return replacements for functions of `torch.cuda` and `torch.accelerator`."""
 
     def select(device: torch.device | int | str) -> None:
         step.selected = device if isinstance(device, int) else torch.device(device).index
@@ -201,7 +201,7 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
 
 @contextmanager
 def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
-    """Pretend that the other ranks are there; what is sent to them is lost."""
+    """Pretend that the other ranks exist; discard everything that is sent to them."""
 
     def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
         step.joined = {"backend": backend, "init_method": init_method, **more}
@@ -220,7 +220,7 @@ def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
 
 
 def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
-    """`Module._apply` for fake tensors, whose storage PyTorch's own would try to swap."""
+    """Replace `Module._apply`, which would try to swap the storage of fake tensors."""
     for module in self.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -232,7 +232,7 @@ def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
 
 
 def _deepcopy(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """`Tensor.__deepcopy__` for fake tensors; PyTorch's own ends the process with SIGSEGV."""
+    """Replace `Tensor.__deepcopy__`, which ends the process with SIGSEGV for fake tensors."""
     if id(self) not in memo:
         copied = self.detach().clone()
         is_weight = isinstance(self, nn.Parameter)

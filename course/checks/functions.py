@@ -1,4 +1,4 @@
-"""Is a function right that was written in a notebook? As a check of a TODO, but without a run."""
+"""Check a function that was written in a notebook, like a TODO but without a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, repr=False)
 class CheckedFunction(Checked):
-    """A check's parts, and the function that the lab goes on with: yours if right, or ours."""
+    """A check's parts, and the function that the lab continues with: yours if right, else ours."""
 
     function: Function
 
@@ -37,10 +37,10 @@ def check_written(name: str, function: Function) -> CheckedFunction:
     """Check a function that you wrote in a notebook's cell.
 
     Args:
-        name: one of those that `progress()` lists, "numerics.carry" for instance.
+        name: a name that `progress()` lists, such as "numerics.carry".
 
     Raises:
-        ValueError: an unknown name; the message lists those there are.
+        ValueError: an unknown name; the message lists the known ones.
     """
     known = discovery.functions()
     if name not in known:
@@ -71,24 +71,24 @@ def _looked(part: str, look: Callable[[Function], str], function: Function) -> P
         return Part(part, PASSED, look(function))
     except AssertionError as error:
         return Part(part, FAILED, str(error))
-    except Exception as error:  # whatever a learner's function may raise
+    except Exception as error:  # a learner's function may raise anything
         cause = error
-        while cause.__cause__ is not None:  # the interpreter of kernels wraps what was raised
+        while cause.__cause__ is not None:  # the kernels' interpreter wraps exceptions
             cause = cause.__cause__
         problem = f"it raised {type(cause).__name__}: {cause}"
         return Part(part, FAILED, problem.splitlines()[0], _line_of(error, function))
 
 
 def _plain(function: Function) -> Function:
-    """The Python function that a kernel was made of, or the function itself."""
+    """Return the Python function inside a Triton kernel, or the function itself."""
     return getattr(function, "fn", function)
 
 
 def _blank(function: Function) -> str:
-    """The first line that still has `...`, or nothing."""
+    """Return the first line that still has `...`; "" if there is none."""
     try:
         lines, first = inspect.getsourcelines(_plain(function))
-    except (OSError, TypeError):  # typed where Python keeps no source
+    except (OSError, TypeError):  # typed in a console that keeps no source
         return ""
     for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
         if isinstance(node, ast.Constant) and node.value is ...:
@@ -97,7 +97,7 @@ def _blank(function: Function) -> str:
 
 
 def _line_of(error: BaseException, function: Function) -> str:
-    """The line of the function in which it was raised, whatever surrounds it."""
+    """Return the line of the function that raised the error; "" if none did."""
     plain = _plain(function)
     if not hasattr(plain, "__code__"):  # not written in Python
         return ""

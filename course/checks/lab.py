@@ -1,4 +1,4 @@
-"""What a lab adds to the course: its checks, its recorded runs and what its page shows."""
+"""Describe what a lab adds to the course: its checks, its recorded runs and its entry."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from course.valid import HALF_FORMATS
 # Sizes at which machines are recorded.
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 FULL_SIZE = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
-NODE = 8  # GPUs of a whole node, which is had for minutes
+NODE = 8  # GPUs of a full node, which is available for minutes
 
 
 class Place(NamedTuple):
-    """On what a run computes, or would."""
+    """The hardware on which a run computes, or would compute."""
 
     device: str  # its type, "cuda" for instance
-    half_units: tuple[str, ...]  # 16-bit formats that it has instructions for
+    half_units: tuple[str, ...]  # 16-bit formats for which it has instructions
     machine: str
 
 
 def emulation_limits(cfg: Config, place: Place) -> str:
-    """Return that software emulates the config's 16-bit format there; "" if it does not."""
+    """Explain that software emulates the config's 16-bit format on a place; "" if it does not."""
     if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
         return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
     return ""
 
 
 class Unexpected(Exception):
-    """What a run should have shown and did not; the message is for the learner."""
+    """A run lacks what it should show; the message is for the learner."""
 
 
 def expect(condition: object, hint: str) -> None:
@@ -44,30 +44,30 @@ def expect(condition: object, hint: str) -> None:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What a check looks at: its TODO, the run to launch, the rung to compare with."""
+    """Definition of a check: its TODO, the run to launch, the rung to compare with."""
 
     title: str
     todo: int
     rung: str
     against: str
-    # What the run itself did, in words; `expect` in it reports what it did not do. What a small run
-    # on a CPU shows is compared with the solution (`configs`), and need not be looked at here.
+    # Describes what the run itself did; `expect` in it reports what is missing. Small runs on a CPU
+    # are compared with the solution (`configs`), so what they show need not be checked here.
     describe: Callable[[Run], str]
-    word: str  # a line of the script with it is the one to look at
-    # Why the effect cannot be measured there, or "".
+    word: str  # marks the line of the script to look at
+    # Returns why the effect cannot be measured on a place, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
-    # Of the rung's config on a machine without 16-bit hardware, where `half` would change nothing.
+    # Changes on a machine without 16-bit hardware, where `half` would change nothing.
     emulated: dict[str, Any] = field(default_factory=dict)
-    faster: bool = True  # should it be, or only not slower?
+    faster: bool = True  # False: the run must only not be slower
     gpus: int = 1  # of the run; the one before it has one
-    timed: bool = True  # has it an effect on the speed at all?
-    # The small runs in which the script must train as the solution does: changes of the rung, and
-    # "ranks", "rung" or "name". One of them has what the TODO adds switched off.
+    timed: bool = True  # False: the TODO has no effect on the speed
+    # The small runs in which the script must train like the solution: changes to the rung, and
+    # "ranks", "rung" or "name". One of them switches off what the TODO adds.
     configs: tuple[dict[str, Any], ...] = ({},)
     small: dict[str, Any] = field(default_factory=dict)  # of all small runs' configs
-    # Functions, MODULE:NAME, that yield what is wrong with a script's text, given a config.
+    # Functions (MODULE:NAME) of a script's text and a config that yield what is wrong.
     calls: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ class FunctionCheck(NamedTuple):
     Checks raise an AssertionError whose message tells the learner what is wrong.
     """
 
-    solution: Callable[..., Any]  # the lab goes on with it until the learner's function is right
+    solution: Callable[..., Any]  # the lab uses it until the learner's function is right
     correct: Callable[[Callable[..., Any]], str]
     mechanism: Callable[[Callable[..., Any]], str]
 
@@ -91,7 +91,7 @@ class Function:
 
 
 class Planned(NamedTuple):
-    """One run that `course record` makes."""
+    """One run of `course record`."""
 
     config: Config
     gpus: int
@@ -100,19 +100,19 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """Runs that a lab has recorded on a machine for one purpose, what matters most first."""
+    """Runs that a lab has recorded on a machine for one purpose, the most important first."""
 
     purpose: str  # of recordings.PURPOSES
     configs: Iterable[Config] = ()  # on a machine with one GPU
-    # On a machine with so many GPUs: configs, each with how many of them it takes.
+    # On a machine with this many GPUs: configs, each with the number of GPUs it uses.
     several: Callable[[int], Iterable[tuple[Config, int]]] | None = None
-    node: bool = False  # is that worth a whole node's time, too?
+    node: bool = False  # also record it on a full node
 
     def __post_init__(self) -> None:
         check_purpose(self.purpose)
 
     def planned(self, gpus: int) -> Iterator[Planned]:
-        """The runs on a machine with so many GPUs."""
+        """Yield the runs for a machine with this many GPUs."""
         runs: Iterable[tuple[Config, int]] = ()
         if gpus == 1:
             runs = ((config, 1) for config in self.configs)
@@ -125,17 +125,17 @@ class Recording:
 class Lab:
     """One lab: the folder `labs/NAME` with this entry in lab.py, and `notebooks/NAME.ipynb`."""
 
-    number: str  # as people call it: "1.1"
+    number: str  # for people: "1.1"
     title: str
     minutes: int  # that a learner takes
     checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
-    # The ladder's rungs that it teaches, each with its precision.
+    # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()
-    # What it shows of machines that a learner does not have, and what a site answers from.
+    # Its runs on machines that a learner does not have, for pages and for recorded sites.
     recordings: tuple[Recording, ...] = ()
     # For instructors: jobs per learner, what to prepare, where people get stuck.
     jobs: str = ""
     prepare: str = ""
     stuck: str = ""
-    name: str = ""  # the folder's; discovery fills it in
+    name: str = ""  # of the folder; discovery sets it

@@ -7,8 +7,8 @@ from typing import Any
 from course.checks.lab import FULL_SIZE, SYNTHETIC
 from course.config import rung
 
-ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # where a step takes seconds
-# The rungs of one GPU, also in other formats, by the names of their traces.
+ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # a step takes seconds
+# The rungs of one GPU, also in other number formats, by the names of their traces.
 GPU_RUNGS = {
     "device": rung("device", **FULL_SIZE),
     "amp": rung("amp", **FULL_SIZE),
@@ -18,7 +18,7 @@ GPU_RUNGS = {
     "channels_last_fp16": rung("channels_last", precision="fp16", **FULL_SIZE),
 }
 PINNED_WORKERS = {"persistent_workers": True, "pin_memory": True, "non_blocking": True}
-# For checks of how images are read, which is the same in each precision.
+# For checks of how images are read, which does not depend on the precision.
 READER_SETTINGS: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 64,
@@ -29,7 +29,7 @@ READER_SETTINGS: dict[str, Any] = {
     "workers": 2,
     "precision": "fp32",
 }
-RANKS = 2  # of a check: every laptop has two cores
+RANKS = 2  # per check: every laptop has two cores
 # 687 million weights, at full size: 11 GB of weights, gradients and AdamW's two means.
 COATNET_5: dict[str, Any] = SYNTHETIC | {
     "model": "coatnet_5_224",

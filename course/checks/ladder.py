@@ -77,7 +77,7 @@ def ladder(beside: str = BESIDE) -> Ladder:
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Yield each rung after the one that it is compared with, the first after ""."""
+    """Yield (previous rung, rung) for each rung; the first has "" before it."""
     yield from pairwise(["", *LADDER])
     yield from pairwise(["channels_last", *COMPILED])
 

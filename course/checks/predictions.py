@@ -1,4 +1,4 @@
-"""Predictions: what a learner expects before measuring it."""
+"""Store what a learner predicts before measuring it, and compare it with the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course.config import COMPILED, LADDER
 from course.runs.run import all_runs
 from course.text import digits, wrap_text
 
-CLOSE = 0.2  # of a number that was measured: a prediction within it counts as right
+CLOSE = 0.2  # relative: a predicted number this close to the measured one is right
 BLANK = "replace ... with your number (or a choice in quotes) and run the cell again"
 
 

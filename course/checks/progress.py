@@ -32,7 +32,7 @@ class Progress:
     predictions: pd.DataFrame
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """The tables as lists of rows, of JSON values only."""
+        """Return the tables as lists of rows, of JSON values only."""
         return {name: table.to_dict(orient="records") for name, table in vars(self).items()}
 
     def sections(self) -> Iterator[tuple[str, pd.DataFrame]]:

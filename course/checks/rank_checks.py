@@ -8,7 +8,7 @@ from course.checks.lab import Mechanism
 from course.checks.lab_configs import RANKS
 from course.runs.run import Run
 
-# A vision transformer of 12 blocks, of few pixels: what is looked for is the same.
+# A vision transformer of 12 blocks, with few pixels, which the checks do not depend on.
 SMALL_VIT_SETTINGS: dict[str, Any] = {
     "model": "vit_tiny_patch16_224",
     "image_px": 64,
@@ -20,7 +20,7 @@ SMALL_VIT_SETTINGS: dict[str, Any] = {
     "precision": "fp32",
     "budget_s": 0.0,
 }
-# Small runs learn with SGD: Adam would make much of the last bits of small gradients.
+# Small runs use SGD: Adam would amplify the last bits of small gradients.
 SMALL_TRANSFORMER: dict[str, Any] = {
     "model": "vit_tiny_patch16_224",
     "optimizer": "sgd",

@@ -1,4 +1,4 @@
-"""What a rung brought: pictures, numbers and sentences, all from records."""
+"""Report what a rung changed: pictures, numbers and sentences, all from records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from course.text import digits
 
 @dataclass(frozen=True)
 class Report:
-    """A run beside another: `table` has the numbers, `sentences` what they say."""
+    """A run next to another: `table` has the numbers, `sentences` explain them."""
 
     table: pd.DataFrame
     sentences: tuple[str, ...]
@@ -41,7 +41,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between two runs: settings, lines of the script, and speed."""
+    """The differences of two runs: settings, lines of the script, and speed."""
 
     settings: pd.DataFrame
     source_diff: str
@@ -60,12 +60,12 @@ class Comparison:
         return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
 
 
-# Colours that can be read on white and on black.
+# Colours that are readable on white and on black.
 DIFF_COLOURS = {"+++": "#808080", "---": "#808080", "@@": "#808080", "+": "#009E73", "-": "#D55E00"}
 
 
 def _coloured(diff: str) -> str:
-    """A diff as a page's text: what came green, what went orange, where it is grey."""
+    """Return a diff as HTML: added lines green, removed ones orange, positions grey."""
     lines = []
     for line in diff.splitlines():
         colour = next(
@@ -77,11 +77,11 @@ def _coloured(diff: str) -> str:
 
 
 def report(run: Run, *, against: Run | None = None, predicted: float | None = None) -> Report:
-    """What a run measured, beside another run and beside what you predicted.
+    """Report what a run measured, next to another run and to what you predicted.
 
     Args:
-        against: the run to compare with, your baseline for instance.
-        predicted: the ratio of images/s to `against` that you expected; without it, what
+        against: the run to compare with, such as your baseline.
+        predicted: the ratio of images/s to `against` that you expected; by default, the one that
             `predict` stored for this rung.
 
     Raises:
@@ -104,10 +104,10 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """What differs between two runs: settings, source (as a diff), and the ratio of speeds.
+    """Compare two runs: settings, source (as a diff), and the ratio of speeds.
 
-    No script is kept of a recorded run: its settings are compared, and if it was a variant of the
-    script, the lines that were added are shown.
+    The script of a recorded run is not kept: only its settings are compared, and if it was a
+    variant of the script, the added lines are shown.
     """
     left, right = vars(a.config), vars(b.config)
     names = tuple(_names([a, b]))
@@ -128,11 +128,11 @@ def compare(a: Run, b: Run) -> Comparison:
 
 
 def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The ladder as measured: one row a run, its ratio to the first that is ok.
+    """Return the measured ladder: one row per run, with its ratio to the first run that is ok.
 
     Args:
-        same_as: rungs that did not run, because they compute the same as another on this machine,
-            and that other. Each gets its row, with `same_as` in the column of that name.
+        same_as: rungs that did not run, because they compute the same as another rung on this
+            machine, by that rung. Each gets its row, with that rung in the column `same_as`.
     """
     rows, first = [], None
     for run in runs:
@@ -179,7 +179,7 @@ def _measured(run: Run) -> Record:
 
 
 def _emulated(record: Record, config: Config) -> str:
-    """The format that software emulated where this ran; empty where the device has it."""
+    """Return the 16-bit format that software emulated in this run; "" if the device has it."""
     has = record.hardware.get("half_units", [])
     return config.precision if config.is_half and config.precision not in has else ""
 
@@ -206,7 +206,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run]) -> pd.DataFrame:
-    last = min(len(run.steps) for run in runs) - 1  # in turns, one may end sooner
+    last = min(len(run.steps) for run in runs) - 1  # in turns, one run may end earlier
     return pd.DataFrame(
         {
             name: {
@@ -257,9 +257,9 @@ def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> It
 
 
 def _judged(run: Run, against: Run, speedup: Ratio, predicted: float | None) -> Iterator[str]:
-    """The prediction of this ratio beside what was measured; kept, if it is the stored one."""
+    """Yield the verdict on the predicted ratio; store the result with a stored prediction."""
     key = run.config.rung
-    # What was said of a rung is of one process.
+    # A rung's stored prediction is about one process.
     stored = _predicted(run) if run.gpus == 1 else None
     stored = stored if predicted is None else predicted
     how = "Measured"
@@ -275,7 +275,7 @@ def _judged(run: Run, against: Run, speedup: Ratio, predicted: float | None) -> 
 
 
 def is_same_computation(run: Run, against: Run) -> bool:
-    """Do two runs do the same arithmetic on the same device, so that neither can be faster?"""
+    """Return whether two runs compute the same on the same device: neither can be faster."""
     configs = [replace(member.config, rung="same", device="auto") for member in (run, against)]
     places = [
         (member.record.device, member.record.machine, member.gpus) for member in (run, against)
@@ -284,7 +284,7 @@ def is_same_computation(run: Run, against: Run) -> bool:
 
 
 def still_open(run: Run) -> list[int]:
-    """The TODOs that this run's config needs and its snapshot does not have filled."""
+    """Return the TODOs that this run's config needs and that are open in its snapshot."""
     unfilled = open_todos(run.script.read_text(), original_of(run.source))
     return sorted(needed_todos(run) & unfilled)
 
@@ -295,7 +295,7 @@ def _loss_at(run: Run, step: int) -> str:
 
 
 def _save(picture: charts.Picture, run: Run) -> None:
-    try:  # a recorded run is not the learner's to write to
+    try:  # a learner cannot write to a recorded run
         run.is_recorded or picture.savefig(run.folder / "report.png")
     except OSError as error:
         print(f"the picture is shown but could not be saved: {error}")

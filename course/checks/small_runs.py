@@ -1,9 +1,9 @@
-"""Train small runs, and call functions of the course on a script, each in a process by itself.
+"""Train small runs, and call functions of the course on a script, each in its own process.
 
     python -m course.checks.small_runs FOLDER
 
 `course.checks.compare` writes requests to stdin. PyTorch is imported once; each rank of each run is
-then a fork, so that a script can end at most its own process.
+then a fork, so that a script can only crash its own process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from course.training import memory, models
 from course.training.evidence import shards
 from course.training.recorder import recording
 
-CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # of the tiny set: images of a class, and their pixels
+CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, os.cpu_count() or 2)  # at once
 CPU_S, LIMIT_S = 60, 300.0  # of each rank, and of a run on a busy machine
 GRACE_S = 1.0  # for the other ranks, once one has failed
@@ -50,15 +50,16 @@ SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
 class Observed:
-    """What a rank's facts.json adds to its record: how it trained, step by step.
+    """Facts about a rank's training, step by step, which facts.json adds to its record.
 
-    groups: of each update the settings of each group, with how many filters and vectors it updates.
-    gradients: of each step their norm at the update. batches: of each step the images' number and a
-    digest. random: of each step a checksum of the random numbers' state. began: the length of the
-    weights and of the optimizer's state at the first update. compile: the calls of torch.compile.
-    compiled: the layers that compiled graphs computed. prefetch: for each block those that it
-    gathers ahead. saves: the calls of torch.save. renamed: for each checkpoint that was renamed,
-    whether fsync had written all of it. weights: of each its shape, sum and length at the end.
+    groups: for each update, the settings of each group, and how many filters and vectors it
+    updates. gradients: for each step, their norm at the update. batches: for each step, the number
+    of images and a digest. random: for each step, a checksum of the random state. began: the norms
+    of the weights and of the optimizer's state at the first update. compile: the calls of
+    torch.compile. compiled: the layers that compiled graphs computed. prefetch: for each block,
+    the blocks that it gathers ahead. saves: the calls of torch.save. renamed: for each renamed
+    checkpoint, whether fsync had written all of it. weights: the shape, sum and norm of each at
+    the end.
     """
 
     def __init__(self, rank: int) -> None:
@@ -74,7 +75,7 @@ class Observed:
         self.facts["compiled"] += layers
 
     def start(self) -> None:
-        """Observe this process from here on."""
+        """Observe this process from now on."""
         from course.training.meter import Meter
 
         create, steps = tiny_networks.create, Meter.steps
@@ -146,7 +147,7 @@ class Observed:
         setattr(kind, name, noted)
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
-        """As torch.compile, and note with what it was called, and whether training had begun."""
+        """Call torch.compile, and note its arguments and whether training had begun."""
         if model is None:  # as a decorator with arguments
             return lambda target: self._compile(target, **options)
         module = getattr(model, "__self__", model)
@@ -193,13 +194,13 @@ def length(values: list[Any]) -> float:
 
 
 def serve(root: Path) -> None:
-    """Work through requests, one a line of stdin, and answer each with a line."""
+    """Work through requests, one per line of stdin, and answer each with a line."""
     torch.set_num_threads(1)
     os.environ["COURSE_DATA"] = str(root / "data" / "default")
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
     empty = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # scripts and their helpers can read and write nothing of this
+    for stream in (0, 1, 2):  # scripts must neither read requests nor write answers
         os.dup2(empty, stream)
     memory.host_gib = lambda: 0.0  # which takes a sixth of a small run's time
     for line in requests:
@@ -212,7 +213,7 @@ def serve(root: Path) -> None:
 
 
 def work(root: Path, request: dict[str, Any]) -> None:
-    """Do what a request lists."""
+    """Execute all tasks of a request."""
     write_images(root / "data" / "tiny", with_shards=request["shards"])
     for name in request["imports"]:
         with contextlib.suppress(Exception):  # the script that imports it reports it
@@ -239,7 +240,7 @@ class Task:
         self.folder, self.ranks, self._called = folder, ranks, called
         config = Run(folder).requested_config
         self.needs = folder.parent / config.resume if config.resume else None
-        self.pids: dict[int, int] = {}  # of the ranks that are at work
+        self.pids: dict[int, int] = {}  # of the active ranks
         self._ends_s, self._attempts, self._has_failed = 0.0, 0, False
 
     def start(self) -> None:
@@ -259,7 +260,7 @@ class Task:
             for stream, name in ((1, "printed"), (2, "errors")):
                 path = self.folder / f"{name}-{rank}.txt"
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            # As on two nodes, so that a rank is not taken for its place on its node.
+            # As on two nodes, so that a rank cannot be confused with its local rank.
             env = {"RANK": rank, "LOCAL_RANK": rank % -(-self.ranks // 2), "WORLD_SIZE": self.ranks}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in env.items()})
@@ -278,7 +279,7 @@ class Task:
             os._exit(code)
 
     def is_active(self) -> bool:
-        """Return whether a rank is at work; end all of them where one has failed or takes long."""
+        """Return whether a rank is active; end all ranks if one has failed or takes too long."""
         for rank, pid in [*self.pids.items()]:
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
@@ -306,7 +307,7 @@ class Task:
         return bool(self.pids)
 
     def _is_unplanned(self, number: int) -> bool:
-        """Return whether the config asks for no such signal."""
+        """Return whether a signal is not one that the config requests."""
         return not ((self.folder / INTERRUPTED).exists() and number in (9, 15))
 
 
@@ -324,12 +325,12 @@ def train(folder: Path, rank: int) -> None:
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
-    """Return what a run saved: of each tensor of weights.pt its type, sum and length; the names in
-    the checkpoint that ranks wrote together, and how many of them wrote; what is in the newest of
-    a run's own checkpoints, by shape and sum, because a script chooses the names."""
+    """Describe what a run saved: for each tensor in weights.pt its shape, type, sum and norm; the
+    names in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
+    the newest of its own checkpoints, by shape and sum, because scripts choose the names."""
     files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
     if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
-        with contextlib.suppress(Exception):  # it is not whole, which another fact reports
+        with contextlib.suppress(Exception):  # it is incomplete, which another fact reports
             leaves = tree_leaves(torch.load(paths[-1], weights_only=False))
             files["state"] = {_digest(leaf): True for leaf in leaves}
     if (path := folder / "weights.pt").exists():
@@ -372,7 +373,7 @@ def call(folder: Path, function: str) -> None:
 
 
 def write_images(root: Path, *, with_shards: bool) -> None:
-    """Write a set of images that all differ, with a grey level that is their own, once."""
+    """Write a set of random images, all different, unless it exists; optionally its shards."""
     random = np.random.default_rng(0)
     for split, count in () if root.exists() else (("train", TRAIN), ("val", VAL)):
         for label in range(CLASSES):

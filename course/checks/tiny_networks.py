@@ -9,14 +9,14 @@ from torchvision.models import resnet
 
 from course.training import models
 
-WIDTH = 8  # channels of a ResNet's first convolution, of which ResNet-18 has 64
-DEPTH = 4  # of a transformer: what a pipeline of two ranks with two stages each needs
-# Names of networks that no test trains: half as deep as those on the left are here.
+WIDTH = 8  # channels of a ResNet's first convolution; ResNet-18 has 64
+DEPTH = 4  # blocks of a transformer: enough for a pipeline of two ranks with two stages each
+# On the right, names of networks that no test trains: here, half as deep as those on the left.
 SHALLOW = {"resnet18": "resnet34", "vit_tiny_patch16_224": "coatnet_pico_rw_224"}
 
 
 class Narrow(resnet.ResNet):
-    """As torchvision makes it, but for its layers: two of the four, with one narrow block each."""
+    """torchvision's ResNet with only two of its four layers, of one narrow block each."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Narrow(resnet.ResNet):
 
 
 class Mlp(nn.Module):
-    """Two layers, by the names that timm gives them."""
+    """Two linear layers with timm's names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -52,9 +52,10 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """What a transformer repeats: patches look at each other, then each at itself.
+    """A transformer block: attention between patches, then an MLP for each patch.
 
-    With half as many weights as usual, each of which is updated, sent and watched by itself.
+    It has half as many weight tensors as usual, because each is updated, sent and observed
+    separately.
     """
 
     def __init__(self, width: int, heads: int = 3) -> None:
@@ -65,7 +66,7 @@ class Block(nn.Module):
         self.mlp = Mlp(width)
 
     def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        """As many patches, as wide as they came."""
+        """Map patches (N, patches, width) to the same shape."""
         parts = self.qkv(self.norm1(patches)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         attended = nn.functional.scaled_dot_product_attention(*parts.unbind(2))
         patches = patches + self.proj(attended.transpose(1, 2).flatten(2))
@@ -73,9 +74,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A small vision transformer: to import timm for one takes longer than to train it.
+    """A small vision transformer: importing timm for one takes longer than training it.
 
-    What comes before the blocks, and behind them, has timm's names as well.
+    The layers before and after the blocks have timm's names as well.
     """
 
     def __init__(self, classes: int, image_px: int, blocks: int, width: int = 48) -> None:
@@ -84,19 +85,19 @@ class Transformer(nn.Module):
         self.pos_embed = nn.Parameter(torch.randn(1, (image_px // 16) ** 2, width) / 50)
         self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
-        nn.init.normal_(self.head.weight, std=0.02)  # all classes alike at first, as timm has it
+        nn.init.normal_(self.head.weight, std=0.02)  # all classes nearly equal at first, as in timm
 
     def forward_features(self, images: torch.Tensor) -> torch.Tensor:
-        """All patches, as the last block leaves them."""
+        """Return all patches after the last block and its norm."""
         patches = self.patch_embed(images).flatten(2).transpose(1, 2) + self.pos_embed
         return self.norm(self.blocks(patches))
 
     def forward_head(self, patches: torch.Tensor) -> torch.Tensor:
-        """Scores of each class, from the mean over all patches."""
+        """Return each class's score, from the mean over all patches."""
         return self.head(patches.mean(1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores of each class."""
+        """Return each class's score."""
         return self.forward_head(self.forward_features(images))
 
 
@@ -104,7 +105,7 @@ _known = models.create
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
-    """As `models.create`, but for resnet18 and timm's; those of SHALLOW have half the blocks."""
+    """Replace `models.create`: resnet18 and timm's are small; SHALLOW's have half the blocks."""
     if not name.startswith("resnet"):
         return Transformer(classes, image_px, 2 if name in SHALLOW.values() else DEPTH)
     if name in SHALLOW.values():
@@ -113,14 +114,14 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
 
 
 def leave_kernels(note: Callable[[int], None] = lambda layers: None) -> None:
-    """From here on compiled graphs run on PyTorch's own kernels, and are counted all the same.
+    """Let compiled graphs run on PyTorch's own kernels from now on, and count their layers.
 
-    To write them in C++ takes a minute for each new network, and to import what would, a second.
+    Generating C++ takes a minute for each new network, and importing the code generator a second.
 
     Args:
-        note: is called whenever a graph computes in training, with its number of layers.
+        note: called whenever a graph computes in training, with its number of layers.
     """
-    torch._dynamo.reset()  # what another script's network has left
+    torch._dynamo.reset()  # left by another script's network
 
     def compiled(self: Any, graph: Any, inputs: Any) -> Callable[..., Any]:
         names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]

@@ -58,7 +58,7 @@ class Todo:
             )
         lines = []
         for first, place in self.places:
-            shown = dedent("\n".join(place)).splitlines()  # so that they fit into a page
+            shown = dedent("\n".join(place)).splitlines()  # so that they fit on a page
             lines += ["", f"{self.script}, line {first}", *(f"    {line}" for line in shown)]
         return "\n".join(lines[1:])
 
@@ -117,7 +117,7 @@ def needed_todos(run: Run) -> set[int]:
     """Return the numbers of the TODOs that a run's config needs."""
     gpus = run.gpus
     names = {"cfg": run.config, "requested": run.requested_config, "gpus": gpus}
-    # The expressions are the course's own, in labs/*/hints.toml.
+    # The expressions come from the course itself, from labs/*/hints.toml.
     return {number for number, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
 
 

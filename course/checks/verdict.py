@@ -1,6 +1,6 @@
 """Checks of TODOs, each in three parts with their evidence.
 
-correct    the script trains as the solution does, in small runs of both on the CPU
+correct    the script trains like the solution, in small runs of both on the CPU
 mechanism  the run itself did what the TODO adds, as its recorded evidence shows
 effect     the run is faster: the ratio of throughputs, judged by its interval
 
@@ -37,7 +37,7 @@ SMALL |= {"batch_size": 4, "steps": 6, "val_steps": 1, "budget_s": 0.0}
 
 @dataclass(frozen=True)
 class Part:
-    """One part's verdict, the evidence in a line and, where it failed, the place to look at."""
+    """One part's verdict, the evidence in a line and, if it failed, the place to look at."""
 
     part: str
     verdict: str
@@ -113,12 +113,12 @@ def check(
     script = script or exercise_of(wanted.todo)
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
-    if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run shows nothing
+    if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run proves nothing
         script, site = run.launched["script"], run.launched["site"]
         options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
         run, against = _both(wanted, None, None, **options, emulates=True)
         _finish(against, run)
-    if run.is_recorded:  # of the solution, so that it is no progress of the learner
+    if run.is_recorded:  # of the solution, so it does not count as the learner's progress
         parts = tuple(_parts(wanted, run, against, read(script), script))
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
@@ -186,7 +186,7 @@ def _configs(
 
     Args:
         small: allow small sizes, if the check launches both runs.
-        emulates: use a format that the site has no hardware for, only to see that it is used.
+        emulates: use a format that the site has no hardware for, only to check that it is used.
     """
     settings = dict(wanted.settings)
     if wanted.gpus > 1:
@@ -293,7 +293,7 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     line = 1 if faster else 1 - SURE
     how = f"in {speedup.turns} turns" if speedup.turns else "one run after the other"
     evidence = f"{speedup} the images per second, {how}"
-    if speedup.low is None or speedup.low == speedup.high:  # of one step a side
+    if speedup.low is None or speedup.low == speedup.high:  # with one step on each side
         return Part("effect", UNMEASURABLE, f"{evidence}: too few steps to measure the spread")
     if speedup.low > line:
         return Part("effect", PASSED, evidence)
@@ -314,7 +314,7 @@ def _where(text: str, source: str, wanted: Mechanism) -> str:
 
 
 def _error_line(run: Run, text: str, otherwise: str) -> str:
-    """Return the line that failed; "" where the script is not to blame."""
+    """Return the line that failed; "" if the cause is not in the script."""
     error = run.record.error if run.record else ""
     return "" if failures.fault_of(error) else _line_of(text, run.source, error) or otherwise
 

@@ -36,7 +36,7 @@ def run_as_dict(run: Run) -> dict[str, Any]:
 
 
 def show_run(run: Run) -> None:
-    """Print what a person needs of a run: status, speed, memory, loss, folder and next step."""
+    """Print a run for a person: status, speed, memory, loss, folder and next step."""
     from course.jobs.launch import explain, refresh, why_queued
 
     status = refresh(run)
@@ -82,7 +82,7 @@ def _next_command(run: Run, status: str) -> str:
 
 
 def show_ladder(table: pd.DataFrame) -> None:
-    """Print a table of `report.ladder_table`, and below it on what it was measured."""
+    """Print a table of `report.ladder_table`, and below it how and where it was measured."""
     import pandas as pd
 
     rows = []
@@ -115,7 +115,7 @@ def show_ladder(table: pd.DataFrame) -> None:
 
 
 def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
-    """Return how and where a ladder was measured, and which rungs the machine cannot run."""
+    """Yield how and where a ladder was measured, and which rungs the machine cannot run."""
     import torch
 
     from course.runs.ratio import MIN_TURNS

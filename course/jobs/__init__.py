@@ -1,1 +1,1 @@
-"""Where a run computes: sites, engines, queues, turns; from launch to its end."""
+"""Launch runs and supervise them until they end: sites, engines, queues and turns."""

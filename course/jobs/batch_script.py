@@ -26,7 +26,7 @@ STAND_IN = "#!/bin/sh\necho Submitted batch job 0\n"  # for sbatch
 def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
     """Return the batch script of a run in `folder`, also where there is no Slurm.
 
-    submitit writes it on submission, so this submits it to a program that starts nothing.
+    submitit writes the script when it submits, so this submits to a program that starts nothing.
     """
     with tempfile.TemporaryDirectory() as place:
         programs = Path(place, "bin")
@@ -64,7 +64,7 @@ def submit_calls(
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Replace the environment for a while: sbatch passes its environment on to the job."""
+    """Replace the environment temporarily: sbatch passes its environment on to the job."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

@@ -1,10 +1,10 @@
-"""Gives turns to the runs of a group: one computes, the others wait.
+"""Give turns to the runs of a group: one computes while the others wait.
 
-A job whose runs are compared trains them at the same time, block of steps by block of steps.
-Whatever the machine does meanwhile then affects all of them, and the ratio of neighbouring blocks
-is free of it. The order within a turn is random: no rhythm of the machine can favour one run, and
-the ratio's interval (`course.runs.ratio.centre`) covers the noise that is left. This is the
-supervisor's end; `course.training.turn` is the training process's.
+A job whose runs are compared trains them at the same time, in alternating blocks of steps.
+Anything else that the machine does then affects all of them, and cancels out in the ratio of
+neighbouring blocks. The order within a turn is random, so that no periodic load favours one run,
+and the ratio's interval (`course.runs.ratio.centre`) covers the noise that remains. This module is
+the supervisor's side; `course.training.turn` is the training process's side.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
 from course.training.turn import NO_MORE
 
-BLOCK_S = 0.5  # a block is at least so long: shorter ones measure how a process wakes up
-PROOF_S = 5  # in which a connection must prove that it belongs to a member
-MOST_UNPROVED = 64  # connections at a time that have not done so yet: further ones are closed
+BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
+PROOF_S = 5  # time limit for a connection to prove that it belongs to a member
+MOST_UNPROVED = 64  # unproved connections at a time; further ones are closed
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Member:
     fastest_step_s: float = math.inf
     measured_s: float = 0.0
     is_gone: bool = False
-    has_left: bool = False  # before its time: it failed, or hung up with steps to go
+    has_left: bool = False  # early: it failed, or disconnected with steps left
 
     @property
     def is_ready(self) -> bool:
@@ -69,17 +69,17 @@ class Member:
 
     @property
     def steps_left(self) -> int:
-        """How many steps it must still be given."""
+        """The number of steps that it must still be given."""
         return self.request["steps"] - self.given_steps
 
     def shortest_block(self) -> int:
-        """Return the steps of a block of BLOCK_S; fewer, if LEAST_TURNS of them were too many."""
+        """Return the number of steps in BLOCK_S, or fewer so that LEAST_TURNS blocks fit."""
         wanted = math.ceil(BLOCK_S / self.fastest_step_s)
         most = (self.request["steps"] - self.request["warmup_steps"]) // LEAST_TURNS
         return max(1, min(wanted, most))
 
     def add(self, block: dict[str, float], turn: int) -> None:
-        """Note what its rank 0 reports of a block."""
+        """Record what rank 0 reports about a block."""
         if block["steps"]:
             self.fastest_step_s = min(self.fastest_step_s, block["last_s"])
         if block["steps"] and turn:
@@ -104,7 +104,7 @@ class Conductor:
         self._last_turn = 0
 
     def start(self) -> None:
-        """Conduct, until no member is left."""
+        """Start giving turns, in a thread that ends when no member is left."""
         threading.Thread(target=self._conduct, daemon=True).start()
 
     def connect(self) -> Connection:
@@ -114,7 +114,7 @@ class Conductor:
         return theirs
 
     def listen(self, host: str, path: Path) -> None:
-        """Accept connections, and write where and with which key; for this user's eyes only."""
+        """Accept connections; write address and key to a file that only this user can read."""
         self.listens = True
         listener, key = Listener((host, 0), backlog=64), secrets.token_bytes(16)
         host, port = listener.address
@@ -123,16 +123,16 @@ class Conductor:
         threading.Thread(target=self._accept, args=[listener, key], daemon=True).start()
 
     def end(self, run: Run, status: str) -> None:
-        """Note that this run's processes have ended, perhaps before they asked for a turn."""
+        """Note that this run's processes have ended, perhaps before they requested a turn."""
         member = self._by_folder[str(run.folder)]
         member.has_left |= status != "ok"
         member.is_gone = True
 
     def _accept(self, listener: Listener, key: bytes) -> None:
-        """Take in the members' processes as they connect.
+        """Accept the members' processes as they connect.
 
-        Each connection has a thread until it has proved that it belongs to a member, because a
-        stranger may send nothing. A member that is refused meanwhile tries again.
+        Each connection has a thread until it has proved that it belongs to a member, because any
+        other process may connect and send nothing. A member that is refused meanwhile tries again.
         """
         unproved = threading.Semaphore(MOST_UNPROVED)
 
@@ -157,11 +157,11 @@ class Conductor:
                         connection.close()
 
     def _welcome(self, connection: Connection) -> None:
-        """Receive what a member's process sends first."""
+        """Receive the first message of a member's process."""
         try:
             request = connection.recv()
             member = self._by_folder[request["folder"]]
-            _set_timeout(connection, 0)  # none: a member computes for as long as it likes
+            _set_timeout(connection, 0)  # no timeout: a member may compute for any time
         except (EOFError, OSError, KeyError):
             connection.close()
             return
@@ -186,7 +186,7 @@ class Conductor:
                 self._send(member, NO_MORE, 0)
             while any(member.connections for member in self.members):
                 self._receive()
-        finally:  # a member that waits sees that the turns are over
+        finally:  # a waiting member notices that the turns are over
             self._is_closing = True
             for member in self.members:
                 for connection in member.connections.values():
@@ -198,7 +198,7 @@ class Conductor:
         return members if any(not each.is_repeat for each in members) else []
 
     def _give_block(self, member: Member, turn: int) -> None:
-        """Let a member compute a block of steps, and wait until all its ranks have."""
+        """Let a member compute a block of steps, and wait until all its ranks have finished it."""
         steps = self._block(member, turn) if turn else member.request["warmup_steps"]
         if not steps:
             return
@@ -213,12 +213,12 @@ class Conductor:
 
     def _block(self, member: Member, turn: int) -> int:
         """Return a member's steps in this turn: all members finish theirs in the same turn."""
-        if member.request["budget_s"]:  # which ends the turns, even if steps are left
+        if member.request["budget_s"]:  # the budget ends the turns, even if steps are left
             return member.shortest_block()
         return math.ceil(member.steps_left / max(1, self._last_turn - turn + 1))
 
     def _plan(self) -> None:
-        """Choose, after the warm-up, the last turn; a budget may end them before."""
+        """Choose the last turn, after the warm-up; a budget may end the turns earlier."""
         turns = [each.steps_left // each.shortest_block() for each in self._playing()]
         self._last_turn = min(turns, default=0)
 
@@ -244,12 +244,12 @@ class Conductor:
                 del member.connections[rank]
                 connection.close()
                 member.is_gone = member.is_gone or not member.connections
-                # Its processes may take a while to end: the others need not wait to be told.
+                # Tell the others now, because its processes may take a while to end.
                 member.has_left |= member.steps_left > 0 and not self._is_closing
         return reported
 
     def _is_enough(self) -> bool:
-        """Return whether all ratios to the first are sure, or the budgets used up."""
+        """Return whether all ratios to the first run are certain, or the budgets are used up."""
         first, *others = self._playing()
         budgets = [each.request["budget_s"] for each in (first, *others)]
         if not all(budgets):
@@ -262,7 +262,7 @@ class Conductor:
 
 
 def _set_timeout(connection: Connection, seconds: int) -> None:
-    """Let reading and writing fail after some seconds; 0: never."""
+    """Set a timeout in seconds for reading and writing; 0: none."""
     with socket.socket(fileno=os.dup(connection.fileno())) as ours:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))

@@ -1,9 +1,9 @@
-"""What runs jobs: this machine, Slurm, or nothing, where runs were recorded.
+"""Choose what runs jobs: this machine, Slurm, or nothing if the runs are recorded.
 
-Each executor has the same functions, of which `launch`, `wait`, `cancel` and `queue` make use:
+Each executor has the same functions, which `launch`, `wait`, `cancel` and `queue` call:
 
 answer(config, request, site)        the run, if it is known without a job; None: submit one
-submit(folder, request, site)        start the job of a run's folder: its job_id and more
+submit(folder, request, site)        start the job of a run's folder; return its job_id and more
 batch_script(folder, request, site)  the text of that job
 submitted(run)                       the text that the job was submitted as; "" if there is none
 is_alive(run)                        whether the job exists, or is about to
@@ -28,7 +28,7 @@ from course.runs.run import Run
 
 
 class Recorded:
-    """Another machine's recordings: launches get recorded runs, and nothing starts."""
+    """Answer launches with the recorded runs of another machine, and start nothing."""
 
     def answer(self, config: Config, request: dict[str, Any], site: Site) -> Run:
         """Return the run that was recorded with this config. Raises ValueError: there is none."""
@@ -42,19 +42,19 @@ class Recorded:
     submit = batch_script
 
     def submitted(self, run: Run) -> str:
-        """Raise ValueError: recordings are stored without it, as it names another's account."""
+        """Raise ValueError: recordings do not include it, because it names someone's account."""
         raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
 
     def is_alive(self, _run: Run) -> bool:
-        """Return False: it was over when it was recorded."""
+        """Return False: a run is recorded only after its end."""
         return False
 
     def ending(self, run: Run) -> tuple[str, str]:
-        """Return what its record says."""
+        """Return the status and error from its record."""
         return run.status, run.record.error if run.record else ""
 
     def call_off(self, _run: Run | Sequence[Run]) -> None:
-        """Do nothing: nothing is left to end."""
+        """Do nothing: a recorded run has already ended."""
 
     stop = withdraw = call_off
 
@@ -67,10 +67,10 @@ _ENGINES: dict[str, Any] = {"local": local, "slurm": slurm, "recorded": Recorded
 
 
 def engine(executor: str) -> Any:
-    """Return what runs the jobs of a site with this `executor`."""
+    """Return the engine for the jobs of a site with this `executor`."""
     return _ENGINES[executor]
 
 
 def engine_of(run: Run) -> Any:
-    """Return what answers for a run; a recorded one is not asked of where it ran."""
+    """Return the engine of a run; for a recorded run, not the one on which it ran."""
     return engine(run.executor)

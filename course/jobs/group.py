@@ -1,4 +1,4 @@
-"""Runs that take turns in one job: their conductor, its address, and whether memory suffices."""
+"""Set up runs that take turns in one job: conductor, address, and a check of the memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from course.training.ranks import store
 if TYPE_CHECKING:
     from course.jobs.conductor import Conductor
 
-# Below 32,768, from where on Linux gives ports to connections: such a port might be taken.
+# Below 32,768: from there on Linux assigns ports to connections, so one might be taken.
 PORTS = range(22_000, 32_000)
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process
 CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
-# At most, for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
+# Upper bound for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
 IMAGE_GIB = 0.2
 
 
@@ -86,10 +86,10 @@ def store_file(run: Run, start: int) -> Path:
 
 
 def start_store(run: Run, start: int, context: BaseContext) -> BaseProcess:
-    """Start the process that holds the store of a local run's ranks, and write down its port.
+    """Start the process that holds the store of a local run's ranks, and write its port to a file.
 
-    PyTorch's own store, in rank 0, would listen to other machines too, at a port that may be taken
-    by then. This one listens on loopback, at a port that the system chose, as torchrun's does.
+    PyTorch's own store, in rank 0, would listen to other machines too, on a port that may be taken
+    by then. This one listens on loopback, on a port that the system chose, as torchrun's does.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = context.Process(target=store.serve, args=(listener,))
@@ -105,12 +105,12 @@ def start_turns(
 
     Args:
         run: the job's first run.
-        tasks: those of this supervisor. Others read the decision in a file.
+        tasks: those of this supervisor; other supervisors read the decision from a file.
         context: starts processes.
-        deadline: until when the decision is waited for, by `time.monotonic`.
+        deadline: when to stop waiting for the decision, in `time.monotonic` seconds.
 
     Returns:
-        Whether they do, and in the supervisor of rank 0 the conductor.
+        Whether they take turns; and the conductor, in the supervisor of rank 0.
     """
     if len(run.together) == 1:
         return False, None
@@ -133,7 +133,7 @@ def start_turns(
                 conductor.listen(first_node(run), path)
             conductor.start()
             return True, conductor
-    except Exception as error:  # whatever it is, the runs can go one after the other
+    except Exception as error:  # any error: the runs can run one after another
         refused = f"{type(error).__name__}: {error}"
     with suppress(OSError):  # a full disk: the others give up at their deadline
         write_atomically(path, json.dumps({"why_not": refused}))
@@ -149,7 +149,7 @@ def refusal(runs: Sequence[Run], context: BaseContext) -> str:
     if len(runs) < 2:
         return "the others were over before it began"
     free = None
-    if any(run.config.device == "auto" for run in runs):  # in a process: no fork can inherit NVML
+    if any(run.config.device == "auto" for run in runs):  # in a process: a fork cannot inherit NVML
         free = (_in_process(context, _gpu_free_gib) or [None])[0]
     if free == 0:
         return "this site gives each process a GPU of its own"
@@ -168,7 +168,7 @@ def refusal(runs: Sequence[Run], context: BaseContext) -> str:
 
 
 def _host_free_gib(runs: Sequence[Run]) -> float:
-    """Return the free memory of this machine, or of its container or job, for the processes."""
+    """Return the free GiB of this machine, container or job, less what DataLoader workers need."""
     free = psutil.virtual_memory().available
     own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     for folder in (Path("/sys/fs/cgroup") / own, Path("/sys/fs/cgroup")):

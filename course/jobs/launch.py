@@ -48,12 +48,12 @@ def launch(
 
     The same script text, config, site and GPU count are the same run: a second launch returns it,
     running or over. A run that failed, timed out, was cancelled or lost is restarted, in case you
-    fixed the cause; with `save_every` it goes on from its last checkpoint. A site whose name begins
+    fixed the cause; with `save_every` it resumes from its last checkpoint. A site whose name begins
     with "recorded-" starts nothing: it returns what another machine measured.
 
     Args:
         script: a Python file, relative to the current folder or to the project.
-        gpus: devices with a process each; only processes where there is no GPU.
+        gpus: number of devices, with one process each; without a GPU, of processes only.
         time_min: minutes after which the run is ended; None: the site's limit.
         rerun: start it again in any case.
         against: the run to compare with. Its snapshot runs again in the same job, and the two
@@ -77,7 +77,7 @@ def launch(
 def launch_all(
     script: str | Path, configs: Iterable[Config], *, turns: bool = False, **options: Any
 ) -> list[Run]:
-    """`launch` for each config; further options are those of `launch`.
+    """Launch each config; the further options are those of `launch`.
 
     Args:
         turns: run all in one job, in which they take turns, so that their ratios do not depend
@@ -98,7 +98,7 @@ def launch_planned(planned: Plan) -> Run:
 
 
 def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
-    """Create the folder of a run that a job begins by itself.
+    """Create the folder of a run that a job starts by itself.
 
     Args:
         job: its job_id, and what else identifies it.
@@ -112,7 +112,7 @@ def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
 
 
 def _common(place: Site) -> dict[str, Any]:
-    """Return the part of a request that all launches have."""
+    """Return the fields that the request of every launch has."""
     return {
         "time_min": place.time_min,
         "git_sha": runs.git_sha(),
@@ -122,7 +122,7 @@ def _common(place: Site) -> dict[str, Any]:
 
 
 def _answer(planned: Plan) -> Run | None:
-    """Return the run that a site of recordings has; None on other sites."""
+    """Return and print the recorded run if the site has recordings; None on other sites."""
     run = engine(planned.place.executor).answer(planned.config, planned.request, planned.place)
     if run:
         print(f"{run.name} [{run.status}]: {run.record.machine}")
@@ -131,7 +131,7 @@ def _answer(planned: Plan) -> Run | None:
 
 @contextmanager
 def launching() -> Iterator[Path]:
-    """Hold the runs folder for a launch, and yield it: two must not take the same name.
+    """Lock the runs folder for a launch, and yield it: two runs must not get the same name.
 
     Raises:
         JobError: it cannot be written.
@@ -213,13 +213,13 @@ def cancel(run: Run) -> Run:
 
 
 def cancel_all(runs: Sequence[Run]) -> list[Run]:
-    """End runs that wait or compute at once: none starts because another made room for it.
+    """End runs that wait or compute, together: none starts because another made room for it.
 
     Raises:
         JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot
             be written; then nothing was cancelled.
     """
-    # With their repetitions, which no other run needs.
+    # Include their repetitions, which no other run needs.
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
     for run in active:
@@ -237,7 +237,7 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
             refused[run.name] = error
     active = [run for run in active if run.name not in refused]
     for run in active:
-        # The record comes before the end: whatever still runs sees the verdict and stops.
+        # Write the record first: processes that still run see the verdict and stop.
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
     for job_engine in {engine_of(run) for run in active}:
@@ -365,7 +365,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
                 bar.write(f"{run.name} waits: {reason}", file=sys.stdout)
                 explained = reason
             if status not in ("queued", "running"):
-                bar.total = bar.n if status == "ok" else total  # a ratio may be sure sooner
+                bar.total = bar.n if status == "ok" else total  # a ratio may be certain sooner
                 bar.refresh()
                 return
             if deadline is not None and time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""This machine as a place for jobs: one at a time, in the order of launch."""
+"""Run jobs on this machine, one at a time, in the order of launch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
-    """Put the job of a run's folder into this machine's queue: its job_id and ticket."""
+    """Put the job of a run's folder into this machine's queue; return job_id and ticket."""
     ticket = local_queue.take_ticket(folder, request["gpus"], shared=site.shared)
     return {"job_id": ticket.name, "ticket": str(ticket)}
 
@@ -109,7 +109,7 @@ def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
 def _explain_waiting(
     rows: dict[str, dict[str, Any]], runs: Sequence[Run], others: Sequence[str]
 ) -> None:
-    """Name the job that computes before a run that waits."""
+    """Set the reason of each waiting run, such as the job that computes before it."""
     waiting = [run for run in runs if rows[run.name]["state"] == "pending"]
     first = local_queue.first_in_queue() if waiting else None
     for run in waiting:

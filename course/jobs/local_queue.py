@@ -1,9 +1,9 @@
 """The queue of this machine: a ticket for each job of this user, in the order of launch.
 
 One supervisor per user works through the tickets, a job at a time (`course.jobs.runner`), so a
-waiting job is only a file. The supervisor holds a lock. If it is killed, the next look at the
-queue starts another one. Where a site sets `shared`, jobs of all users take turns by a second
-lock.
+waiting job is only a file. The supervisor holds a lock. If it is killed, the next process that
+reads the queue starts another one. On a site with `shared`, a second lock makes the jobs of all
+users take turns.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from course.runs.files import write_atomically
 from course.runs.run import PROJECT, Run
 
 # The same for all users, whatever their TMPDIR is. Others cannot remove it: these folders are
-# sticky, or root's. To lock a file it is enough to read it, so others cannot write to it either.
+# sticky, or root's. Locking a file needs only permission to read it, so others cannot write it.
 MACHINE_LOCK = Path("/run/lock" if os.path.isdir("/run/lock") else "/tmp", "make-training-fast")
 RUNNER = "from course.jobs.runner import main; main()"
-# Beginnings of variables that a job gets, but for which it needs no new supervisor: they differ
+# Prefixes of variables that a job gets, but for which it needs no new supervisor: they differ
 # between a user's shells and notebooks, are set by imports, or are read after them.
 PASSED_ON = (
     *("COURSE_", "PYTEST_", "JPY_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "_"),
@@ -112,7 +112,7 @@ def tickets(queue: Path) -> list[Path]:
 
 
 def read(ticket: Path) -> dict[str, Any]:
-    """Return a ticket's job; {} if its time is over."""
+    """Return a ticket's job; {} if the ticket was removed."""
     try:
         return json.loads(ticket.read_text())
     except FileNotFoundError:
@@ -131,7 +131,7 @@ def is_served(queue: Path) -> bool:
 
 @contextmanager
 def serving(queue: Path) -> Iterator[bool]:
-    """Hold the queue as its supervisor; False: another process does."""
+    """Lock the queue as its supervisor; yield False if another process holds it."""
     with (queue / "lock").open("a") as lock:
         is_ours = False
         for _ in range(10):  # `is_served` holds it for a moment
@@ -223,7 +223,7 @@ def _open_machine_lock() -> int:
 
 
 def first_in_queue() -> Run | None:
-    """Return the job whose turn it is among this user's: it computes, or is about to."""
+    """Return this user's job whose turn it is: it computes, or is about to."""
     with suppress(OSError):  # another user's folder
         for ticket in tickets(queue_folder()):
             if job := read(ticket):

@@ -12,7 +12,7 @@ from platformdirs import user_state_path
 
 from course.jobs.processes import alive
 
-SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons, and users have no path to
+SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons; not on a user's PATH
 
 
 def folder() -> Path:

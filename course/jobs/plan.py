@@ -17,7 +17,7 @@ from course.runs import run as runs
 from course.runs.run import ADDED, PROJECT, Run
 from course.valid import SCRIPT_FIELDS
 
-# Configs of which scripts each of the course's can train, too.
+# For each of the course's scripts, the scripts whose configs it can train.
 KNOWN = {
     "train.py": ("train.py",),
     "train_sharded.py": ("train.py", "train_sharded.py"),
@@ -41,8 +41,8 @@ class Plan:
     def name(self) -> str:
         """The run's name: the same text, config, site and GPU count always give the same.
 
-        What it takes turns with is part of it: such a run measures more than one by itself. A
-        repetition has the name of what it repeats.
+        It also depends on the runs that it takes turns with, because such a run measures more than
+        a run by itself. A repetition has the name of the run that it repeats.
         """
         request = {
             key: value
@@ -54,7 +54,7 @@ class Plan:
         return f"{self.config.rung}-{hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
     def attempts(self) -> tuple[Run | None, Path]:
-        """The last attempt at this run, and the folder for the next."""
+        """Return the last attempt at this run, or None, and the folder for the next."""
         last, number, root = None, 1, runs.runs_root()
         while (folder := root / (self.name if number == 1 else f"{self.name}.{number}")).exists():
             if (folder / "launch.json").exists():
@@ -64,7 +64,7 @@ class Plan:
 
 
 def in_turns(plans: Sequence[Plan]) -> list[Plan]:
-    """The same launches as one group, in which each takes turns with all the others."""
+    """Return the same launches as one group, in which each takes turns with all the others."""
     names = [plan.name for plan in plans]
     if len(set(names)) < len(names):
         raise ValueError("two of these runs are the same: vary them, or launch one against it")
@@ -73,10 +73,10 @@ def in_turns(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
-    """A launch with a repetition of another run's snapshot beside it, to take turns with.
+    """Pair a launch with a repetition of another run's snapshot, to take turns with.
 
     Returns:
-        The launch, and that of the repetition.
+        The launch, and the launch of the repetition.
     """
     config = against.requested_config
     _check_budgets([planned.config, config])
@@ -111,7 +111,7 @@ def plan(
     gpus: int = 1,
     time_min: float | None = None,
 ) -> Plan:
-    """Check what a launch asks for; the arguments are those of `launch.launch`.
+    """Check a launch and return its plan; the arguments are those of `launch.launch`.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
@@ -156,7 +156,7 @@ def _check_syntax(text: str, name: str) -> None:
 
 
 def _check_parallel(config: Config, gpus: int) -> None:
-    """Refuse a number of ranks that cannot share a network out as the config asks."""
+    """Raise ValueError if these ranks cannot split the network or batch as the config requests."""
     if gpus % config.tensor:
         raise ValueError(
             f"tensor={config.tensor} ranks share each MLP, and gpus={gpus} make no whole number of "
@@ -171,7 +171,7 @@ def _check_parallel(config: Config, gpus: int) -> None:
 
 
 def _check_hosts(config: Config, gpus: int, place: Site) -> None:
-    """Refuse pretended hosts that would not have the same number of ranks, or that are real."""
+    """Raise ValueError if ranks cannot divide evenly among pretended hosts, or nodes are real."""
     if gpus % config.hosts:
         divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
         raise ValueError(
@@ -186,7 +186,7 @@ def _check_hosts(config: Config, gpus: int, place: Site) -> None:
 
 
 def _check_script(source: Path, config: Config) -> None:
-    """Refuse to have what a config asks for silently ignored."""
+    """Raise ValueError if the script would silently ignore some of the config's settings."""
     ours = source.parent.name in ("exercises", "solutions")
     known = KNOWN.get(source.name) if ours else None
     if known and config.script not in known:
@@ -198,7 +198,7 @@ def _check_script(source: Path, config: Config) -> None:
 
 
 def _added(source: Path, text: str) -> dict[str, str]:
-    """Of a variant of the solution, the lines put in, by the line before them; else nothing."""
+    """Return a variant's added lines by the line before them; {} for any other script."""
     try:
         variant = json.loads(source.with_suffix(ADDED).read_text())
     except FileNotFoundError:
@@ -209,9 +209,9 @@ def _added(source: Path, text: str) -> dict[str, str]:
 
 
 def device_for(gpus: int, site: str = "local") -> str:
-    """The `Config.device` for so many ranks: "cpu" where this machine has too few accelerators.
+    """Return the `Config.device` for this many ranks: "cpu" if there are too few accelerators.
 
-    Several ranks cannot share one; on the processor they can. Where there is none, "auto" is it.
+    Ranks cannot share an accelerator, only the CPU. Without an accelerator, "auto" is the CPU.
     """
     import torch  # only here: it takes seconds
 
@@ -220,20 +220,20 @@ def device_for(gpus: int, site: str = "local") -> str:
 
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:
-    """The batch script that `launch` would submit with these arguments. Nothing is submitted."""
+    """Return the batch script that `launch` would submit with these arguments; submit nothing."""
     planned = plan(script, config, **options)
     _, folder = planned.attempts()
     return engine(planned.place.executor).batch_script(folder, planned.request, planned.place)
 
 
 def batch_script(run: Run, site: str | None = None) -> str:
-    """The batch script that a run became, or that it would become on another site.
+    """Return the batch script that a run was submitted as, or would be on another site.
 
     Args:
-        site: a name of sites.toml; None: that of the run, and what really was submitted there.
+        site: a name in sites.toml; None: the run's own site, and the script really submitted.
 
     Raises:
-        ValueError: no such site, or a recorded run, or a site that only answers with such.
+        ValueError: no such site, a recorded run, or a site that only has recorded runs.
     """
     submitted = engine_of(run).submitted(run)
     if site is None and submitted:
@@ -272,7 +272,7 @@ def _check_data(root: Path, format_: str) -> None:
 
 
 def find_script(script: str | Path) -> Path:
-    """A script by its path, from here or from the project's root.
+    """Find a script by its path, relative to the current folder or to the project's root.
 
     Raises:
         ValueError: there is none; the message lists the course's.

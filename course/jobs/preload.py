@@ -1,4 +1,4 @@
-"""Import what training scripts import, once, in the process that their processes are forked from.
+"""Import the modules of training scripts once, in the process from which they are forked.
 
 Importing touches no accelerator and starts no thread: a fork would not survive either.
 """
@@ -7,7 +7,7 @@ import gc
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start its threads when imported
-gc.disable()  # searching for garbage among a million new objects takes a quarter of the time
+gc.disable()  # searching a million new objects for garbage takes a quarter of the time
 
 import torch._dynamo  # noqa: E402, F401 - imported by the first optimizer
 import torch.distributed.checkpoint.state_dict  # noqa: E402, F401

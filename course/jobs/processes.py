@@ -1,4 +1,4 @@
-"""Processes of this machine: those of a job, and the environment that they get."""
+"""Find, name and kill the processes of jobs on this machine, and set up their environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course.jobs.scripts import rename
 from course.runs.run import Run
 
 COMPUTES = "course-job"  # the name of a supervisor's process while its job computes
-POLL_S = 0.1  # between two looks at what is waited for
+POLL_S = 0.1  # between two checks of what is waited for
 # Variables of the Slurm step or torchrun that this process may be part of. They would pin a new
 # job's tasks to the outer step's cores, or send its ranks to the outer ranks' port.
 OUTER_JOB = re.compile(
@@ -111,5 +111,5 @@ def alive(known: list[float]) -> psutil.Process | None:
 
 
 def identity(pid: int) -> list[float]:
-    """Return [pid, time of creation]: a pid is soon given to another process."""
+    """Return [pid, time of creation], because pids are reused."""
     return [pid, psutil.Process(pid).create_time()]

@@ -75,7 +75,7 @@ def _rows() -> list[dict[str, Any]]:
         states |= engine(name).queue_states(runs)
     rows = []
     for run in open_runs:
-        with suppress(FileNotFoundError):  # a launch was refused meanwhile, and took its folder
+        with suppress(FileNotFoundError):  # a launch was refused meanwhile, and its folder removed
             state = states.get(run.name) or _record_ending(run)
             if state and run.record is None:
                 rows.append(_row(run, state))
@@ -83,18 +83,18 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _record_ending(run: Run) -> dict[str, Any] | None:
-    """Record how a run ended that its executor no longer lists; None if it is over."""
+    """Record the end of a run that its executor no longer lists; return its state if it goes on."""
     status = refresh(run)
     if status not in ("queued", "running"):
         return None
-    # It was put back into the queue just now, or had begun: the next look knows more.
+    # It was requeued just now, or has just started: the next call knows more.
     state = "pending" if status == "queued" else "running"
     return {"state": state, "reason": "", "elapsed_s": None, "nodes": None}
 
 
 def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     request = run.launched
-    # A job that was put back restarts: its steps so far do not count.
+    # A requeued job restarts: its steps so far do not count.
     step = 0 if state["state"] == "pending" else steps_done(run)
     written = run.script.stat().st_mtime_ns  # once, at its launch
     return {

@@ -1,6 +1,6 @@
 """This user's supervisor of local jobs: it works through the tickets of this machine's queue.
 
-It goes on waiting for a while when the queue is empty: PyTorch stays imported for the next job.
+When the queue is empty, it waits for a while: PyTorch stays imported for the next job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from course.jobs.supervise import Ended, supervise
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
 
-IDLE_S = 600.0  # the supervisor ends when it has had no job for so long
+IDLE_S = 600.0  # the supervisor ends after this long without a job
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
             work(queue, suits)
         except Ended:
             return
-    local_queue.start_runner(queue)  # for a job that has different needs, or came just now
+    local_queue.start_runner(queue)  # for a job that has different needs, or arrived just now
 
 
 def work(queue: Path, suits: str) -> None:
@@ -74,8 +74,8 @@ def _preloaded() -> BaseContext:
 
 
 def _record(job: Run, status: str, error: str) -> None:
-    """Record how the runs of a job ended that have no record yet."""
-    with suppress(OSError):  # a full disk: the next look records them as lost
+    """Record the end of those runs of a job that have no record yet."""
+    with suppress(OSError):  # a full disk: they are recorded as lost later
         for run in (run for run in job.together if not run.record):
             write_record(run.folder, record_of(run, {"status": status, "error": error}))
 

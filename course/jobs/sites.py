@@ -37,7 +37,7 @@ class Site:
     partition: str = ""
     qos: str = ""
     constraint: str = ""
-    sbatch: tuple[str, ...] = ()  # further options: "name=value", or "name" alone
+    sbatch: tuple[str, ...] = ()  # further options: "name=value", or only "name"
     modules: tuple[str, ...] = ()  # to load before the job
     setup: tuple[str, ...] = ()  # lines of shell before the job, after the modules
 
@@ -109,7 +109,7 @@ class Site:
         return (1, gpus) if gpus <= per_node else (gpus // per_node, per_node)
 
     def check_gpus(self, gpus: int) -> None:
-        """Raise ValueError if this site cannot give a job so many devices (processes)."""
+        """Raise ValueError if this site cannot give a job this many devices (processes)."""
         if self.executor == "slurm":
             self.shape(gpus)
         if self.executor != "local":  # a recording has its own number

@@ -1,4 +1,4 @@
-"""Slurm as a place for jobs: submitit submits, squeue lists what is alive, sacct how it ended.
+"""Run jobs on Slurm: submitit submits, squeue lists live jobs, sacct reports how they ended.
 
 The functions are those of `course.jobs.local`. Without SLURM_CONF, commands go to the Slurm that
 `course slurm up` runs on this machine.
@@ -27,7 +27,7 @@ from course.runs.run import Run
 FRESH_S = 2.0  # between two calls of squeue, however many runs are waited for
 CANCEL_S = 10.0  # for attempts to cancel
 ACCOUNTED_S = 10.0  # until sacct has the end of a job
-BEHIND_S = 60.0  # for which sacct may call a job alive that is over: accounting was away
+BEHIND_S = 60.0  # sacct may list a finished job as alive for this long, if accounting was down
 OVER = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "timeout",
@@ -36,7 +36,7 @@ OVER = {
     "FAILED": "failed",
 }
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
-# The name last: only in it may there be a further bar.
+# The name is last, because only a name can contain another bar.
 FIELDS = "%i|%T|%r|%M|%D|%N|%j"
 REASONS = {
     "None": "Slurm has not looked at it yet",
@@ -58,7 +58,7 @@ REASONS = {
     "QOSGrp": "the users of the QoS have together reached a limit of it",
     "AssocMaxJobs": "you have as many jobs running as your account allows",
     "Assoc": "a limit of your account is reached",
-}  # of pending jobs: how squeue's word begins, and what it means; the first that fits counts
+}  # pending jobs: prefix of squeue's reason, and its meaning; the first match counts
 HERE = "run on a login node, or start a Slurm on this machine by course slurm up"
 SILENT = "Slurm does not answer just now"
 _asking = threading.Lock()
@@ -84,7 +84,7 @@ def submit_array(
     """Submit calls of a function; the arguments are those of `submit_calls`.
 
     Returns:
-        job_id, of an array that of all its jobs, and the folder of this machine's own cluster.
+        job_id (of an array, the id of all its jobs), and the folder of this machine's own cluster.
 
     Raises:
         ValueError: Slurm's commands or the partition are missing, or Slurm refuses; the message
@@ -96,7 +96,7 @@ def submit_array(
     check_partition(site, offers)
     try:
         number = submit_calls(folder, request, site, function, arguments)
-    except RuntimeError as error:  # which holds what sbatch printed
+    except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
     own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
@@ -104,7 +104,7 @@ def submit_array(
 
 
 def _refusal(text: str, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:
-    """Return why Slurm has not taken a job, and what there is."""
+    """Return why Slurm refused a job, and which partitions there are."""
     lines = [line.partition("error:")[2].strip() for line in text.splitlines() if "error:" in line]
     reason = " ".join(lines) or text.strip()
     if "configuration source" in text:
@@ -118,7 +118,7 @@ def _refusal(text: str, offers: list[Partition], site: Site, request: dict[str, 
 
 
 def _forget() -> None:
-    """Ask squeue again the next time."""
+    """Discard squeue's last answer, so that the next call queries it again."""
     global _answer
     with _asking:
         _answer = (-math.inf, None)
@@ -131,17 +131,17 @@ def is_alive(run: Run) -> bool:
         return run.is_being_submitted
     if known is None:
         return not _cluster_is_down(run)
-    # Ids are reused after an accident, names are not.
+    # Ids are reused after a crash, names are not.
     return number in known and known[number][-1] == run.job.name
 
 
 def _cluster_is_down(run: Run) -> bool:
-    """Return whether this machine's own Slurm had the run's job, and has been ended since."""
+    """Return whether this machine's own Slurm had the run's job, and has been stopped since."""
     return run.launched.get("cluster") == str(own_slurm.folder()) and not own_slurm.environment()
 
 
 def _jobs() -> dict[str, list[str]] | None:
-    """Return the other FIELDS of this user's jobs that are not over, by id; None: no answer."""
+    """Return the other FIELDS of this user's unfinished jobs, by id; None: no answer."""
     global _answer
     with _asking:  # a second thread that waits gets the same answer
         if time.monotonic() - _answer[0] > FRESH_S:
@@ -156,9 +156,9 @@ def _jobs() -> dict[str, list[str]] | None:
 
 
 def ending(run: Run) -> tuple[str, str]:
-    """Return status and error, by Slurm's accounting, of a run whose job left no record.
+    """Return the status and error of a run without a record, from Slurm's accounting.
 
-    "queued" if it is alive after all: Slurm had put it back into the queue.
+    "queued" if the job is alive after all, because Slurm requeued it.
     """
     if _cluster_is_down(run):
         return "lost", "the Slurm of this machine was ended meanwhile; course slurm up starts it"
@@ -168,7 +168,7 @@ def ending(run: Run) -> tuple[str, str]:
         words = ("--noheader", "-P", "-X", "-j", number, "-o", "JobName,State,ExitCode,NodeList")
         done = ask("sacct", *words)
         if not done or (done.returncode and "disabled" not in done.stderr):
-            return run.status, ""  # accounting is away: the next look may know
+            return run.status, ""  # accounting is down: the next call may know more
         rows = [line.split("|") for line in done.stdout.splitlines()]
         rows = [row for row in rows if row[0] == run.job.name]
         state = rows[-1][1].split()[0] if rows else ""
@@ -193,7 +193,7 @@ def _last_words(run: Run) -> str:
 
 
 def call_off(run: Run) -> None:
-    """Let Slurm end the run's job, whether it waits or computes.
+    """Request that Slurm end the run's job, whether it waits or computes.
 
     Raises:
         TimeoutError: Slurm does not answer.
@@ -228,10 +228,10 @@ def withdraw(run: Run) -> None:
 
 
 def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-    """Return state, reason, elapsed_s and nodes of runs by Slurm, by name; one squeue for all.
+    """Return state, reason, elapsed_s and nodes of runs by name, from one call of squeue.
 
-    A run that neither waits nor computes is left out. If Slurm does not answer, the state is that
-    of the run's own files, and SILENT the reason.
+    A run that neither waits nor computes is left out. If Slurm does not answer, the state comes
+    from the run's own files, and the reason is SILENT.
     """
     known, rows = _jobs(), {}
     for run in runs:

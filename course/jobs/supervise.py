@@ -33,11 +33,11 @@ from course.runs.restarts import GO_ON, interruptions
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
 from course.training import turn
 
-WATCH_S = 0.2  # between two looks at runs that are timed meanwhile: not too often
-EXIT_CODES = {"timeout": 124}  # as the command of that name has it
+WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
+EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
-# For a last checkpoint, once the job must end: here less than `local.stop` waits. Slurm ends it
-# by itself, after its own grace period.
+# For a last checkpoint when the job must end: locally, less than `local.stop` waits. Slurm kills
+# the job itself, after its own grace period.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
@@ -61,7 +61,7 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
         _clear_earlier_attempt(first.together)
     try:
         members = supervise(first, [task], dict(os.environ), context)
-    except Ended:  # or preempted, and put back into the queue: accounting has the reason
+    except Ended:  # or preempted and requeued: accounting has the reason
         for run in (each for each in first.together if not each.record):
             if task.rank == 0:
                 (run.folder / "started.json").unlink(missing_ok=True)
@@ -75,13 +75,13 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
 def supervise(
     first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext
 ) -> list[SupervisedRank]:
-    """Run a job's scripts to their ends.
+    """Run a job's scripts until they end.
 
     Args:
         first: the run in whose folder the job's logs are; runs of its group take turns with it.
-        tasks: those that this supervisor has.
-        env: of the scripts.
-        context: starts them.
+        tasks: those of this supervisor.
+        env: the scripts' environment.
+        context: starts the scripts.
 
     Raises:
         Ended: this process got a SIGTERM. No script is left.
@@ -103,7 +103,7 @@ def supervise(
 def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
     """Remove what is left of an attempt that Slurm preempted, or whose node went down."""
     for run in (each for each in runs if not each.record):
-        # A run that saves goes on from its checkpoint, and keeps the steps before it by itself.
+        # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
         steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
         for path in [*steps, *run.folder.glob("rank*")]:
             path.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def _end(*_: Any) -> None:
 
 
 def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
-    """Run the members' scripts to their ends. Whatever happens, none outlives this call."""
+    """Run the members' scripts until they end. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
     takes_turns, conductor = group.start_turns(members[0].run, tasks, members[0].context, deadline)
@@ -141,7 +141,7 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
                     running.remove(member)
                     if conductor and member.rank == 0:
                         conductor.end(member.run, member.verdict.status)
-            if waiting or running:  # a short job is looked at more often, so that it is soon over
+            if waiting or running:  # check a short job more often, so that it ends promptly
                 time.sleep(min(WATCH_S, (time.monotonic() - began) / 10))
     finally:
         with _sigterm_held(raises=False):
@@ -153,7 +153,7 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
 
 @contextmanager
 def _sigterm_held(*, raises: bool = True) -> Iterator[None]:
-    """Hold a SIGTERM back: a process that is just being started would be left behind."""
+    """Delay a SIGTERM: otherwise a process that is just being started would be left behind."""
     held: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: held.append(number))
     try:
@@ -168,7 +168,7 @@ def pretended_host(run: Run, rank: int) -> dict[str, str]:
     """Return the variables that put a rank on one of the config's pretended hosts.
 
     NCCL connects ranks with different ids by its network transport, here sockets over loopback. It
-    reports so in a file, which becomes evidence.
+    reports this in a file, which becomes evidence.
     """
     if run.config.hosts == 1:
         return {}
@@ -198,7 +198,7 @@ class SupervisedRank:
         self._interruptions = 0  # planted ones, so far
         self._must_restart = False
         self._has_finished = False  # this rank, without an error
-        self._verdict_since = 0.0  # since when there is a record, while the process goes on
+        self._verdict_since = 0.0  # when a record appeared, if the process goes on
         self._conductor: Any = None
         self._takes_turns = False
         self._times_race = self.rank == 0 and "race" in run.launched
@@ -222,10 +222,10 @@ class SupervisedRank:
             self.give(_unwritable(error))
 
     def _begin(self) -> None:
-        """Start the process, and write down what is known of it."""
+        """Start the process, and write host, pids and time to started.json."""
         since = time.time()
         self._child = self._start_process()
-        if self.rank > 0 and self._executor != "local":  # rank 0 does, on another node perhaps
+        if self.rank > 0 and self._executor != "local":  # rank 0 writes it, perhaps on another node
             return
         started = self.run.started or {
             "host": socket.gethostname(),
@@ -258,7 +258,7 @@ class SupervisedRank:
         )
         process.start()
         if connection:
-            connection.close()  # or its end would not be seen when the process ends
+            connection.close()  # otherwise the conductor would not notice the process's end
         return process
 
     def _environment(self) -> dict[str, str]:
@@ -286,7 +286,7 @@ class SupervisedRank:
         return env
 
     def _meeting_point(self) -> dict[str, str]:
-        """Return where the ranks meet, at each start; never where an outer job's ranks do."""
+        """Return variables for the ranks' rendezvous, new at each start, never an outer job's."""
         start, self._starts = self._starts, self._starts + 1
         if self._executor == "slurm":  # each run of the job has a process group
             port = group.first_port(self._task.job_id) + self.number
@@ -314,14 +314,14 @@ class SupervisedRank:
             verdict = _unwritable(error)
         if verdict is None:
             return False
-        self.ask_to_save()  # where it is not over by itself
+        self.ask_to_save()  # if it has not ended by itself
         self.end()
         self._write_race_clock()
         self.give(verdict)
         return True
 
     def _look(self, deadline: float) -> Record | None:
-        """Return the verdict by what can be seen now; None: the run goes on."""
+        """Return the verdict from the current state; None: the run goes on."""
         self._look_at_race()
         now, record, code = time.monotonic(), self.run.record, self._child.exitcode
         if now > deadline:
@@ -363,17 +363,17 @@ class SupervisedRank:
             seconds = ended_s - self._race_began_s
             if self._race_began_s.is_integer() and ended_s.is_integer():
                 seconds -= 1  # a disk that counts whole seconds, such as Lustre: it took no less
-        with suppress(OSError):  # a full disk: the referee refuses what has no such time
+        with suppress(OSError):  # a full disk: the referee refuses a run without this time
             write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
-        """Return whether the process has ended before the run, and another one must go on."""
+        """Return whether the process ended before the run did, so that another must continue."""
         planted = len(interruptions(self.run.folder))
         was_planted, self._interruptions = planted > self._interruptions, planted
         return (code == GO_ON and _saves(self.run)) or (was_planted and code != 0)
 
     def ended(self, status: str) -> Record:
-        """Return the record of a run that was ended, with its reason."""
+        """Return the record of a run that was stopped, with the reason."""
         reasons = {
             "timeout": f"still running after its {self.run.launched['time_min']:g} minutes",
             "cancelled": "cancelled on request",
@@ -397,7 +397,7 @@ class SupervisedRank:
         return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
 
     def _own_words(self, verdict: Record) -> Record:
-        """Return the error that a rank's script recorded, if it did; its log may end otherwise."""
+        """Return the error that the rank's script recorded, if any, instead of its log's end."""
         own = [each for each in self.run.ranks if each["rank"] == self.rank and each["error"]]
         if verdict.status != "failed" or not own:
             return verdict
@@ -413,7 +413,7 @@ class SupervisedRank:
         return self.ended(record.status) if record and record.status != "ok" else None
 
     def ask_to_save(self) -> None:
-        """Send SIGTERM to a process that can write a checkpoint and go on later."""
+        """Send SIGTERM to a process that can write a checkpoint and resume later."""
         if self._child is not None and _saves(self.run):
             self._child.terminate()
 
@@ -434,7 +434,7 @@ class SupervisedRank:
         self._child.join()
 
     def give(self, verdict: Record) -> None:
-        """Leave a record, unless there is one: the first verdict stands."""
+        """Write a record unless there is one: the first verdict counts."""
         if self.verdict is None and (self.rank == 0 or verdict.status != "ok"):
             values = {"status": verdict.status, "error": verdict.error}
             try:
@@ -449,7 +449,7 @@ class SupervisedCommand(SupervisedRank):
 
     def _start_process(self) -> BaseProcess:
         launched = self.run.launched
-        dropped = (FOLDER_VARIABLE, "SLURM")  # it is no run of the course
+        dropped = (FOLDER_VARIABLE, "SLURM")  # it is not a run of the course
         env = {key: value for key, value in self._env.items() if not key.startswith(dropped)}
         out, err = self.run.logs
         for place in (Path(launched["cwd"]), out.parent):
@@ -467,7 +467,7 @@ class SupervisedCommand(SupervisedRank):
         if self._child is None:
             return
         processes = of_runs(self.run)
-        with suppress(psutil.NoSuchProcess):  # some start others in a session of their own
+        with suppress(psutil.NoSuchProcess):  # some start others in a separate session
             processes += psutil.Process(self._child.pid).children(recursive=True)
         for process in processes:
             with suppress(psutil.Error):

@@ -47,9 +47,10 @@ def protect_compile_cache() -> None:
     """Let PyTorch's compiler read only what this user wrote.
 
     The compiler unpickles and runs what it finds in its cache. By default that is a folder in the
-    temporary directory that bears the user's name, so anyone can create it first. Here it is
-    created for the user alone. If it belongs to someone else, the user's own folder takes its
-    place, and no headers are precompiled, because PyTorch keeps those in its default folder.
+    temporary directory that is named after the user, so anyone can create it first. Here it is
+    created so that only the user can access it. If it belongs to someone else, the user's own
+    folder takes its place, and no headers are precompiled, because PyTorch keeps those in its
+    default folder.
     """
     chosen, problem = os.environ.get(CACHE), None
     try:
@@ -89,7 +90,7 @@ def _create(folder: Path) -> None:
 
 
 def _new_folder() -> str:
-    """Return a new folder; on a full disk, a name at which compiling fails."""
+    """Return a new folder; on a full disk, a path at which compiling fails."""
     try:
         return tempfile.mkdtemp(prefix="make-training-fast-")
     except OSError:

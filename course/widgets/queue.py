@@ -1,4 +1,4 @@
-"""The queue as a live table of ipywidgets, with a run's log and a button to cancel it.
+"""Show the queue as a live table of ipywidgets, with a run's log and a button to cancel it.
 
 A thread updates it, so that it is live while a cell computes or waits. It reads the queue often
 while something changes, rarely otherwise, and ends when the queue is empty.

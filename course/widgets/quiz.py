@@ -1,7 +1,7 @@
-"""The form of a quiz, with ipywidgets.
+"""Show a quiz as a form of ipywidgets.
 
 It uses only radio buttons and buttons, so that the keyboard is enough: Tab goes to the next
-control, Space presses it. Arrow keys belong to JupyterLab: they go to the next cell.
+control, and Space presses it. JupyterLab uses the arrow keys to go to the next cell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A function in a separate process: its result, its error, its crash."""
+"""Functions in a separate process: their result, their error, their crash."""
 
 import atexit
 import os

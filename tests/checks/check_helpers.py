@@ -1,4 +1,4 @@
-"""What the tests of checks share: the solution's text, a check's verdicts, ranks to train on."""
+"""Helpers for tests of checks: the solution's text, a check's verdicts, ranks to train on."""
 
 import os
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from course.runs.run import Run
 TEXTS = {path.name: path.read_text() for path in exercises.solutions()}
 TEXT = TEXTS["train.py"]
 SOLVED = exercises.render(TEXT, exercises.count(TEXT))
-ALL_S = 900  # for all runs of so many ranks: four minutes on two idle cores
+ALL_S = 900  # for all runs on one number of ranks: four minutes on two idle cores
 
 
-@cache  # most answers are of the same few
+@cache  # most answers use the same few views
 def view_of(todo: int, solved: int | None = None) -> str:
-    """The script that has a TODO, with so many filled; None: with all of them."""
+    """Return the script that has a TODO, with `solved` TODOs filled; None: with all of them."""
     text = TEXTS[exercises.solution_of(todo)]
     return exercises.render(text, exercises.count(text) if solved is None else solved)
 
@@ -33,10 +33,10 @@ def verdicts(done: Checked) -> dict[str, str]:
 
 @contextmanager
 def ranks_training(every: list[Run], ranks: int, port: int) -> Iterator[None]:
-    """Train all runs, one after another, on so many ranks at once; they are over at the end.
+    """Train all runs one after another on this many ranks; they are over at the end.
 
     Args:
-        port: of the first run; each has one of its own. Below `group.PORTS`, where jobs meet.
+        port: of the first run; each run has a different one. Below `group.PORTS`, which jobs use.
     """
     folders = [str(run.folder) for run in every]
     shared = {

@@ -1,4 +1,4 @@
-"""Exercises from solutions: seams, views that run, and nothing of the learner's lost."""
+"""Exercises from solutions: seams, views that run, and learners' edits that are never lost."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ print(f())
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """solutions/ and untouched exercises/ to work in; returns the path of its exercise."""
+    """Create solutions/ and unedited exercises/ to work in; return the path of the exercise."""
     for name, text in (("SOLUTIONS", TEXT), ("EXERCISES", exercises.render(TEXT, 0))):
         folder = tmp_path / name.lower()
         folder.mkdir()
@@ -53,7 +53,7 @@ def backups(exercise: Path) -> list[Path]:
 
 
 def filled_by_hand(number: int) -> str:
-    """The view before a TODO, with its solution typed below the titles as a learner would."""
+    """Return the view before a TODO, with its solution typed in as a learner would."""
     lines: list[str] = []
     for item in exercises.parse(TEXT):
         if not isinstance(item, Seam):
@@ -103,7 +103,7 @@ def test_before_keeps_depth_and_empty_lines() -> None:
 
 
 def test_todos_are_numbered_over_all_scripts() -> None:
-    """In the order in which labs come to them, so that a number names one."""
+    """Numbers follow the order of the labs, and each number names one TODO."""
     of_scripts = [exercises.numbers(path.read_text()) for path in exercises.solutions()]
     assert sum(of_scripts, []) == [*range(1, len(sum(of_scripts, [])) + 1)]
     assert TOTAL == 16
@@ -208,7 +208,7 @@ def test_catching_up_writes_the_scripts_that_it_is_about(
     later = workshop.with_name(LATER)
     assert exercises.catch_up(0) == {"train.py": None, LATER: None}
     later.write_bytes(EDIT.encode())
-    assert exercises.catch_up(3) == {"train.py": None}  # Day 4's edits are left alone
+    assert exercises.catch_up(3) == {"train.py": None}  # Day 4's edits are unchanged
     assert later.read_bytes() == EDIT.encode()
     backup = exercises.catch_up(TOTAL + 1)[LATER]
     assert workshop.read_text() == exercises.render(TEXT, TOTAL)
@@ -300,12 +300,12 @@ def test_hints_tell_more_and_more(number: int, capsys: pytest.CaptureFixture) ->
         todo.hint(layer)
         assert len(capsys.readouterr().out.strip()) > 20
     page = todo._repr_html_()
-    assert page.count("<details>") == 3 and "<details open" not in page  # folded
+    assert page.count("<details>") == 3 and "<details open" not in page  # collapsed
     for seam in (item for item in exercises.parse(TEXT) if isinstance(item, Seam)):
         if seam.number == number:
             lines = [line.removesuffix("  # fmt: skip").strip() for line in seam.solution]
             assert all(line in todo.lines for line in lines)
-    # What tells less does not give away what tells more.
+    # An earlier hint does not contain a later one.
     assert not [line for line in todo.lines.splitlines() if len(line) > 30 and line in todo.nudge]
     with pytest.raises(ValueError, match="choose 1, 2 or 3"):
         todo.hint(4)

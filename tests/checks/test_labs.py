@@ -28,7 +28,7 @@ def python(code: str, folder: Path) -> str:
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of what a lab consists of, imported instead of this project."""
+    """Copy the files that a lab consists of, and import them instead of this project."""
     for name in ("course", "labs", "tools", "race", "solutions", "exercises", "notebooks"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignore)

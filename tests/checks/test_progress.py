@@ -1,4 +1,4 @@
-"""Predictions that stand, a store that loses nothing, and the tables made from it."""
+"""Predictions that can no longer change, a store that loses nothing, and its tables."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def empty_store(runs_root: Path) -> Path:
 
 
 def pretend_launched(runs_root: Path, rung: str) -> None:
-    """What is left on the disk by a launch, as far as predictions look at it."""
+    """Write those files of a launch that predictions read."""
     folder = runs_root / f"{rung}-abc"
     folder.mkdir(parents=True)
     (folder / "launch.json").write_text(json.dumps({"rung": rung}))

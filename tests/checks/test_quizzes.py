@@ -1,4 +1,4 @@
-"""Question files, their rules, the form's callbacks, and what is shown without a front end."""
+"""Question files, their rules, the form's callbacks, and the display without a front end."""
 
 import re
 import tomllib
@@ -134,7 +134,7 @@ def _right(quiz: Quiz, number: int) -> str:
 
 
 def _parts(quiz: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
-    """The controls of each question, in the order in which Tab reaches them."""
+    """Return the controls of each question, in the order in which Tab reaches them."""
     head, _, *controls, score = quiz_form(quiz).children
     assert [type(part) for part in controls] == [HTML, RadioButtons, Button, HTML] * len(
         quiz.questions

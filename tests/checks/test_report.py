@@ -25,19 +25,19 @@ CONFIG = rung("baseline", quick=True)
 
 @pytest.fixture
 def saved() -> None:
-    """Asked for by a test that looks at the picture which a report leaves in its run's folder."""
+    """Let reports save their picture: for a test that reads it from the run's folder."""
 
 
 @pytest.fixture(autouse=True)
 def not_saved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures are made, and not saved where nobody looks: to draw takes a quarter of a second."""
+    """Skip saving pictures that no test reads: drawing takes a quarter of a second."""
     if "saved" not in request.fixturenames:
         monkeypatch.setattr("course.checks.report._save", lambda *_: None)
 
 
 @pytest.fixture
 def make_run(runs_root: Path):
-    """A run that is over, with chosen step times; only its record and steps matter here."""
+    """Return a function that writes a finished run with chosen step times, record and steps."""
 
     def make(
         name: str, step_s: list[float], config=CONFIG, together="", precision="", **fields
@@ -130,7 +130,7 @@ def test_a_prediction_is_for_one_process(make_run) -> None:
 
 
 def test_two_that_compute_the_same_have_a_true_ratio_of_one(make_run) -> None:
-    """And a prediction of 1 is right, whatever the noise."""
+    """A prediction of 1 is right, whatever the noise."""
     slow, fast = make_run("slow", [1, 1, 0.2, 0.2]), make_run("fast", [1, 1, 0.1, 0.1])
     sentences = report(fast, against=slow, predicted=1).sentences
     assert "The same computation: the true ratio is 1." in sentences
@@ -256,7 +256,7 @@ def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     device = replace(CONFIG, rung="device", device="auto")
     make_run("device", [1, 1, 0.1], device, "base", started_at="3", machine="here")
     make_run("amp", [1, 1, 0.01], amp, "device", started_at="4", machine="here")
-    make_run("alone", [1, 1, 0.001], amp, started_at="5", machine="here")  # took no turns
+    make_run("alone", [1, 1, 0.001], amp, started_at="5", machine="here")  # did not take turns
     make_run("other", [1, 1, 0.001], last, "amp", started_at="6")  # is on no rung
     result = ladder()
     rows = result.table.set_index("rung")

@@ -1,4 +1,4 @@
-"""A check of a run: its parts, the lines that they name, and scripts that end their process."""
+"""A check of a run: its parts, the lines that they name, and scripts that crash."""
 
 import shutil
 from collections.abc import Callable
@@ -33,7 +33,7 @@ CRASH = "import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> tuple[Run, Run]:
-    """The run of TODO 2's rung, and the one before it."""
+    """Train TODO 2's rung and the one before it; return both runs."""
     root = tmp_path_factory.mktemp("trained")
     values = SMALL | {"data_root": str(small_set)}
     run = prepared(root / "amp", SOLVED, rung("amp", **values | {"precision": "bf16"}))

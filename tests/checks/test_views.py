@@ -47,12 +47,12 @@ for path in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def output_of_views(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the views print, each trained in fp32, then in bf16 and fp16 with channels last."""
+    """Return what the views print, each trained in fp32, then in bf16 and fp16 in channels last."""
     folder = tmp_path_factory.mktemp("views")
     views = [folder / f"view_{solved}.py" for solved in range(TOTAL + 1)]
     for solved, path in enumerate(views):
         path.write_text(exercises.render(TEXT, solved))
-    # Equal losses are asked for, so one CPU thread computes all of them.
+    # Losses must be equal, so one CPU thread computes all of them.
     alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "RANK": "0", "WORLD_SIZE": "1"}
     (folder / "driver.py").write_text(DRIVER.format(scripts=str(SCRIPTS)))
     env = os.environ | alone
@@ -63,7 +63,7 @@ def output_of_views(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def losses(output_of_views: str) -> list[list[str]]:
-    """The last loss of each view in fp32, bf16 and fp16."""
+    """Return the last loss of each view in fp32, bf16 and fp16."""
     losses = re.findall(
         r"^ok .*last_loss=([0-9.]+) val_top1=[0-9.]+$", output_of_views, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""What is written in a notebook is checked there: right answers pass, wrong ones hear why."""
+"""Checks of functions that are written in a notebook: right answers pass, wrong ones learn why."""
 
 import re
 from collections.abc import Callable
@@ -212,7 +212,7 @@ WRONG = {
 
 @pytest.fixture
 def define(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
-    """A lab's function, its blanks filled by answers."""
+    """Return a function that defines a lab's function with its blanks filled by answers."""
 
     def make(name: str, *answers: str) -> Callable:
         notebook, function = CELLS[name]

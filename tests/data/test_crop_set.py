@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def default_crops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small set in place of this machine's crops."""
+    """Use a small set instead of this machine's crops."""
     monkeypatch.setenv("COURSE_DATA", str(folder.with_name("default")))
     monkeypatch.setattr(crop_set, "ensure", lambda: folder)
     return folder
@@ -35,7 +35,7 @@ def crops_config(**changes) -> Config:
 
 
 def epoch(cfg: Config) -> tuple[torch.Tensor, torch.Tensor]:
-    """All images and labels of an epoch."""
+    """Return all images and labels of an epoch."""
     train, _ = loaders(image_sets(cfg), cfg, CPU)
     images, labels = zip(*islice(train, cfg.steps))
     return torch.cat(images), torch.cat(labels)

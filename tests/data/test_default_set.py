@@ -45,13 +45,13 @@ def digest(root: Path) -> str:
 
 @pytest.fixture
 def copy(tiny_set: Path, tmp_path: Path) -> Path:
-    """A tiny set that a test may damage."""
+    """Return a copy of the tiny set, which a test may damage."""
     return shutil.copytree(tiny_set, tmp_path / "copy")
 
 
 @pytest.fixture
 def busy_process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
-    """A process that is creating the full set, and the folder of this set."""
+    """Start a process that creates the full set; yield the process and the set's folder."""
     root = tmp_path / "set"
     process = start_process(root, Recipe())
     deadline = time.monotonic() + 60

@@ -39,7 +39,7 @@ PX = 64  # in place of SMALL_PX
 
 @pytest.fixture
 def large(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """48 files that a test may damage; they are converted in small parts."""
+    """Return 48 files that a test may damage; they are converted in small parts."""
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
     monkeypatch.setattr(convert, "MIN_PART", 10)
     return shutil.copytree(tiny_set, tmp_path / "photos")
@@ -47,7 +47,7 @@ def large(tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 @pytest.fixture
 def photos(small_set: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same files with a quarter of the width."""
+    """Return the same files at a quarter of the width."""
     monkeypatch.setattr(convert, "SMALL_PX", PX)
     shutil.rmtree(large)
     return shutil.copytree(small_set, large)

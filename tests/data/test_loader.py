@@ -20,7 +20,7 @@ CLASSES = {"n01440764": "cat", "n01443537": "coffee"}
 
 @pytest.fixture
 def imagenet(tiny_set: Path, tmp_path: Path) -> Path:
-    """A folder like ImageNet: two classes, with 3 training and 4 validation images each."""
+    """Create a folder like ImageNet: two classes, with 3 training and 4 validation images each."""
     root = tmp_path / "imagenet"
     for split, count in (("train", 3), ("val", 4)):
         for wnid, photograph in CLASSES.items():
@@ -37,7 +37,7 @@ def config(root: Path, **changes) -> Config:
 
 
 def create(cfg: Config, **loading) -> tuple:
-    """Training batches and validation batches."""
+    """Return training batches and validation batches."""
     return loaders(image_sets(cfg), cfg, CPU, **loading)
 
 
@@ -47,7 +47,7 @@ def read_all(cfg: Config, split: int = 0) -> list[tuple[torch.Tensor, torch.Tens
 
 
 def refusal(cfg: Config) -> str:
-    """The message of the DataError from loading an epoch."""
+    """Return the message of the DataError from loading an epoch."""
     with pytest.raises(DataError) as error:
         read_all(cfg)
     return str(error.value)

@@ -27,7 +27,7 @@ CONFIG = rung("shards", quick=True, image_px=32, batch_size=4, steps=6, data="im
 
 @pytest.fixture(scope="module")
 def cache(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the training images of a small set in shards of eight."""
+    """Create a cache with the training images of a small set in shards of eight."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_DATA", str(cache / "default"))
@@ -38,7 +38,7 @@ def cache(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sets(cache: Path, tiny_set: Path, tmp_path: Path, monkeypatch) -> ImageSets:
-    """The set and its shards, in a copy that a test may damage."""
+    """Return the set and its shards, in a copy that a test may damage."""
     shutil.copytree(cache, tmp_path / "cache")
     monkeypatch.setenv("COURSE_DATA", str(tmp_path / "cache" / "default"))
     return image_sets(replace(CONFIG, data_root=str(tiny_set)))

@@ -1,7 +1,7 @@
-"""Runs that the GPU's tests share: each is trained once, when the first test asks for it.
+"""Runs that the GPU tests share: each is trained once, when the first test needs it.
 
-All train solutions/train.py on synthetic data. A job takes some nine seconds to begin, so what
-need not be a job is trained in one process with others.
+All train solutions/train.py on synthetic data. A job takes about nine seconds to start, so runs
+that need not be jobs are trained together in one process.
 """
 
 import os
@@ -23,9 +23,9 @@ from course.training.memory_prediction import predict
 
 TEXT = (PROJECT / "solutions" / "train.py").read_text()
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0}
-# 128 images keep a fast GPU busy. Power is told of a second or more: so many steps are measured.
+# 128 images keep a fast GPU busy. Power needs a second or more, hence the number of steps.
 BUSY = COMMON | {"batch_size": 128, "steps": 18, "warmup_steps": 6}
-SMALL = COMMON | {"model": "resnet18", "steps": 12}  # to compile ResNet-50 takes a minute
+SMALL = COMMON | {"model": "resnet18", "steps": 12}  # compiling ResNet-50 takes a minute
 JOBS = {
     "device": rung("device", **BUSY),
     "amp": rung("amp", **BUSY | {"steps": 30}, profile_steps=1),
@@ -42,30 +42,30 @@ TOGETHER = {
     "not compiled": rung("fused", **SMALL),
     "overflows": rung("fused", **COMMON, steps=30, precision="fp16"),
 }
-# At first the scaled loss's gradients are more than fp16 can hold, so the scaler skips steps.
+# At first the scaled loss's gradients overflow in fp16, so the scaler skips steps.
 SCALER = "torch.amp.GradScaler(device.type, "
 OVERFLOWING = TEXT.replace(SCALER, f"{SCALER}init_scale=2.0**24, ")
 
 
 @pytest.fixture(autouse=True)
 def own_runs(runs_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips where there is no CUDA. These tests share their runs, and none is the user's."""
+    """Skip without CUDA. These tests share their runs in a folder that is not the user's."""
     if not torch.cuda.is_available():
         pytest.skip("this test needs a CUDA GPU, and torch sees none here")
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # it would time the neighbours
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:  # others would affect the times
         pytest.skip("this test needs the machine for itself: python -m pytest tests/gpu")
     monkeypatch.setenv("COURSE_RUNS", str(runs_kept))
 
 
 @pytest.fixture(scope="session")
 def runs_kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the shared runs."""
+    """Return the folder of the shared runs."""
     return tmp_path_factory.mktemp("gpu-runs")
 
 
 @pytest.fixture
 def trained(runs_kept: Path) -> Callable[..., Run]:
-    """The run of a name above, or "too large", once it is over; fails unless that went well."""
+    """Return a function that trains a run named above, or "too large", and checks its status."""
 
     def find(name: str, status: str = "ok") -> Run:
         if name in TOGETHER:
@@ -73,7 +73,7 @@ def trained(runs_kept: Path) -> Callable[..., Run]:
             run = Run(runs_kept / "together" / name)
         else:
             config = too_large() if name == "too large" else JOBS[name]
-            run = launch("solutions/train.py", config, time_min=2)  # or it is there already
+            run = launch("solutions/train.py", config, time_min=2)  # or return the existing run
             wait(run, check=False)
         assert run.status == status, explain(run)
         return run
@@ -82,7 +82,7 @@ def trained(runs_kept: Path) -> Callable[..., Run]:
 
 
 def train_together(root: Path) -> None:
-    """Train the runs of TOGETHER in one process, unless that was done."""
+    """Train the runs of TOGETHER in one process, unless they exist."""
     if root.exists():
         return
     every = [
@@ -93,7 +93,7 @@ def train_together(root: Path) -> None:
 
 
 def too_large() -> Config:
-    """A batch that takes more than the card has."""
+    """Return a config whose batch needs more memory than the card has."""
     fits = JOBS["device"]
     times = memory.total_gib(torch.device("cuda")) / predict(fits).peak_gib
     return replace(fits, batch_size=round(1.3 * times * fits.batch_size))

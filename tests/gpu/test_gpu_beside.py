@@ -1,4 +1,4 @@
-"""The labs beside the days on a GPU: kernels are compiled, graphs answer."""
+"""The elective labs on a GPU: kernels are compiled, CUDA graphs return results."""
 
 from dataclasses import replace
 

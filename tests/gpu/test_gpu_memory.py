@@ -1,4 +1,4 @@
-"""A GPU's memory: running out of it is recorded as such, and its peak is what was predicted."""
+"""A GPU's memory: running out of it is recorded as such, and its peak is as predicted."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def test_a_limit_is_kept(trained: Trained) -> None:
     assert run.record.images_per_s is None
     assert "lower batch_size" in explain(run)
     again = launch("solutions/train.py", run.config, time_min=2)
-    assert again.folder == run.folder  # nothing else would come of it
+    assert again.folder == run.folder  # a second run would have the same result
 
 
 def test_a_batch_that_is_too_large_runs_out_of_memory(trained: Trained) -> None:

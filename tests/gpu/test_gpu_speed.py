@@ -1,4 +1,4 @@
-"""What a GPU alone can show of time and energy: faster rungs, joules, and clocks that agree."""
+"""Time and energy, which only a GPU can show: faster rungs, joules, and clocks that agree."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Trained = Callable[..., Run]
 @pytest.mark.parametrize(
     "name, against, least",
     [
-        ("amp", "device", 1.5),  # 2.6 on an H100, of which these are far below
+        ("amp", "device", 1.5),  # 2.6 on an H100: these limits are far below
         ("channels_last", "amp", 1.3),  # 1.7
     ],
 )
@@ -36,7 +36,7 @@ def test_a_rung_is_faster_by_more_than_its_spread(
 
 
 def power_limit_w() -> float:
-    """The most that this card may draw, in watts."""
+    """Return the power limit of this card in watts."""
     handle = nvml_handle(torch.device("cuda", 0))
     return pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3
 
@@ -44,7 +44,7 @@ def power_limit_w() -> float:
 @pytest.mark.parametrize("name", ["device", "amp"])
 def test_power_and_energy_are_measured(trained: Trained, name: str) -> None:
     record = trained(name).record
-    assert record.steps_measured * record.step_s > 1  # seconds: of less no power is told
+    assert record.steps_measured * record.step_s > 1  # seconds: power needs at least one
     print(f"{name}: {record.watts} W of {power_limit_w()}, {record.joules_per_image} J an image")
     assert 0 < record.watts < power_limit_w()
     assert record.joules_per_image == pytest.approx(record.watts / record.images_per_s)
@@ -59,7 +59,7 @@ def test_the_record_names_the_card(trained: Trained) -> None:
 
 
 def synchronised_s() -> float:
-    """The host's clock, once the device is done with all it was given."""
+    """Return the host's clock when the device has finished all its work."""
     torch.cuda.synchronize()
     return time.perf_counter()
 
@@ -70,7 +70,7 @@ def test_measured_steps_take_what_a_waiting_host_times(tmp_path: Path) -> None:
 
     def batches() -> Iterator:
         batch = next(iter(Synthetic(cfg, torch.device("cuda"))))
-        for number in range(20):  # less than `steps`: so the last one's end is seen here
+        for number in range(20):  # fewer than `steps`, so that the last one ends here
             if number == cfg.warmup_steps:
                 begin_s = synchronised_s()
             yield batch

@@ -1,4 +1,4 @@
-"""What ran on the GPU: the checks of day 1 in all three parts, its kernels, and finite losses."""
+"""Training on the GPU: the checks of day 1 in all three parts, its kernels, and finite losses."""
 
 import math
 from collections.abc import Callable
@@ -50,6 +50,6 @@ def test_a_compiled_model_trains_as_the_same_without(trained: Trained) -> None:
 def test_fused_steps_stay_finite_after_a_skipped_first_one(trained: Trained) -> None:
     losses = list(trained("overflows").steps["loss"])
     print(losses)
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)  # as it was skipped, no weight changed
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)  # it was skipped: no weight changed
     assert all(loss is not None and math.isfinite(loss) for loss in losses)
     assert losses[-1] < 0.9 * losses[0]  # later ones were not

@@ -1,4 +1,4 @@
-"""IDRIS's library by its own names: what is submitted, what runs, and what is refused."""
+"""IDRIS's library under its own names: jobs that are submitted, that run, or are refused."""
 
 import inspect
 import json
@@ -49,7 +49,7 @@ SLEEPS = "bash -c 'exec sleep 300'"
 def folder(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """The current folder, with the scripts of these tests; no process of it outlives the test."""
+    """Create the current folder, with the scripts of these tests; end its processes afterwards."""
     root = tmp_path_factory.mktemp("jobs")
     work = tmp_path / "a notebook's folder"
     work.mkdir()
@@ -68,13 +68,13 @@ def folder(
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs run on this machine."""
+    """Let jobs run on this machine."""
     monkeypatch.setenv("COURSE_SITE", "local")
 
 
 @pytest.fixture
 def jean_zay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Jean Zay's login node."""
+    """Set the variables of Jean Zay's login node."""
     monkeypatch.setenv("IDRPROJ", "xyz")
 
 
@@ -84,7 +84,7 @@ def job(number: str) -> Run:
 
 
 def status(number: str) -> str:
-    """How a job of this machine ended, once it has."""
+    """Wait for a job of this machine, and return how it ended."""
     eventually(lambda: launch.refresh(job(number)) not in ("queued", "running"), "it is over")
     return job(number).status
 
@@ -99,13 +99,13 @@ def errors(number: str) -> str:
 
 
 def tasks(number: str) -> list[dict]:
-    """What the tasks of idr_tells.py printed, by rank."""
+    """Return what the tasks of idr_tells.py printed, by rank."""
     lines = [json.loads(line) for line in output(number).splitlines() if line.startswith("{")]
     return sorted(lines, key=lambda line: int(line["SLURM_PROCID"]))
 
 
 def new_files() -> list[str]:
-    """Files in and next to the current folder, apart from scripts and those in slurm/."""
+    """Return the files in and next to the current folder, except scripts and those in slurm/."""
     paths = [path for path in Path.cwd().parent.rglob("*") if path.is_file()]
     return [str(path) for path in paths if "slurm" not in path.parts and path.suffix != ".py"]
 

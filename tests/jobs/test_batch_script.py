@@ -1,4 +1,4 @@
-"""The batch script of a run: held as whole text, and refused before it would be in vain."""
+"""The batch script of a run: compared as complete text, and refused if it could not work."""
 
 import math
 import os
@@ -38,7 +38,7 @@ def own_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_places(text: str, folder: Path) -> str:
-    """What differs from machine to machine, by name."""
+    """Replace what differs from machine to machine by names."""
     return text.replace(str(folder), "RUN_FOLDER").replace(sys.executable, "PYTHON")
 
 
@@ -60,10 +60,10 @@ def test_the_whole_script(
     text = plan.preview("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
     found = without_places(text, runs_root / asked.name).replace(asked.name, "RUN_NAME")
     golden = GOLDEN / f"{site}.sh"
-    if os.environ.get("COURSE_WRITE_GOLDEN"):  # set it to write them anew, then read the diff
+    if os.environ.get("COURSE_WRITE_GOLDEN"):  # set it to rewrite them, then read the diff
         golden.write_text(found)
     assert found == golden.read_text()
-    assert not runs_root.exists()  # nothing was launched or made
+    assert not runs_root.exists()  # nothing was launched or created
 
 
 def test_what_a_shell_reads_in_it_is_quoted(

@@ -32,7 +32,7 @@ def submit(tmp_path: Path, script: str, *options: str) -> tuple[str, Path]:
 
 
 def ended(number: str) -> str:
-    """The state that accounting gives a job, once it is final."""
+    """Wait until a job's state in accounting is final, and return it."""
 
     def state() -> str:
         found = command("sacct", "-X", "-n", "-P", "-j", number, "-o", "State")
@@ -81,7 +81,7 @@ def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path, names: tuple[str
 def test_a_controller_killed_under_a_job_leaves_no_drained_node(
     slurm: Path, tmp_path: Path
 ) -> None:
-    """It forgets that the job has begun, starts it anew, and drains the node that has it still."""
+    """It forgets that the job has started, restarts it, and drains the node that still has it."""
     number, output = submit(tmp_path, "echo begun; sleep 30", "-N2", "--gres=gpu:4")
     eventually(lambda: output.exists() and "begun" in output.read_text(), "the job runs")
     own_slurm.programs(slurm)["slurmctld"].kill()
@@ -97,7 +97,7 @@ def test_daemons_listen_on_loopback(slurm: Path) -> None:
         name: {c.laddr.ip for c in process.net_connections("inet") if c.status == "LISTEN"}
         for name, process in own_slurm.programs(slurm).items()
     }
-    # Slurm 22.05 gives slurmdbd no way to do so; it answers to nobody without munge's key.
+    # Slurm 22.05's slurmdbd cannot do so; it refuses every request without munge's key.
     assert addresses.pop("slurmdbd") <= {"0.0.0.0", "127.0.0.1"}
     assert all(found <= {"127.0.0.1"} for found in addresses.values()), addresses
 
@@ -109,7 +109,7 @@ def test_its_variables_are_given_while_it_is_up(slurm: Path, monkeypatch) -> Non
 
 
 def left_of(home: Path) -> list[str]:
-    """Every process that was started with the cluster's configuration; another's are no matter."""
+    """Return every process that was started with the cluster's configuration, and no others."""
     found = []
     for process in psutil.process_iter(["name", "status"]):
         with suppress(psutil.Error):
@@ -131,10 +131,10 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     )
     with socket.create_server(("127.0.0.1", ports()["slurmctld"])), taken:
         control.up()
-    assert own_slurm.programs(slurm) == {}  # what had been started was ended again
+    assert own_slurm.programs(slurm) == {}  # all started programs were ended
     assert control.up()["nodes"] == "2 of 2 ready"
     later, _ = submit(tmp_path, "true")
-    assert int(later) > int(number)  # its state was kept: no number is given twice
+    assert int(later) > int(number)  # its state was kept: no number is reused
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Every way in which a job can end, caused for real, leaves the record that says so."""
+"""Every way in which a job can end, caused for real, leaves the right record."""
 
 import os
 import re
@@ -161,7 +161,7 @@ def test_two_ranks_that_ignore_every_signal_and_a_waiting_run_are_cancelled(runs
 
 NCCL = (
     Path(__file__).parent.parent / "golden" / "nccl_hang"
-)  # of two H200s, PyTorch 2.11; a log a rank
+)  # from two H200s, PyTorch 2.11; one log per rank
 ENDS_AS_NCCL_DID = f"""
 import os, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk without room: nothing half-launched is left, and no run waits for ever."""
+"""A disk without room: nothing half-launched is left, and no run waits forever."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def test_a_launch_is_refused_without_a_trace_or_ends_with_a_record(tmp_path, kib
 
 
 def test_no_training_goes_on_unwatched_where_its_start_cannot_be_noted(runs_root, tmp_path):
-    silent = tmp_path / "silent.py"  # to print on a full disk would end it
+    silent = tmp_path / "silent.py"  # printing on a full disk would end it
     silent.write_text("import time\ntime.sleep(60)")
     first = launch_running("holds.py")
     with small_runs_root(tmp_path / "disk", "2m") as root:
@@ -112,5 +112,5 @@ def test_a_disk_that_is_full_of_weights_is_to_blame(tmp_path, monkeypatch, write
         assert len(run.record.error) < 300 and "train.py" not in run.record.error
         assert "This is not the script's fault: free some disk space" in jobs.explain(run)
         left = {path for path in run.folder.rglob("*") if path.is_file()} - known
-        mine = "mine.pt" if writer == "torch.save" else "record.json"  # the script's own affair
+        mine = "mine.pt" if writer == "torch.save" else "record.json"  # the script must handle it
         assert {path.name for path in left} == {"record.json", mine}

@@ -1,4 +1,4 @@
-"""Runs that are compared take turns: who computes when, what they compute, and how they end."""
+"""Runs that are compared take turns: when each computes, what it computes, and how it ends."""
 
 import json
 import os
@@ -41,7 +41,7 @@ SMALL_TRAINING = {
 
 
 def spans(run: Run) -> list[tuple[float, float]]:
-    """When each step of steps.py began and ended."""
+    """Return when each step of steps.py began and ended."""
     return [tuple(json.loads(line)) for line in (run.folder / "spans.jsonl").open()]
 
 
@@ -54,7 +54,7 @@ def test_only_one_computes_in_blocks_of_half_a_second_and_the_ratio_is_theirs() 
     assert [over(a).status, over(b).status] == ["ok", "ok"]
     both = sorted([(*span, 0) for span in spans(a)] + [(*span, 1) for span in spans(b)])
     for (_, ended, _), (began, _, _) in zip(both, both[1:]):
-        assert began >= ended  # nobody computes in another's turn
+        assert began >= ended  # no run computes in another run's turn
     blocks = a.steps[a.steps["turn"] > 0].groupby("turn")["step_s"].sum()
     assert len(blocks) >= 4
     # 40 steps of 0.05 s are less than 8 blocks of half a second, so a block has 4 of them.
@@ -98,7 +98,7 @@ def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     assert repeat.name == before.name
     assert repeat.status == "ok"
     assert ratio.pair(run, before) == (run, repeat)
-    assert {each.name for each in all_runs()} == {before.name, run.name}  # it is no run by itself
+    assert {each.name for each in all_runs()} == {before.name, run.name}  # it is not a separate run
     assert launch.launch(script, SLOWER, against=before) == run
     assert launch.launch(script, SLOWER) != run
 
@@ -124,7 +124,7 @@ def test_a_cancelled_member_ends_its_turns_alone() -> None:
 
 
 def test_cancelling_the_run_ends_its_repetition(runs_root: Path) -> None:
-    # So long that the repetition is not over when a busy machine comes to look.
+    # Long enough that the repetition is not over when a busy machine checks it.
     before = over(launch.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=300, lr=0.02)))
     run = launch.launch(SCRIPTS / "steps.py", replace(SLOWER, steps=300), against=before)
     eventually(lambda: len(run.steps) > 4, "some turns are over")
@@ -154,7 +154,7 @@ def test_training_is_that_of_the_run_alone(tmp_path: Path, tiny_set: Path) -> No
 
 
 def test_workers_of_a_waiting_run_stand_still(tiny_set: Path) -> None:
-    """A loader that writes when it loads: no image is loaded outside its run's own blocks."""
+    """No image is loaded during the blocks of the other run; the loader records its times."""
     images = {"data": "imagenet", "data_root": str(tiny_set), "workers": 1}
     long = {"batch_size": 2, "steps": 12, "persistent_workers": True}
     first = rung("dataloader", **SMALL_TRAINING | images | long)
@@ -180,7 +180,7 @@ def test_several_ranks_take_one_turn(tmp_path: Path) -> None:
     ] * 2
 
 
-# So slow that a budget would be used up before the last step.
+# Slow enough to use up a budget before the last step.
 SLOWLY = """
 from time import sleep
 in_no_time = Meter.lap
@@ -216,7 +216,7 @@ def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
 
 
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:
-    # More than any machine has, for the prediction; the script itself takes next to nothing.
+    # The prediction exceeds the memory of any machine; the script itself needs almost none.
     huge = {"batch_size": 2**17, "image_px": 224, "model": "resnet18", "steps": 6, "lr": 0.01}
     a, b = launch_pair(replace(SLOWER, **huge), replace(SLEEPY, **huge))
     assert [over(a).status, over(b).status] == ["ok", "ok"]
@@ -229,7 +229,7 @@ def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> N
 
 @pytest.mark.parametrize("turns", [6, 8, 12, 20])
 def test_the_interval_holds_the_truth_as_often_as_it_says(turns: int) -> None:
-    """A against A, in a machine that slows down for seconds: chance decides who is first."""
+    """A against A, on a machine that slows down for seconds: the order is random."""
     random = np.random.default_rng(turns)
     held = 0
     for _ in range(400):
@@ -244,6 +244,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(turns: int) -> None:
 
 
 def test_the_interval_is_that_of_the_tables() -> None:
-    """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as any table has them."""
+    """Critical values of Wilcoxon's signed-rank test, two-sided 5 %, as in published tables."""
     known = {6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 15: 25, 20: 52, 25: 89}
     assert {n: ratio._count_outside(n) for n in known} == known

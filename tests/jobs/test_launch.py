@@ -1,4 +1,4 @@
-"""Launching, waiting, and what happens to a job when its launcher goes."""
+"""Launching, waiting, and jobs whose launcher ends."""
 
 import os
 import signal
@@ -151,7 +151,7 @@ def test_wait_says_why_a_run_has_not_begun(runs_root, capsys):
 
 
 def start_launcher(runs_root):
-    """A process that has launched holds.py and waits for it; its run; what it prints."""
+    """Start a process that launches holds.py and waits; return it, its run, and its output file."""
     output = runs_root.with_name("printed.txt")
     with output.open("w") as file:
         launcher = start_python("launch_and_wait.py", SCRIPTS / "holds.py", stdout=file)
@@ -211,7 +211,7 @@ def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path
 def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: there)
     ask = {"script": "solutions/train.py", "gpus": 2}
-    plan.plan(config=rung("baseline", batch_size=8), **ask)  # on the processor, any number
+    plan.plan(config=rung("baseline", batch_size=8), **ask)  # on the CPU, any number
     config = rung("device", batch_size=8)
     if refused:
         with pytest.raises(ValueError, match="gpus=2: this machine has fewer GPUs.*device='cpu'"):
@@ -228,7 +228,7 @@ def test_a_script_that_would_ignore_what_a_config_asks_is_refused() -> None:
 
 
 def test_ranks_meet_where_no_connection_of_another_process_can_be():
-    """Or a training would fail now and then: "address already in use"."""
+    """Otherwise a training would fail now and then: "address already in use"."""
     met = {group.first_port(str(job)) for job in range(300)}
     taken_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(met) > 250 and max(met) + 100 < taken_from

@@ -1,4 +1,4 @@
-"""Several users on one machine: they see each other's jobs, may share one turn, end no queue."""
+"""Several users on one machine: they see others' jobs, may take turns, and end no other queue."""
 
 import json
 import os

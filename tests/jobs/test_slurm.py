@@ -1,4 +1,4 @@
-"""Runs on a real Slurm: how they start, how they end, and that the record says so."""
+"""Runs on a real Slurm: how they start, how they end, and the record of it."""
 
 import signal
 import sys
@@ -71,7 +71,7 @@ def test_a_training_run_is_recorded_as_on_this_machine(
         run.launched["job_id"],
     )
     assert run.record.images_per_s > 0 and len(run.steps) == 3
-    assert not planted.exists()  # no task imports from the folder it was launched in
+    assert not planted.exists()  # no task imports from the folder that it was launched in
     eventually(lambda: state(run) == "COMPLETED", "Slurm says so too")
     again = jobs.launch(script, TINY, site="slurm")
     assert again.folder == run.folder
@@ -93,7 +93,7 @@ def test_a_run_launched_in_a_step_of_a_job_has_its_own_cores(
     begin = [sys.executable, "-c", code, str(script)]
     outer = ("env", "OUTER=1", "PMI_RANK=0", "SLURM_HINT=nomultithread")
     printed_lines = []
-    # In no step; then in a step with one core of a node, which is not the core of the run's job.
+    # Outside a step; then in a step with one core of a node, not the core of the run's job.
     for step in ([], ["srun", "-n1", "-wnode2"]):
         slurm_says(*outer, *step, *begin)
         run = over(runs.all_runs()[-1])
@@ -108,7 +108,7 @@ STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0
 
 @pytest.fixture
 def sleeps(tmp_path: Path) -> Path:
-    """The script of STEPS, for a fork to execute."""
+    """Write STEPS as a script for a fork to execute."""
     script = tmp_path / "steps.py"
     script.write_text((SCRIPTS / "steps.py").read_text())
     return script
@@ -215,7 +215,7 @@ def test_logs_that_a_node_cannot_write_are_the_first_suspect(
     user_sites.write_text(SITES)
     holding = launch_running("holds.py", site="whole", gpus=2)
     run = launch("ok_light.py", site="slurm")
-    (run.folder / "logs").rename(run.folder / "elsewhere")  # as where a node lacks the disk
+    (run.folder / "logs").rename(run.folder / "elsewhere")  # as if a node lacked the disk
     release(holding)
     assert over(run).status == "failed"
     assert "No log was written: does the node see" in run.record.error
@@ -242,7 +242,7 @@ def test_the_cluster_is_ended_under_a_run(runs_root: Path, user_sites: Path, slu
     assert [over(run).status for run in (running, waiting)] == ["lost", "lost"]
     assert "course slurm up starts it" in waiting.record.error
     control.up()
-    assert slurm_says("squeue", "-h") == ""  # nothing goes on by itself
+    assert slurm_says("squeue", "-h") == ""  # nothing continues by itself
     assert over(launch("ok_light.py", site="slurm")).status == "ok"
 
 
@@ -251,7 +251,7 @@ def test_a_node_goes_down_under_a_run(runs_root: Path, user_sites: Path, slurm: 
     run = launch_running("holds.py", site="slurm")
     node = slurm_says("squeue", "-h", "-j", run.launched["job_id"], "-o", "%N")
     for process in [own_slurm.programs(slurm)[node], *control._strays(slurm)]:
-        process.kill()  # as by a power cut: the node says nothing more
+        process.kill()  # as in a power cut: the node no longer answers
     assert over(run).status == "lost"
     assert "Slurm: NODE_FAIL" in run.record.error
     assert state(run) == "NODE_FAIL"
@@ -275,7 +275,7 @@ def test_what_slurm_cannot_run_leaves_no_run(
     assert runs.all_runs() == []
 
 
-# So slow that somebody can come between two steps, and with as many threads wherever it runs.
+# Slow enough to interrupt between two steps, and with the same number of threads everywhere.
 SLOW = """
 from time import sleep
 torch.set_num_threads(1)
@@ -298,7 +298,7 @@ RESTARTED = rung(
     val_steps=0,
     budget_s=0.0,
     save_every=30,
-    sigkill_step=75,  # in the midst of the checkpoint behind step 90, if nothing saves before it
+    sigkill_step=75,  # during the checkpoint after step 90, unless another is saved before
 )
 
 
@@ -322,7 +322,7 @@ def test_a_preempted_training_goes_on_to_the_bit(
     assert 5 < last < 75
     seen = run.record.evidence
     assert [each["how"] for each in seen["interrupted"]] == ["SIGKILL"]
-    # What it was killed in was never taken for a checkpoint.
+    # The checkpoint during which it was killed was never used.
     assert (
         seen["began_at"] == max(last, 60)
         and {"name": ".draft", "step": None, "whole": False} in (seen["found"])
@@ -334,7 +334,7 @@ def test_a_preempted_training_goes_on_to_the_bit(
 
 
 RATES = [0.01 * 1.6**power for power in range(12)]
-KILLED, CANCELLED = 3, 5  # the trial whose worker is ended, and one that is ended by hand
+KILLED, CANCELLED = 3, 5  # the trial whose worker is killed, and one that is cancelled
 
 
 def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
         eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
         _kill(int(_started(KILLED).started["supervisor"][0]))
         eventually(lambda: KILLED in _again(study), "its values wait for a worker", 60)
-        jobs.cancel(_started(CANCELLED))  # one is free now, if all others have gone
+        jobs.cancel(_started(CANCELLED))  # frees a worker, if all others have ended
         done = conducted.result(timeout=60)
     table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]
@@ -361,7 +361,7 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
     assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}
     left = [rate for number, rate in enumerate(RATES) if number != CANCELLED]
     assert sorted(complete["lr"]) == pytest.approx(left)  # all others, each once
-    assert complete["lr"].iloc[-1] == table.loc[KILLED, "lr"]  # was taken up again, by another
+    assert complete["lr"].iloc[-1] == table.loc[KILLED, "lr"]  # was run again, by another worker
     ids = [run.launched["job_id"] for run in done.runs]
     assert len({each.partition("_")[0] for each in ids}) == 1 and len(set(ids)) > 2
     array = ids[0].partition("_")[0]
@@ -374,18 +374,18 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
 
 
 def _started(number: int) -> Run | None:
-    """The run of a trial, once it has begun."""
+    """Return a trial's run if it has started."""
     found = [run for run in runs.all_runs() if run.launched["trial"]["number"] == number]
     return found[0] if found and found[0].started else None
 
 
 def _again(study: Path) -> list[int]:
-    """The trials that are to be made again."""
+    """Return the trials that must be repeated."""
     return [each.user_attrs.get("again") for each in open_study(study).get_trials(deepcopy=False)]
 
 
 def _kill(worker: int) -> None:
-    """End a worker so that it can say nothing; a cluster's cgroups would end what it started."""
+    """Kill a worker, and what it started, as a cluster's cgroups would, so it cannot report."""
     started = psutil.Process(worker).children(recursive=True)
     for process in (psutil.Process(worker), *started):
         process.kill()

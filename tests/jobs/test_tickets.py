@@ -1,4 +1,4 @@
-"""One job at a time: whose turn it is, whatever became of the runs before."""
+"""One job at a time: the order of turns, however earlier runs ended."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from course.jobs import launch as jobs
 
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
     configs = [replace(CONFIG, seed=seed) for seed in range(8)]
-    # The time limit is shorter than all together: waiting must not count.
+    # The time limit is shorter than all runs together: waiting must not count.
     launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=3.8 / 60)
     assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
     intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]

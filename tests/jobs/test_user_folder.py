@@ -1,4 +1,4 @@
-"""The user's own folders on a shared machine, where a classmate comes first."""
+"""The user's own folders on a shared machine, where a classmate creates them first."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root may be someb
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary directory as a machine has it: everybody can write there."""
+    """Create a temporary directory in which everyone can write, like a machine's own."""
     place = Path(tempfile.mkdtemp(prefix="shared-", dir="/tmp"))
     place.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -30,7 +30,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def cache_of_learner(names_one: str = "") -> Path:
-    """Where PyTorch keeps the learner's compiled code, once the course is imported."""
+    """Return the folder of the learner's compiled code, after the course is imported."""
     if names_one:
         os.environ[user_folder.CACHE] = names_one
     user_folder.protect_compile_cache()
@@ -38,16 +38,16 @@ def cache_of_learner(names_one: str = "") -> Path:
 
 
 def look(own: Path, named: str = "") -> None:
-    """The cache is in this folder, and nobody else can write there."""
+    """Check that the cache is in this folder, and that no one else can write to it."""
     cache = cache_of_learner(named)
     assert cache == own
     assert (cache.stat().st_uid, cache.stat().st_mode & 0o777) == (LEARNER, 0o700)
-    default = Path(cache_dir_utils.default_cache_dir())  # in which headers are in any case
+    default = Path(cache_dir_utils.default_cache_dir())  # headers are always here
     assert default.stat().st_uid == LEARNER or os.environ[user_folder.HEADERS] == "0"
 
 
 def squat(*names: Path) -> None:
-    """What a classmate does: create the folders first, and let everybody write there."""
+    """Create the folders first, writable for everyone, as a classmate might."""
     for name in names:
         name.mkdir()
         name.chmod(0o777)

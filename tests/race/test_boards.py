@@ -151,7 +151,7 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
 
 @needs_root
 def test_a_learner_cannot_take_the_boards_folders(shared: Path) -> None:
-    """If a learner creates them first, they could remove entries and forge verifications."""
+    """A learner who creates them first could remove entries and forge verifications."""
     os.chown(shared, INSTRUCTOR, INSTRUCTOR)
 
     def take() -> None:

@@ -74,7 +74,7 @@ class Hides(nn.Module):
 
 
 def save(folder: Path, net: nn.Module) -> Path:
-    """Write what a script with a network of its own leaves in the run's folder."""
+    """Write the files of a script with its own network to the run's folder."""
     torch.save(net.state_dict(), folder / "weights.pt")
     write_network(net, 32, folder)
     return folder

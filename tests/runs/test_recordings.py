@@ -1,4 +1,4 @@
-"""Recorded machines: what is shipped is whole and small, and a site that answers from it."""
+"""Recorded machines: complete and small files, and a site that answers launches from them."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ MACHINES = recordings.machines()
 
 
 def of(machine: str, name: str, **wanted: object) -> runs.Run:
-    """The one untraced recorded run of a rung with these settings, at batch 256."""
+    """Return the only untraced recorded run of a rung with these settings, at batch 256."""
     settings = {
         "rung": name,
         "batch_size": 256,
@@ -127,14 +127,14 @@ def test_a_comparison_shows_the_lines_that_a_recorded_variant_added() -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the H100's recordings, to be changed, in place of all that are shipped."""
+    """Replace the shipped recordings by a copy of the H100's, which a test may change."""
     shutil.copytree(RECORDED / "nvidia-h100", tmp_path / "nvidia-h100")
     monkeypatch.setattr(recordings, "RECORDED", tmp_path)
     return tmp_path / "nvidia-h100"
 
 
 def pretend(folder: Path, model: runs.Run, name: str, purpose: str = "", **changed: object) -> None:
-    """A later run beside others: a copy of one, with other figures, or another purpose."""
+    """Add a later run: a copy of a run, with different figures or a different purpose."""
     record, request = changed | {"started_at": "2999"}, {"purpose": purpose or model.purpose}
     copy_row(model, folder, name, record=record, request=request)
 

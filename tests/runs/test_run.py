@@ -153,7 +153,7 @@ def test_get_accepts_a_part_of_a_name_that_only_one_run_has(runs_root):
 
 @pytest.fixture
 def logged_run(runs_root: Path) -> Run:
-    """A run with logs, and a log outside the runs folder that must not be found."""
+    """Create a run with logs, and a log outside the runs folder that must not be found."""
     secret = runs_root.parent / "secret" / "logs"
     secret.mkdir(parents=True)
     (secret.parent / "launch.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""A job of several processes: each gives its rank + 1, and all learn the sum."""
+"""A job of several processes that all-reduce rank + 1."""
 
 import os
 
@@ -21,5 +21,5 @@ with recording() as run:
         for each in process.net_connections("inet"):
             if each.status == "LISTEN":
                 print(f"listens at {each.laddr.ip}")
-    distributed.barrier()  # until both have looked
+    distributed.barrier()  # until both have checked
     distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Check kernels as learners write them, in a process that interprets.
+"""Check kernels as learners write them, in a process with Triton's interpreter.
 
     check_kernels.py CASES OUT FOLDER
 

@@ -1,4 +1,4 @@
-"""A job that fills the disk on which its run lies, and then ends well."""
+"""A job that fills the disk with its run's folder, and then ends normally."""
 
 try:
     with open("filler", "w") as file:

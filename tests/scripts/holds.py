@@ -1,4 +1,4 @@
-"""A job that goes on until the file `go` lies in its folder; then it prints its own text."""
+"""A job that waits until its folder contains the file `go`, then prints its own source."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""A training script as a DLO-JZ notebook submits one: idr_torch tells rank, size and address.
+"""A training script like those of DLO-JZ notebooks: idr_torch sets rank, size and address.
 
 Each rank has a small network under DDP and its share of the images, for three steps.
 """
@@ -35,5 +35,5 @@ where = f"{idr_torch.rank} of {idr_torch.world_size}, {idr_torch.local_rank} on 
 met = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 sys.stdout.write(f"rank {where}, met at {met}, {len(set(everyone))} kind of weights\n")
 sys.stdout.flush()
-distributed.barrier()  # or one that is through ends the others, who have not said theirs
+distributed.barrier()  # otherwise a rank that has finished ends the others before they print
 distributed.destroy_process_group()

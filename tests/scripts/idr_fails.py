@@ -1,4 +1,4 @@
-"""Task 1 fails; the others, and a process that each has started, would go on for minutes."""
+"""Task 1 fails; the other tasks, and a process started by each, would run for minutes."""
 
 import os
 import subprocess

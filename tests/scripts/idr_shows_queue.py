@@ -1,4 +1,4 @@
-"""Follows the queue, as a terminal does."""
+"""Follow the queue, as a terminal does."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A task that says what it was given: its arguments and Slurm's variables, as a line of JSON."""
+"""A task that prints its arguments and Slurm's variables as a line of JSON."""
 
 import json
 import os
@@ -13,5 +13,5 @@ NAMES = re.compile(
 )
 kept = {k: v for k, v in os.environ.items() if k in OTHERS or NAMES.fullmatch(k)}
 line = json.dumps({"arguments": sys.argv[1:], "python": sys.executable, **kept})
-# At once, since print writes a line's end by itself; and short: srun mixes those above 1 KB.
+# In one call, because print writes the newline separately; and short: srun mixes lines > 1 KB.
 sys.stdout.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""A job whose process vanishes, as when the system runs out of memory."""
+"""A job whose process is killed, as when the system runs out of memory."""
 
 import os
 import signal

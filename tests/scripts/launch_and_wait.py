@@ -1,4 +1,4 @@
-"""What a notebook or terminal does: launch the script given, and wait for its run."""
+"""Launch the given script and wait for its run, as a notebook or terminal does."""
 
 import sys
 

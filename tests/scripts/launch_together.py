@@ -1,4 +1,4 @@
-"""Launch the script given, once a line comes on standard input."""
+"""Launch the given script when a line arrives on standard input."""
 
 import sys
 

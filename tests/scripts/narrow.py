@@ -12,19 +12,19 @@ from course.training import memory, models
 
 
 def use() -> None:
-    """From here on, scripts of this process train these as their resnet18 and transformers."""
+    """Let scripts of this process train these as their resnet18 and transformers from now on."""
     models.create = create
     if "NO_HOST_MEMORY" in os.environ:
         memory.host_gib = lambda: 0.0
 
 
 def leave_all() -> None:
-    """End what a script may have entered and never left: autocast, and what watches operators.
+    """Leave contexts that a script may have entered and never left: autocast and dispatch modes.
 
-    Within autocast PyTorch keeps the weights that it has cast. It finds them by where a weight
-    lies, and would take those of one script for another's.
+    Within autocast, PyTorch caches the weights that it has cast, by the weights' addresses, and
+    could use those of one script for another.
     """
-    while watching := _get_current_dispatch_mode():  # or each later operator goes through it, too
+    while watching := _get_current_dispatch_mode():  # otherwise it would see later operators
         watching.__exit__(None, None, None)
     for device in ("cpu", "cuda"):
         torch.set_autocast_enabled(device, False)

@@ -1,4 +1,4 @@
-"""One of two processes that compute without a job, and save what came out.
+"""Run one of two ranks without a job, and save its results.
 
 python of_two_ranks.py FOLDER RANK
 """
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from course.training import stochastic_depth, sync_batchnorm
 
 IMAGES = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1)) * 2 + 1
-SHARES = (slice(0, 5), slice(5, 12))  # not alike, as an epoch's last batch may be
+SHARES = (slice(0, 5), slice(5, 12))  # unequal, as an epoch's last batch may be
 
 
 def compute_all(folder: Path, rank: int) -> None:
@@ -49,11 +49,11 @@ def _batchnorm_on_shares(rank: int) -> tuple:
 
 
 def _trains(model: nn.Module, rank: int, **options: bool) -> str:
-    """Three steps under DDP; the error that ended them, or nothing."""
+    """Train three steps under DDP; return the error that ended them, or ""."""
     model = DDP(model, **options)
     try:
         for step in range(3):
-            torch.manual_seed(10 * step + rank)  # each rank draws for itself
+            torch.manual_seed(10 * step + rank)  # each rank draws different random numbers
             model(IMAGES[SHARES[rank]]).square().mean().backward()
     except RuntimeError as error:
         return str(error)

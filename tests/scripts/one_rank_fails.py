@@ -1,4 +1,4 @@
-"""A job of two processes: one is done at once, the one that FAILING_RANK names fails later."""
+"""A job of two processes: the rank FAILING_RANK fails after a second, the other ends at once."""
 
 import os
 import time

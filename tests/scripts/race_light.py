@@ -1,4 +1,4 @@
-"""A race's script that trains nothing. The entry's name says in which way it goes wrong."""
+"""A script for the race that trains nothing. The entry's name selects how it fails."""
 
 import os
 
@@ -12,7 +12,7 @@ SETTINGS = {"model": "resnet8_patches", "epochs": 1, "steps": 1, "batch_size": 6
 
 
 class Opens:
-    """What runs when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return (os.mkdir, ("opened",))
@@ -21,7 +21,7 @@ class Opens:
 def main(run):
     way = run.config.rung.removeprefix("race-quick-")
     sets = image_sets(run.config)
-    assert len(sets.val) == 0  # no run is given any
+    assert len(sets.val) == 0  # no run gets any
     if way == "crashes":
         raise RuntimeError("this script was not finished")
     net = models.create(run.config.model, sets.classes)

@@ -1,4 +1,4 @@
-"""A job that fails by an exception of its own, three frames deep."""
+"""A job that fails with an exception, three frames deep."""
 
 
 def read_labels():

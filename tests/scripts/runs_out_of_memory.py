@@ -1,4 +1,4 @@
-"""A job that asks torch for a petabyte."""
+"""A job that requests a petabyte from torch."""
 
 import torch
 

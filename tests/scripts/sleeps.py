@@ -1,4 +1,4 @@
-"""A job that computes for half a second, and notes from when to when."""
+"""A job that sleeps for half a second, and writes when it began and ended."""
 
 import json
 import time

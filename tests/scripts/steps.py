@@ -1,4 +1,4 @@
-"""Steps that sleep: how a run's blocks follow each other, without the cost of a network.
+"""Take steps that only sleep, to test the order of a run's blocks without a network.
 
 Each step writes when it began and ended (time.monotonic is the same for all processes). With
 `dies.json` in the run's folder: {"step": n, "by": "SIGKILL" or "error"}.

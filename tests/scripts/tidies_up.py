@@ -1,4 +1,4 @@
-"""A job that goes on for a while after its record is written, as to save a trace."""
+"""A job that runs on for a while after its record is written, as if it saved a trace."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""solutions/train.py, whose loader notes when it loads an image, and whose steps when they are.
+"""Run solutions/train.py, and write when its loader loads each image and when its steps are.
 
 It trains a narrow network.
 """
@@ -18,7 +18,7 @@ sets, steps = loader.image_sets, Meter.steps
 
 
 class Noting:
-    """A set of images that writes down when each is loaded."""
+    """A set of images that writes to a file when each is loaded."""
 
     def __init__(self, images):
         self.images = images
@@ -28,7 +28,7 @@ class Noting:
 
     def __getitem__(self, index):
         found = self.images[index]
-        time.sleep(0.03)  # or a worker that nobody halts would be done before the other's turn
+        time.sleep(0.03)  # otherwise a worker that is not paused would finish too early
         with (here / "loaded.txt").open("a") as file:
             file.write(f"{time.monotonic()}\n")
         return found
@@ -45,7 +45,7 @@ def noting_steps(self, batches, epoch):
         for batch in steps(self, batches, epoch):
             began = time.monotonic()
             yield batch
-            time.sleep(0.05)  # so long that a worker of the other run would come between
+            time.sleep(0.05)  # long enough for a worker of the other run to interfere
             spans.write(json.dumps([began, time.monotonic()]) + "\n")
 
 

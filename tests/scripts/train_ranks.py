@@ -2,8 +2,8 @@
 
     RANK=0 WORLD_SIZE=2 python train_ranks.py PORT FOLDER...
 
-Each folder holds train.py and config.json, as a launched run's does. The ranks meet anew for
-every folder, at a port of its own.
+Each folder contains train.py and config.json, like a launched run's. The ranks meet again for
+each folder, on a different port.
 """
 
 import importlib.util
@@ -37,6 +37,6 @@ for number, folder in enumerate(sys.argv[2:]):
         narrow.leave_all()
         if distributed.is_initialized():
             distributed.destroy_process_group()
-        torch.compiler.reset()  # a later script's blocks would find graphs of this one's
-        # Groups are met by number, and a script may have made one on a rank alone.
+        torch.compiler.reset()  # a later script's blocks would find graphs of this script
+        # Groups are identified by number, and a script may have created one on only one rank.
         distributed.distributed_c10d._world.group_count = 0

@@ -2,8 +2,8 @@
 
     python train_variants.py narrow|whole FOLDER...
 
-Each folder holds train.py and config.json, as a launched run's does. "narrow": what they call
-resnet18 is the one of narrow.py.
+Each folder contains train.py and config.json, like a launched run's. "narrow": their resnet18
+is the network in narrow.py.
 """
 
 import importlib.util
@@ -24,12 +24,12 @@ ENDED = (GO_ON, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def end_as(number):
-    """What a signal does to a process of its own, so that another goes on; here the next call."""
+    """Exit as a signal ends a separate process, so that another continues: here, the next call."""
     sys.exit(128 + number)
 
 
 def train(folder):
-    """Execute a script anew: what another process of the same run has left are files alone."""
+    """Execute a script again: an earlier process of the same run has left only files."""
     signal.signal(signal.SIGTERM, lambda number, _: end_as(number))
     os.environ[FOLDER_VARIABLE] = folder
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
@@ -42,7 +42,7 @@ def train(folder):
 
 
 def ends_early(folder):
-    """Has a process of this run ended before the run? Nothing of it is there any more, then."""
+    """Train, and return whether the process ended before the run did, and another must continue."""
     try:
         train(folder)
     except SystemExit as end:

@@ -1,6 +1,6 @@
-"""A trial of a search that imports no torch: it is as good as its learning rate is near 1.
+"""A trial of a search without torch: the nearer its learning rate is to 1, the better it is.
 
-Trials whose numbers stand in the file `hold`, beside the study's journal, wait to be ended.
+Trials whose numbers are in the file `hold`, next to the study's journal, wait to be ended.
 """
 
 import json
@@ -20,7 +20,7 @@ if hold.exists() and str(asked["number"]) in hold.read_text().split():
     time.sleep(60)
 time.sleep(0.3)
 value = 1 / (1 + abs(math.log(run.config.lr)))
-if run.config.save_weights:  # and what they say of other images
+if run.config.save_weights:  # and their accuracy on other images
     (run.folder / "test.json").write_text(json.dumps({"test_top1": value / 2, "test_images": 8}))
 told = {"status": "ok", "val_top1": value, "machine": "light", "versions": {"torch": "0"}}
 write_record(run.folder, record_of(run, told))

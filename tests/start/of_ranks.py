@@ -1,4 +1,4 @@
-"""Functions that ranks execute, by name: each process of the test run finds this folder."""
+"""Functions that ranks execute by name: each process of the test run can import this folder."""
 
 import os
 import sys

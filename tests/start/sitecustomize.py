@@ -1,6 +1,6 @@
-"""Python runs this as it starts a process of the test run: importing PyTorch takes less time.
+"""Speed up importing PyTorch: Python runs this when it starts a process of the test run.
 
-An import makes a million objects that stay. To look for garbage among them takes a quarter of it.
+The import creates a million permanent objects; searching them for garbage is a quarter of its time.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""The tables that README and docs show of recorded runs."""
+"""The tables of recorded runs in README and docs."""
 
 from tools import pages
 

@@ -1,4 +1,4 @@
-"""Two real processes train one network: the same results as one process, and hangs end."""
+"""Two real processes train one network: the same results as one process, and no endless hangs."""
 
 from collections import Counter
 from pathlib import Path
@@ -37,7 +37,7 @@ if meter.step == 0:
 
 
 def config(data: Path, **changes: object) -> Config:
-    """32 images to train on, in two epochs of four steps; 15 to validate on, an odd number."""
+    """Use 32 training images, in two epochs of four steps; 15 validation images, an odd number."""
     values = {
         "model": "resnet18",
         "data": "imagenet",
@@ -57,7 +57,7 @@ def config(data: Path, **changes: object) -> Config:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path):
-    """Runs on one and on two ranks, with BatchNorm in eval and in train mode."""
+    """Train on one and on two ranks, with BatchNorm in eval and in train mode."""
     with runs_root_at(tmp_path_factory.mktemp("parallel")):
         lines = {
             "sets = image_sets(cfg)": NOTE_FILES,
@@ -80,7 +80,7 @@ def gradients(run: Run, rank: int = 0) -> dict[str, torch.Tensor]:
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """The largest relative distance of two gradients of a weight."""
+    """Return the largest relative distance of two gradients of a weight."""
     return max(
         float((one[name] - other[name]).norm() / one[name].norm().clamp(min=1e-8)) for name in one
     )

@@ -10,7 +10,7 @@ from course.training.energy import EnergyMeter, counter
 
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch):
-    """A meter and a function that lets time pass at a constant power."""
+    """Return a meter, and a function that lets time pass at a constant power."""
     joules, now = [5e6], [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 

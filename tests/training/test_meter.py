@@ -88,7 +88,7 @@ def step_through(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of a run."""
+    """Return the folder of a run."""
     config = rung("baseline", quick=True, **{**TINY, "epochs": 2, "steps": 3})
     (tmp_path / "config.json").write_text(config.to_json())
     return tmp_path

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def state(step: int) -> dict:
-    """A state with integer keys, empty dicts, tensors and text."""
+    """Return a state with integer keys, empty dicts, tensors and text."""
     momentum = {0: {"momentum_buffer": torch.full((3,), float(step))}, 1: {}}
     return {
         "model": {"weight": torch.full((3,), float(step)), "count": torch.tensor(step)},

@@ -1,4 +1,4 @@
-"""A network in shards: what is seen of it, what configs refuse, that it trains as a whole one."""
+"""A network in shards: its evidence, configs that are refused, and the same training result."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from labs import day4_2_fsdp as sharding
 
 @pytest.fixture
 def same(tmp_path: Path, runs_root: Path) -> Path:
-    """The solution without random crops: all numbers of ranks see the same pixels."""
+    """Write the solution without random crops: with any number of ranks it gets the same pixels."""
     lines = {"sets = image_sets(cfg)": "sets.train.transform = sets.val.dataset.transform"}
     script = narrow_solution(tmp_path, "narrow.tiny_networks.DEPTH = 2\n", "train_sharded.py")
     return script_variant("same-pixels", lines, str(script))

@@ -1,4 +1,4 @@
-"""Pipeline stages: together they are the network, and the most expensive one is cheap."""
+"""Pipeline stages: together they are the network, and the costliest is as cheap as possible."""
 
 import random
 from itertools import combinations, pairwise
@@ -28,7 +28,7 @@ def test_cuts_are_the_best_of_all(pieces: int) -> None:
             assert highest(cost, begins) == min(highest(cost, way) for way in ways)
             assert begins == sorted({*begins}) and len(begins) == count - 1
             assert all(2 <= begin <= pieces - 2 for begin in begins)  # each part has a block
-    assert highest([1.0] * 46, pipelines.balance([1.0] * 46, 8)) == 6  # 45 million ways
+    assert highest([1.0] * 46, pipelines.balance([1.0] * 46, 8)) == 6  # of 45 million splits
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the script is for: it trains, rungs compute the same, and both are seen in the record."""
+"""The training script: it learns, rungs compute the same, and the record shows both."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
     wait(run)
     # 96 images: chance has a standard deviation of 2.5 %, so this is five of them away.
     assert run.record.val_top1 > 3 * CHANCE
-    losses = run.steps["loss"]  # of one batch of 16 they jump: so the means of many
+    losses = run.steps["loss"]  # those of one batch of 16 fluctuate, so compare means of many
     assert losses[-15:].mean() < losses[:15].mean()
     assert len(run.record.epochs) == 2
 
@@ -74,10 +74,10 @@ def test_a_rung_keeps_the_loss_of_the_baseline(
 
 
 def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:
-    """PyTorch's own buffer would then be memory that nobody has set."""
+    """PyTorch's own buffer would then be uninitialised memory."""
     model = torch.nn.Linear(300, 300, bias=False)
     junk = [torch.full((300, 300), 1e30) for _ in range(8)]
-    del junk  # so that unset memory is not zero by chance
+    del junk  # so that uninitialised memory is not accidentally zero
     optimizer = optimizers.create(model.parameters(), rung("fused", lr=0.1))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
     for factor in (math.inf, 1e-3):

@@ -35,7 +35,7 @@ from tools.slurm_box.setup import (
     write_files,
 )
 
-UP_S = 60  # until the nodes are idle
+UP_S = 60  # time limit until the nodes are idle
 DOWN_S = 15  # until the jobs end; Slurm kills those that ignore it after KillWait
 RELEASED_S = 5  # until the port of a killed program is free
 
@@ -62,7 +62,7 @@ def up(rate: str = "") -> dict[str, str]:
     with _alone(home):
         before, network = programs(home), Network(home)
         if not before and not rate:
-            network.remove()  # what a crash left
+            network.remove()  # left by a crash
         had_network = network.exists
         if rate and before and not had_network:
             raise ClusterError(

@@ -6,6 +6,7 @@
 # benchmark: compare the training loop with a bare one.
 PYTHON ?= python3
 VENV ?= .venv
+NOTEBOOKS ?= *
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 # In a container one is root, and JupyterLab would not start without being told that this is known.
@@ -41,7 +42,7 @@ test: lint
 test-long: setup
 	python -m pytest -m long
 	course data
-	COURSE_RUNS=$(CURDIR)/runs/test-long course notebooks --quick
+	COURSE_RUNS=$(CURDIR)/runs/test-long course notebooks "$(NOTEBOOKS)" --quick
 
 # With the limit, oneDNN computes as on a CPU without 16-bit hardware, and PyTorch reports none.
 test-formats: setup

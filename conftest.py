@@ -21,7 +21,7 @@ from course.jobs.local_queue import stop_runners
 from tools.slurm_box import control
 from tools.slurm_box.setup import FIRST_PORT, ClusterError
 
-# What the tests look at shows at any size, but for speeds, which no test asserts.
+# Small sizes are enough: no test asserts a speed.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs of a test process take turns among themselves, and wait for no run of the user's.
+    """Give the jobs of each test process a separate queue, apart from the user's runs.
 
     Each process has a Slurm of its own, so ports of its own.
     """
@@ -62,7 +62,7 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
-    """A run in a shell's background ignores SIGINT, a notebook's kernel does not.
+    """React to SIGINT, as a notebook's kernel does; a shell's background process ignores it.
 
     Its jobs are then others, and ask for a server of warm starts of their own.
     """
@@ -76,7 +76,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def importable_helpers() -> Iterator[None]:
-    """Processes that tests start can import the functions in tests/start."""
+    """Let processes that tests start import the functions in tests/start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS / "start"), prepend=os.pathsep)
         yield
@@ -84,7 +84,7 @@ def importable_helpers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster(own_turns: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A real Slurm of the test run's own; skipped where its programs cannot be had."""
+    """Start a real Slurm for this test process; skip where it cannot be installed."""
     home = tmp_path_factory.mktemp("slurm")
     with in_cluster(home):
         try:
@@ -98,7 +98,7 @@ def cluster(own_turns: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def slurm(cluster: Path) -> Iterator[Path]:
-    """The folder of the Slurm that the tests of this file speak to."""
+    """Return the folder of the Slurm that this file's tests use."""
     with in_cluster(cluster):
         control.up()  # the file before may have ended some of it
         yield cluster
@@ -106,7 +106,7 @@ def slurm(cluster: Path) -> Iterator[Path]:
 
 @contextmanager
 def in_cluster(home: Path) -> Iterator[None]:
-    """Let Slurm's commands speak to the cluster in this folder, and to no other."""
+    """Let Slurm's commands use the cluster in this folder, and no other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SLURM_CONF", raising=False)
         patch.setenv("COURSE_SLURM", str(home))
@@ -115,7 +115,7 @@ def in_cluster(home: Path) -> Iterator[None]:
 
 @pytest.fixture
 def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for runs, so that no test sees the user's own."""
+    """Return an empty runs folder, so that no test sees the user's runs."""
     root = tmp_path / "runs"
     monkeypatch.setenv("COURSE_RUNS", str(root))
     return root
@@ -123,7 +123,7 @@ def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory is a folder with modules that someone else has put there.
+    """Change to a folder that contains another user's modules.
 
     Returns:
         The file into which they write their names when they are imported.
@@ -140,7 +140,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A default set of 48 files, real in everything but their number; one for all processes."""
+    """Return a default set of only 48 files, shared by all test processes."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
@@ -149,7 +149,7 @@ def tiny_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_set(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same photographs at a quarter of their width, where decoding is not the subject."""
+    """Return the same photographs at a quarter of their width, which decode faster."""
     root = tmp_path_factory.mktemp("small")
     for path in tiny_set.rglob("*.jpg"):
         target = root / path.relative_to(tiny_set)
@@ -161,7 +161,7 @@ def small_set(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def user_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own file of sites."""
+    """Return the path of the user's file of sites."""
     path = tmp_path / "my_sites.toml"
     monkeypatch.setenv("COURSE_SITES", str(path))
     return path

@@ -173,7 +173,7 @@ def pretended_host(run: Run, rank: int) -> dict[str, str]:
     if run.config.hosts == 1:
         return {}
     return {
-        "NCCL_HOSTID": f"host{rank * run.config.hosts // run.launched['gpus']}",
+        "NCCL_HOSTID": f"host{rank * run.config.hosts // run.gpus}",
         "NCCL_SOCKET_IFNAME": loopback(),
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_FILE": str(run.folder / f"nccl-{rank}.txt"),

@@ -26,6 +26,7 @@ class Updates:
         self.rate: float | None = None  # the learning rate of the current update
         self._overflow: dict[str, Any] = {}
         self._gradients = 0  # bytes of this rank's gradients at the first update
+        self._gradient_norm: float | None = None
         self._hook: RemovableHandle | None = None
 
     def start(self) -> None:
@@ -50,7 +51,11 @@ class Updates:
                 if (decay := group.get("weight_decay", 0.0)) not in decays and len(decays) < MOST:
                     decays.append(decay)
         if not self._optimizers:
-            self._gradients = shards.size(p.grad for p in _parameters(optimizer))
+            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+            self._gradients = shards.size(gradients)
+            if getattr(optimizer, "grad_scale", None) is None:  # otherwise they are still scaled
+                parts = [shards.part(gradient) for gradient in gradients]
+                self._gradient_norm = float(torch.nn.utils.get_total_norm(parts))
         if len(self._optimizers) < MOST:
             self._optimizers.append(optimizer)
 
@@ -76,6 +81,7 @@ class Updates:
     def evidence(self) -> dict[str, Any]:
         """Return the evidence for the record.
 
+        gradient_norm: of this rank's gradients at the first update (None if they are scaled).
         weights_sum: the sum of this rank's weights (None without an update). spread: how the
         weights are distributed over the ranks, and how many bytes this rank keeps. updates: the
         number of steps by their number of updates. decay: the weight decays of "filters" (and
@@ -86,6 +92,7 @@ class Updates:
         parts = [shards.part(weight.detach()) for weight in self.parameters()]
         weights = [float(part.cpu().double().sum()) for part in parts]
         return {
+            "gradient_norm": self._gradient_norm,
             "weights_sum": sum(weights) if weights else None,
             "updates": {str(count): steps for count, steps in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},

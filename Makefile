@@ -1,7 +1,7 @@
 # setup: only the environment.   demo: run the first lab, and print the ladder of this machine.
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
 # check: lint, and the tests that start no job.   test: the tests.   test-long: every notebook, with
-# papermill, and every planted answer; CI runs it with NOTEBOOKS="day1*".
+# papermill, and every planted answer; CI runs it with NOTEBOOKS="day[12]*".
 # test-formats: what depends on the CPU's number formats, on a CPU without 16-bit hardware.
 # benchmark: compare the training loop with a bare one.
 PYTHON ?= python3

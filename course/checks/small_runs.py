@@ -195,7 +195,6 @@ def length(values: list[Any]) -> float:
 
 def serve(root: Path) -> None:
     """Work through requests, one per line of stdin, and answer each with a line."""
-    torch.set_num_threads(1)
     os.environ["COURSE_DATA"] = str(root / "data" / "default")
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
@@ -265,6 +264,9 @@ class Task:
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in env.items()})
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+            # After a fork, the first call creates PyTorch's thread pool again, which aborts the
+            # process if two threads do it at once: this one, and autograd's.
+            torch.set_num_threads(1)
             if self._called:
                 call(self.folder, self._called)
             else:

@@ -54,7 +54,7 @@ class Graphs:
             with self._capture_into(self._backward[number]):
                 d = segments.backward(number, d, self._tape)
 
-    def _captured(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
+    def _capture_into(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
         """Return the context that captures into `graph`."""
         # Threads of NCCL and of data loaders may keep working during the capture.
         return torch.cuda.graph(

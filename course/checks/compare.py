@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import differences
-from course.checks.lab import Mechanism
+from course.checks.lab import Check
 from course.config import Config, rung
 from course.runs import failures
 from course.runs.run import PROJECT, Run
@@ -67,8 +67,8 @@ class SmallRun(NamedTuple):
     words: str
 
 
-def small_runs(wanted: Mechanism) -> list[SmallRun]:
-    """Return the small runs of a check, from `Mechanism.configs`."""
+def small_runs(wanted: Check) -> list[SmallRun]:
+    """Return the small runs of a check, from `Check.configs`."""
     runs = []
     for changes in wanted.configs:
         fields = dict(changes)
@@ -82,7 +82,7 @@ def small_runs(wanted: Mechanism) -> list[SmallRun]:
     return runs
 
 
-def _config(wanted: Mechanism, label: str, changes: dict[str, Any]) -> Config:
+def _config(wanted: Check, label: str, changes: dict[str, Any]) -> Config:
     """Return a small config of a rung, with the check's changes if it is the check's rung."""
     settings = wanted.changes if label == wanted.rung != wanted.against else {}
     return rung(label, **SMALL | settings | wanted.small | changes)
@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     error: str = ""
 
 
-def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
+def compare(requests: Sequence[tuple[Check, str]]) -> list[Comparison]:
     """Compare scripts with the solution in which the same TODOs are filled.
 
     Args:
@@ -162,7 +162,7 @@ class Folder:
         self._temporary.cleanup()
 
     def prepare(
-        self, place: str, wanted: Mechanism, text: str, *, calls: bool = False
+        self, place: str, wanted: Check, text: str, *, calls: bool = False
     ) -> dict[str, Run]:
         """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
         runs = {}
@@ -235,7 +235,7 @@ def modules_of(text: str) -> set[str]:
 
 
 def _compare(
-    wanted: Mechanism, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
+    wanted: Check, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
     runs = small_runs(wanted)
     compared = f"{len(runs)} small trainings like the solution's: "

@@ -43,8 +43,8 @@ def expect(condition: object, hint: str) -> None:
 
 
 @dataclass(frozen=True)
-class Mechanism:
-    """Definition of a check: its TODO, the run to launch, the rung to compare with."""
+class Check:
+    """A check of a TODO: the run to launch, the rung to compare with, what small runs must show."""
 
     title: str
     todo: int
@@ -128,7 +128,7 @@ class Lab:
     number: str  # for people: "1.1"
     title: str
     minutes: int  # that a learner takes
-    checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
+    checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
     # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()

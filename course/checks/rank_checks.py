@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import Mechanism
+from course.checks.lab import Check
 from course.checks.lab_configs import RANKS
 from course.runs.run import Run
 
@@ -33,13 +33,13 @@ def evidence_of_ranks(run: Run) -> list[dict[str, Any]]:
     return [rank["evidence"] for rank in run.ranks]
 
 
-def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Mechanism:
+def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Check:
     """Return a check of several ranks that train one small transformer; the speed does not count.
 
     Args:
         small: changes to the config of all small runs.
-        options: further arguments of `Mechanism`.
+        options: further arguments of `Check`.
     """
     defaults = {"rung": "sharded", "against": "large", "settings": SMALL_VIT_SETTINGS}
     defaults |= {"gpus": RANKS, "timed": False}
-    return Mechanism(title=title, small=SMALL_TRANSFORMER | (small or {}), **defaults | options)
+    return Check(title=title, small=SMALL_TRANSFORMER | (small or {}), **defaults | options)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from course.checks import discovery
 from course.checks.compare import compare
 from course.checks.exercises import exercise_of, open_todos, read, solution_of
-from course.checks.lab import Mechanism, Place, Unexpected, expect
+from course.checks.lab import Check, Place, Unexpected, expect
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
@@ -153,7 +153,7 @@ def launch_check(
 
 
 def _both(
-    wanted: Mechanism,
+    wanted: Check,
     run: Run | None,
     against: Run | None,
     *,
@@ -180,7 +180,7 @@ def _both(
 
 
 def _configs(
-    wanted: Mechanism, site: str, *, quick: bool, small: bool, emulates: bool = False
+    wanted: Check, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
     """Return the configs of the previous step and of the run, and whether to compare their times.
 
@@ -214,14 +214,14 @@ def _place(config: Config, site: str) -> Place:
     return Place(device.type, tuple(name for name in HALF if has_units(device, name)), site)
 
 
-def _find(name: str) -> Mechanism:
+def _find(name: str) -> Check:
     known = discovery.checks()
     if name not in known:
         raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
     return known[name]
 
 
-def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
     """Yield the verdicts on a script's text and on its run.
 
     Args:
@@ -259,7 +259,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
     yield _effect(wanted, run, against)
 
 
-def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
+def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
     (comparison,) = compare([(wanted, text)])
     if comparison.error:
@@ -273,7 +273,7 @@ def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_record
     return Part("correct", PASSED, mine + comparison.compared)
 
 
-def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
+def _effect(wanted: Check, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
@@ -302,7 +302,7 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     return Part("effect", UNMEASURABLE, f"{evidence}: the spread is wider than the effect")
 
 
-def _where(text: str, source: str, wanted: Mechanism) -> str:
+def _where(text: str, source: str, wanted: Check) -> str:
     """Return the lines of the script to look at: the TODO's comments, else those with its word."""
     lines = dict(enumerate(text.splitlines(), 1))
     for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):

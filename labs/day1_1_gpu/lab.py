@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import SYNTHETIC, Check, Lab, Place, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung, vary
 from course.runs.run import Run
@@ -25,7 +25,7 @@ SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
 
 CHECKS = {
-    "day1.device": Mechanism(
+    "day1.device": Check(
         title="the step computes on the accelerator",
         todo=1,
         configs=({},),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Place, Recording, emulation_limits, expect
+from course.checks.lab import Check, Lab, Place, Recording, emulation_limits, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
@@ -39,7 +39,7 @@ def _describe_scaler(run: Run) -> str:
 
 
 CHECKS = {
-    "day1.amp": Mechanism(
+    "day1.amp": Check(
         title="the forward pass runs under autocast",
         todo=2,
         configs=(
@@ -54,7 +54,7 @@ CHECKS = {
         word="autocast",
         emulated={"precision": "bf16"},
     ),
-    "day1.scaler": Mechanism(
+    "day1.scaler": Check(
         title="fp16 gradients are scaled",
         todo=3,
         configs=({"precision": "bf16", "overflow_step": 0}, {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
+from course.checks.lab import FULL_SIZE, Check, Lab, Place, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -52,7 +52,7 @@ def _trial_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day2.dataloader": Mechanism(
+    "day2.dataloader": Check(
         title="other processes load the batches",
         todo=6,
         configs=(

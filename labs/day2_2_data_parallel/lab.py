@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import Check, Lab, Place, Recording, expect
 from course.checks.lab_configs import RANKS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -74,7 +74,7 @@ def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
 
 
 CHECKS = {
-    "day2.ranks": Mechanism(
+    "day2.ranks": Check(
         title="a process for each device, all in one group",
         todo=7,
         configs=({"ranks": 1}, {"ranks": 2, "collective_timeout_s": 17}),
@@ -88,7 +88,7 @@ CHECKS = {
         gpus=RANKS,
         timed=False,
     ),
-    "day2.data_parallel": Mechanism(
+    "day2.data_parallel": Check(
         title="every rank takes its share, and gradients are averaged",
         todo=8,
         configs=(
@@ -103,7 +103,7 @@ CHECKS = {
         settings=DDP_SETTINGS,
         gpus=RANKS,
     ),
-    "day2.once": Mechanism(
+    "day2.once": Check(
         title="validated and written once, not by every rank",
         todo=9,
         configs=({"ranks": 1}, {"ranks": 2}),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks import dry_runs
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Recording
+from course.checks.lab import FULL_SIZE, Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, Config, rung
 from course.runs.run import Run
@@ -53,7 +53,7 @@ def _format_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day3.shards": Mechanism(
+    "day3.shards": Check(
         title="images come out of tar files",
         todo=10,
         configs=({"rung": "dataloader"}, {"rung": "shards"}),
@@ -65,7 +65,7 @@ CHECKS = {
         settings=READER_SETTINGS,
         timed=False,
     ),
-    "day3.shares": Mechanism(
+    "day3.shares": Check(
         title="each worker of each rank reads shards of its own",
         todo=11,
         configs=({"rung": "dataloader"},),

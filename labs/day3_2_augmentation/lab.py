@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -80,7 +80,7 @@ def _training_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day3.mixup": Mechanism(
+    "day3.mixup": Check(
         title="each image is blended with another, and so are their labels",
         todo=12,
         configs=({"rung": "dataloader"},),
@@ -92,7 +92,7 @@ CHECKS = {
         settings=MIXED,
         timed=False,
     ),
-    "day3.cutmix": Mechanism(
+    "day3.cutmix": Check(
         title="each image has a box of another, and its label counts the box",
         todo=13,
         configs=({"rung": "dataloader"},),

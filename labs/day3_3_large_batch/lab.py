@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
 from course.runs.run import Run
 from labs.day3_3_large_batch import configs as learning
@@ -22,7 +22,7 @@ def _describe_search(run: Run) -> str:
 
 
 CHECKS = {
-    "day3.groups": Mechanism(
+    "day3.groups": Check(
         title="weight decay spares BatchNorm and biases",
         todo=14,
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
@@ -33,7 +33,7 @@ CHECKS = {
         settings=UPDATED,
         timed=False,
     ),
-    "day3.find": Mechanism(
+    "day3.find": Check(
         title="the learning rate is searched",
         todo=15,
         configs=(

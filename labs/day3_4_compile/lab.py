@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import FULL_SIZE, Check, Lab, Place, Recording, expect
 from course.checks.lab_configs import ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
@@ -39,7 +39,7 @@ def _compiled_limits(cfg: Config, place: Place) -> str:
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 CHECKS = {
-    "day3.compile": Mechanism(
+    "day3.compile": Check(
         title="the compiler writes the kernels of the network that trains",
         todo=16,
         rung="compile",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC, Lab, Mechanism, Recording
+from course.checks.lab import SYNTHETIC, Check, Lab, Recording
 from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -77,7 +77,7 @@ def _memory_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day4.accumulate": Mechanism(
+    "day4.accumulate": Check(
         title="a batch in parts trains like the whole",
         todo=17,
         configs=({"rung": "large"}, {"micro_batch": 3}, {"micro_batch": 3, "batch_size": 10}),
@@ -90,7 +90,7 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "day4.no_sync": Mechanism(
+    "day4.no_sync": Check(
         title="ranks speak once an update",
         todo=18,
         configs=(
@@ -109,7 +109,7 @@ CHECKS = {
         gpus=2,
         timed=False,
     ),
-    "day4.recompute": Mechanism(
+    "day4.recompute": Check(
         title="blocks compute their inside again instead of keeping it",
         todo=19,
         configs=(
@@ -124,7 +124,7 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "day4.offload": Mechanism(
+    "day4.offload": Check(
         title="what backward needs waits on the host",
         todo=20,
         configs=({"rung": "large"}, {"rung": "offloaded"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import Mechanism
+from course.checks.lab import Check
 from course.checks.rank_checks import SMALL_VIT_SETTINGS, evidence_of_ranks, of_ranks
 from course.runs.run import Run
 
@@ -52,9 +52,9 @@ def _describe_restart(run: Run) -> str:
     return f"ended by {how}; another process resumed from step {evidence['began_at']}{more}"
 
 
-def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Mechanism:
+def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Check:
     """Return a check of one process that is interrupted, and the same training without that."""
-    return Mechanism(
+    return Check(
         title=title,
         todo=todo,
         rung="restarted",

@@ -444,6 +444,14 @@ FACTS: tuple[Fact, ...] = (
 )  # fmt: skip
 
 
+def describe(run: Run, shows: dict[str, str]) -> str:
+    """Return evidence of a run's last rank in words; entries that it lacks are left out."""
+    rank = Rank(run, run.gpus - 1)
+    values = {words: rank.get(*path.split(".")) for words, path in shows.items()}
+    pairs = [f"{words}: {in_words(x)}" for words, x in values.items() if x is not None]
+    return "; ".join(pairs)
+
+
 def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
     """Return the first place where two values differ (keys and positions), and both values there.
 
@@ -508,6 +516,6 @@ def in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={in_words(item)}" for name, item in value.items())
     if isinstance(value, list):
-        separator = " and " if isinstance(value[0], dict) else ", "
+        separator = " and " if isinstance(value[0], dict | list) else ", "
         return separator.join(map(in_words, value))
     return str(value)[:200]

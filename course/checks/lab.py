@@ -50,10 +50,11 @@ class Check:
     todo: int
     rung: str
     against: str
-    # Describes what the run itself did; `expect` in it reports what is missing. Small runs on a CPU
-    # are compared with the solution (`configs`), so what they show need not be checked here.
-    describe: Callable[[Run], str]
     word: str  # marks the line of the script to look at
+    # Evidence of the run itself: a name in words, and its place in the evidence of the record.
+    shows: dict[str, str] = field(default_factory=dict)
+    # Describes what small runs on a CPU cannot show; `expect` in it reports what is missing.
+    describe: Callable[[Run], str] = lambda run: ""
     # Returns why the effect cannot be measured on a place, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config

@@ -6,7 +6,6 @@ from typing import Any
 
 from course.checks.lab import Check
 from course.checks.lab_configs import RANKS
-from course.runs.run import Run
 
 # A vision transformer of 12 blocks, with few pixels, which the checks do not depend on.
 SMALL_VIT_SETTINGS: dict[str, Any] = {
@@ -26,11 +25,6 @@ SMALL_TRANSFORMER: dict[str, Any] = {
     "optimizer": "sgd",
     "lr": 0.05,
 }
-
-
-def evidence_of_ranks(run: Run) -> list[dict[str, Any]]:
-    """Return the evidence of each rank."""
-    return [rank["evidence"] for rank in run.ranks]
 
 
 def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Check:

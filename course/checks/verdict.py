@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from course.checks import discovery
 from course.checks.compare import compare
 from course.checks.exercises import exercise_of, open_todos, read, solution_of
+from course.checks.facts import describe
 from course.checks.lab import Check, Place, Unexpected, expect
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
@@ -248,7 +249,8 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
         is_missing = is_open and not run.is_recorded
         expect(not is_missing, f"TODO {wanted.todo} is still open in this run's script")
         expect(run.record.evidence, "the first step was not observed: launch with warmup_steps=1")
-        yield Part("mechanism", PASSED, wanted.describe(run))
+        evidence = [wanted.describe(run), describe(run, wanted.shows)]
+        yield Part("mechanism", PASSED, "; ".join(filter(None, evidence)))
     except Unexpected as error:
         yield Part("mechanism", FAILED, str(error), _line_of(text, source, str(error)) or where)
         yield Part("effect", UNMEASURABLE, "the mechanism must work first")

@@ -7,15 +7,6 @@ from collections.abc import Iterator
 from course.checks.lab import FULL_SIZE, Check, Lab, Place, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-from course.runs.run import Run
-
-
-def _describe_loader(run: Run) -> str:
-    arguments = run.record.evidence.get("loader", {}).items()
-    return (
-        f"{', '.join(f'{name}={value}' for name, value in arguments)}; pinned memory and copies "
-        f"checked on a fake accelerator"
-    )
 
 
 def _loader_limits(cfg: Config, place: Place) -> str:
@@ -63,7 +54,7 @@ CHECKS = {
         calls=("course.checks.dry_runs:loading",),
         rung="dataloader",
         against="channels_last",
-        describe=_describe_loader,
+        shows={"the DataLoader": "loader"},
         limits=_loader_limits,
         word="loading",
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},

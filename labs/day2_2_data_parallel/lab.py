@@ -21,23 +21,10 @@ def _describe_rank(run: Run) -> str:
     return f"{len(run.ranks)} ranks in one process group, on {', '.join(devices)}"
 
 
-def _describe_parallel(run: Run) -> str:
-    evidence = run.record.evidence
-    return (
-        f"{len(run.ranks)} ranks, {evidence['share']} images each, no two alike; "
-        f"{evidence['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
-        f"the end"
-    )
-
-
 def _shared_cores(cfg: Config, place: Place) -> str:
     if place.device != "cpu":
         return ""
     return "the ranks share this machine's cores, so two are no more than one"
-
-
-def _describe_once(run: Run) -> str:
-    return f"{run.record.val_images} images validated, each once; weights.pt written once"
 
 
 # One run serves all three checks. Two epochs show whether shuffling differs; the batch gives each
@@ -97,7 +84,7 @@ CHECKS = {
         ),
         rung="device",
         against="device",
-        describe=_describe_parallel,
+        shows={"images of each rank": "share", "collectives in the first step": "collectives"},
         limits=_shared_cores,
         word="sampler|DDP",
         settings=DDP_SETTINGS,
@@ -109,7 +96,7 @@ CHECKS = {
         configs=({"ranks": 1}, {"ranks": 2}),
         rung="device",
         against="device",
-        describe=_describe_once,
+        shows={"validated images of each rank": "val_taken"},
         limits=_shared_cores,
         word="all_reduce|save_weights",
         settings=DDP_SETTINGS,

@@ -7,19 +7,7 @@ from collections.abc import Iterator
 from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-from course.runs.run import Run
-from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
-
-
-def _describe_mixing(run: Run) -> str:
-    return (
-        f"{run.record.evidence['mixed']:.0%} of the first batch's labels have two classes; "
-        f"{mixing.CALLS} batches of {mixing.IMAGES} were mixed by your {run.config.mix} aside: "
-        f"labels say what is in the pixels, shares follow Beta(α, α), pairs are permuted, and "
-        f"no image has a call of its own"
-    )
-
 
 # For both runs of a check: enough images that some pairs have two classes.
 MIXED = {"batch_size": 16}
@@ -87,7 +75,7 @@ CHECKS = {
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="mixup",
         against="dataloader",
-        describe=_describe_mixing,
+        shows={"share of the labels with two classes": "mixed"},
         word="def mixup",
         settings=MIXED,
         timed=False,
@@ -99,7 +87,7 @@ CHECKS = {
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="cutmix",
         against="dataloader",
-        describe=_describe_mixing,
+        shows={"share of the labels with two classes": "mixed"},
         word="def cutmix",
         settings=MIXED,
         timed=False,

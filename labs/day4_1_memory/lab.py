@@ -8,34 +8,10 @@ from typing import Any
 from course.checks.lab import SYNTHETIC, Check, Lab, Recording
 from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
-from course.runs.run import Run
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
 WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
-
-
-def _describe_accumulated(run: Run) -> str:
-    sizes = " + ".join(str(images) for images, _ in run.record.evidence["passes"])
-    return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
-
-
-def _describe_all_reduces(run: Run) -> str:
-    count = len(run.record.evidence.get("passes", []))
-    return f"{count} micro-batches and one message in the first step; equal weights at the end"
-
-
-def _describe_checkpointed(run: Run) -> str:
-    again = sum(run.record.evidence["recomputed"].values())
-    return (
-        f"{run.record.evidence['kept_gib'] * 1024:.1f} MiB kept for backward; {again} convolutions "
-        f"and products computed again in it"
-    )
-
-
-def _describe_offloaded(run: Run) -> str:
-    kept = run.record.evidence["kept_gib"] * 1024
-    return f"{kept:.1f} MiB kept on the device for backward; the rest on the host"
 
 
 # CoAtNet-3, 167 million weights, at full size on one GPU.
@@ -84,7 +60,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        describe=_describe_accumulated,
+        shows={"images and factor of the loss of each micro-batch": "passes"},
         word="micro_batch",
         changes={"micro_batch": 3},
         settings=WHOLE,
@@ -102,7 +78,10 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        describe=_describe_all_reduces,
+        shows={
+            "images and factor of the loss of each micro-batch": "passes",
+            "collectives in backward": "backward_collectives",
+        },
         word="DDP",
         changes={"micro_batch": 3},
         settings=WHOLE,
@@ -119,7 +98,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="checkpointed",
         against="large",
-        describe=_describe_checkpointed,
+        shows={"GiB kept for backward": "kept_gib", "computed again in backward": "recomputed"},
         word="models.create",
         settings=WHOLE,
         timed=False,
@@ -132,7 +111,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="offloaded",
         against="large",
-        describe=_describe_offloaded,
+        shows={"GiB kept on the device for backward": "kept_gib"},
         word="kept =",
         settings=WHOLE,
         timed=False,

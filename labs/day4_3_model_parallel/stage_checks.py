@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.rank_checks import evidence_of_ranks, of_ranks
+from course.checks.rank_checks import of_ranks
 from course.runs.run import Run
-
-
-def _describe_stages(run: Run) -> str:
-    from labs.day4_3_model_parallel import schedules
-
-    sizes = [evidence["parameters"] for evidence in evidence_of_ranks(run)]
-    return (
-        f"{' + '.join(f'{size:,}' for size in sizes)} = {sum(sizes):,} numbers, each on one rank; "
-        f"{schedules.micro_batch_count(run)} micro-batches through {len(sizes)} stages; losses and "
-        f"gradients of one process"
-    )
 
 
 def _describe_schedule(run: Run) -> str:
@@ -36,7 +25,7 @@ CHECKS = {
         title="each rank keeps a part of the network, and passes on what it gives",
         todo=33,
         configs=({"rung": "large"}, {"pipeline": "gpipe"}),
-        describe=_describe_stages,
+        shows={"numbers that the last rank keeps": "parameters"},
         word="PipelineStage",
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,

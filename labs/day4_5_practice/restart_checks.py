@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course.checks.lab import Check
-from course.checks.rank_checks import SMALL_VIT_SETTINGS, evidence_of_ranks, of_ranks
-from course.runs.run import Run
+from course.checks.rank_checks import SMALL_VIT_SETTINGS, of_ranks
 
 # A small training in which every part of a run's state changes: fp16 with a gradient that
 # overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs
@@ -38,20 +37,6 @@ SMALL_RESTART: dict[str, Any] = {
 SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 
-def _describe_save(run: Run) -> str:
-    files = evidence_of_ranks(run)[0]["left"]
-    names = ", ".join(file["name"] for file in files if file["whole"])
-    return f"rank 0 wrote complete checkpoints: {names}"
-
-
-def _describe_restart(run: Run) -> str:
-    evidence = run.record.evidence
-    damaged = ", ".join(file["name"] for file in evidence["found"] if not file["whole"])
-    more = f"; {damaged} was cut short" if damaged else ""
-    how = evidence["interrupted"][-1]["how"]
-    return f"ended by {how}; another process resumed from step {evidence['began_at']}{more}"
-
-
 def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Check:
     """Return a check of one process that is interrupted, and the same training without that."""
     return Check(
@@ -59,7 +44,11 @@ def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any)
         todo=todo,
         rung="restarted",
         against="channels_last",
-        describe=_describe_restart,
+        shows={
+            "first step of the last process": "began_at",
+            "checkpoints that it found": "found",
+            "interruptions": "interrupted",
+        },
         changes=changes | {"save_every": EVERY},
         settings=CHANGING,
         timed=False,
@@ -74,7 +63,7 @@ CHECKS = {
         todo=35,
         configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
         small=SMALL_RESTART,
-        describe=_describe_save,
+        shows={"checkpoints": "left"},
         word="def save",
         rung="restarted",
         changes={"save_every": 1},

@@ -55,7 +55,8 @@ class Check:
     shows: dict[str, str] = field(default_factory=dict)
     # Describes what small runs on a CPU cannot show; `expect` in it reports what is missing.
     describe: Callable[[Run], str] = lambda run: ""
-    # Returns why the effect cannot be measured on a place, or "".
+    on_cpu: str = ""  # why the effect cannot be measured on a CPU, if it cannot
+    # Returns why it cannot be measured on another place, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
@@ -70,6 +71,10 @@ class Check:
     small: dict[str, Any] = field(default_factory=dict)  # of all small runs' configs
     # Functions (MODULE:NAME) of a script's text and a config that yield what is wrong.
     calls: tuple[str, ...] = ()
+
+    def obstacle(self, cfg: Config, place: Place) -> str:
+        """Return why the effect cannot be measured on a place, or ""."""
+        return (self.on_cpu if place.device == "cpu" else "") or self.limits(cfg, place)
 
 
 class FunctionCheck(NamedTuple):

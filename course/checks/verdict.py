@@ -196,7 +196,7 @@ def _configs(
     place = _place(config, site)
     emulates = emulates or not place.half_units
     is_timed = (
-        wanted.timed and not wanted.limits(config, place) and not (emulates and wanted.emulated)
+        wanted.timed and not wanted.obstacle(config, place) and not (emulates and wanted.emulated)
     )
     changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
@@ -277,7 +277,7 @@ def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: 
 
 def _effect(wanted: Check, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
-    if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
+    if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
     speedup, reason = ratio(run, against), host_bound_warning(run)
     part = judge(speedup, faster=wanted.faster)

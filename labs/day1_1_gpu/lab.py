@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course.checks.lab import SYNTHETIC, Check, Lab, Place, Recording, expect
+from course.checks.lab import SYNTHETIC, Check, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
-from course.config import Config, rung, vary
+from course.config import rung, vary
 from course.runs.run import Run
 
 
@@ -14,10 +14,6 @@ def _describe_device(run: Run) -> str:
     devices = run.record.evidence["devices"]
     expect({*devices} == {run.record.device}, f"the convolutions ran on {' and '.join(devices)}")
     return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
-
-
-def _device_limits(cfg: Config, place: Place) -> str:
-    return "this machine has no accelerator" if place.device == "cpu" else ""
 
 
 SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
@@ -33,7 +29,7 @@ CHECKS = {
         rung="device",
         against="baseline",
         describe=_describe_device,
-        limits=_device_limits,
+        on_cpu="this machine has no accelerator",
         word=r"\.to\(device\)|device =",
     ),
 }

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import FULL_SIZE, Check, Lab, Place, Recording
+from course.checks.lab import FULL_SIZE, Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-
-
-def _loader_limits(cfg: Config, place: Place) -> str:
-    if place.device != "cpu":
-        return ""
-    return "here the network computes on the same cores that the workers need"
-
 
 # Warm-up is the first epoch and the start of the second, where workers start again: in an epoch of
 # a million images, that does not count.
@@ -55,7 +48,7 @@ CHECKS = {
         rung="dataloader",
         against="channels_last",
         shows={"the DataLoader": "loader"},
-        limits=_loader_limits,
+        on_cpu="here the network computes on the same cores that the workers need",
         word="loading",
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Check, Lab, Place, Recording, expect
+from course.checks.lab import Check, Lab, Recording, expect
 from course.checks.lab_configs import RANKS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -19,12 +19,6 @@ def _describe_rank(run: Run) -> str:
         not shared, f"several ranks computed on {', '.join(shared)}: take run.local_rank's device"
     )
     return f"{len(run.ranks)} ranks in one process group, on {', '.join(devices)}"
-
-
-def _shared_cores(cfg: Config, place: Place) -> str:
-    if place.device != "cpu":
-        return ""
-    return "the ranks share this machine's cores, so two are no more than one"
 
 
 # One run serves all three checks. Two epochs show whether shuffling differs; the batch gives each
@@ -69,7 +63,6 @@ CHECKS = {
         rung="device",
         against="device",
         describe=_describe_rank,
-        limits=_shared_cores,
         word="process_group",
         settings=DDP_SETTINGS,
         gpus=RANKS,
@@ -85,10 +78,10 @@ CHECKS = {
         rung="device",
         against="device",
         shows={"images of each rank": "share", "collectives in the first step": "collectives"},
-        limits=_shared_cores,
         word="sampler|DDP",
         settings=DDP_SETTINGS,
         gpus=RANKS,
+        on_cpu="the ranks share this machine's cores, so two are no more than one",
     ),
     "day2.once": Check(
         title="validated and written once, not by every rank",
@@ -97,7 +90,6 @@ CHECKS = {
         rung="device",
         against="device",
         shows={"validated images of each rank": "val_taken"},
-        limits=_shared_cores,
         word="all_reduce|save_weights",
         settings=DDP_SETTINGS,
         gpus=RANKS,

@@ -85,8 +85,7 @@ class Updates:
         weights_sum: the sum of this rank's weights (None without an update). spread: how the
         weights are distributed over the ranks, and how many bytes this rank keeps. updates: the
         number of steps by their number of updates. decay: the weight decays of "filters" (and
-        matrices) and of "vectors". optimizers: the number of optimizers that updated. overflow:
-        whether the planted one was skipped; {} without one.
+        matrices) and of "vectors". overflow: whether the planted one was skipped; {} without one.
         """
         # Add up on the host: a device may be full, and Apple's has no float64.
         parts = [shards.part(weight.detach()) for weight in self.parameters()]
@@ -97,7 +96,6 @@ class Updates:
             "updates": {str(count): steps for count, steps in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
             "decay": self._decay,
-            "optimizers": len(self._optimizers),
             "parameters": sum(weight.numel() for weight in self.parameters()),
             "overflow": self._overflow,
         }

@@ -166,15 +166,16 @@ class Folder:
         """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
         runs = {}
         for name, config, ranks, _ in small_runs(wanted):
-            runs[name] = self._add(f"{place}/{name}", text, config, ranks)
+            runs[name] = self.add(f"{place}/{name}", text, config, ranks)
         for call in wanted.calls if calls else ():
             name = call.replace(":", ".")
             config = rung(wanted.rung, quick=True, **wanted.changes | {"image_px": 32})
-            runs[name] = self._add(f"{place}/{name}", text, config, 1, call)
+            runs[name] = self.add(f"{place}/{name}", text, config, 1, call)
         self._modules |= modules_of(text)
         return runs
 
-    def _add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+    def add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+        """Prepare a small run of a script, or a call of a function, unless it exists."""
         place = self.root / name
         if place.exists():
             return Run(place)

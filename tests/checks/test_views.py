@@ -23,7 +23,7 @@ FP32, BF16, FP16 = "fp32", "bf16", "fp16"
 
 @pytest.fixture(scope="module")
 def views() -> Iterator[list[dict[str, Run]]]:
-    """Train each view in fp32, and in bf16 and fp16 with channels last; return runs by precision."""
+    """Train each view in fp32, and in bf16 and fp16 with channels last; yield runs by precision."""
     folder, runs = Folder(), [{} for _ in range(TOTAL + 1)]
     for solved, precision in product(range(TOTAL + 1), (FP32, BF16, FP16)):
         changes = {} if precision == FP32 else {"device": "auto", "channels_last": True}

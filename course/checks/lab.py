@@ -50,7 +50,6 @@ class Check:
     todo: int
     rung: str
     against: str
-    word: str  # marks the line of the script to look at
     # Evidence of the run itself: a name in words, and its place in the evidence of the record.
     shows: dict[str, str] = field(default_factory=dict)
     # Describes what small runs on a CPU cannot show; `expect` in it reports what is missing.

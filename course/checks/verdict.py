@@ -16,7 +16,14 @@ from dataclasses import dataclass
 
 from course.checks import discovery
 from course.checks.compare import compare
-from course.checks.exercises import exercise_of, open_todos, read, solution_of
+from course.checks.exercises import (
+    SOLUTIONS,
+    exercise_of,
+    open_todos,
+    read,
+    seams,
+    solution_of,
+)
 from course.checks.facts import describe
 from course.checks.lab import Check, Place, Unexpected, expect
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
@@ -305,14 +312,17 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
 
 
 def _where(text: str, source: str, wanted: Check) -> str:
-    """Return the lines of the script to look at: the TODO's comments, else those with its word."""
+    """Return the lines of the script to look at: the TODO's comments, else lines of its seams."""
+    solution = (SOLUTIONS / solution_of(wanted.todo)).read_text()
+    parts = seams(solution, todo=wanted.todo)
+    code = {line.strip() for seam in parts for line in (*seam.solution, *seam.before)} - {""}
     lines = dict(enumerate(text.splitlines(), 1))
-    for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
-        numbers = [number for number, line in lines.items() if re.search(pattern, line)]
-        if numbers:
-            more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
-            return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
-    return f"{source} has no line with {wanted.word}: course exercises --upto shows where"
+    marked = [at for at, line in lines.items() if re.search(rf"# TODO {wanted.todo}\b", line)]
+    numbers = marked or [at for at, line in lines.items() if line.strip() in code]
+    if not numbers:
+        return f"{source} has no line of TODO {wanted.todo}: course exercises --upto shows where"
+    more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
+    return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
 
 
 def _error_line(run: Run, text: str, otherwise: str) -> str:

@@ -30,7 +30,6 @@ CHECKS = {
         against="baseline",
         describe=_describe_device,
         on_cpu="this machine has no accelerator",
-        word=r"\.to\(device\)|device =",
     ),
 }
 

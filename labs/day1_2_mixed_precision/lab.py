@@ -42,7 +42,6 @@ CHECKS = {
         against="device",
         describe=_describe_amp,
         limits=_amp_limits,
-        word="autocast",
         emulated={"precision": "bf16"},
     ),
     "day1.scaler": Check(
@@ -53,7 +52,6 @@ CHECKS = {
         against="device",
         shows={"the planted overflow": "overflow"},
         limits=_amp_limits,
-        word="scaler|backward",
         changes={"precision": "fp16", "overflow_step": 1},
         settings={"warmup_steps": 4},
     ),

@@ -28,7 +28,6 @@ CHECKS = {
         against="amp",
         describe=_describe_layout,
         limits=emulation_limits,
-        word="channels_last",
     ),
 }
 

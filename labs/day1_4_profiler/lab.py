@@ -49,7 +49,6 @@ CHECKS = {
         rung="device",
         against="device",
         describe=_describe_trace,
-        word="profiler",
         changes=TRACED,
         settings={"warmup_steps": 4},
         faster=False,

@@ -49,7 +49,6 @@ CHECKS = {
         against="channels_last",
         shows={"the DataLoader": "loader"},
         on_cpu="here the network computes on the same cores that the workers need",
-        word="loading",
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
     ),
 }

@@ -40,7 +40,6 @@ CHECKS = {
         against="fused",
         describe=_describe_compiled,
         on_cpu="a CPU compiles for longer than this check trains",
-        word="torch.compile",
         configs=(
             {"rung": "fused"},
             {"compile": "max-autotune-no-cudagraphs"},

@@ -23,14 +23,12 @@ CHECKS = {
             "bytes that a rank keeps": "spread.bytes",
             **GATHERS,
         },
-        word="fully_shard",
     ),
     "day4.reshard": of_ranks(
         title="gathered once, for both passes",
         todo=22,
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
-        word="reshard",
         changes={"shard": "zero2"},
     ),
     "day4.policy": of_ranks(
@@ -38,7 +36,6 @@ CHECKS = {
         todo=23,
         configs=({"gather_bf16": False}, {}),
         shows={"gathered": "gathered_types", "reduced": "reduced_types"},
-        word="policy",
         changes={"gather_bf16": True, "precision": "bf16"},
     ),
     "day4.prefetch": of_ranks(
@@ -46,7 +43,6 @@ CHECKS = {
         todo=24,
         configs=({}, {"prefetch": 1}, {"prefetch": 2}),
         shows=GATHERS,
-        word="prefetch",
         changes={"prefetch": 2},
     ),
     "day4.clip": of_ranks(
@@ -54,7 +50,6 @@ CHECKS = {
         todo=25,
         configs=({"clip": 0.0}, {"clip": 0.5}, {"clip": 0.5, "rung": "large"}),
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
-        word="clip",
         changes={"clip": 1.0},
     ),
     "day4.whole": of_ranks(
@@ -62,7 +57,6 @@ CHECKS = {
         todo=26,
         configs=({"rung": "large"}, {}, {"ranks": 1}),
         shows={"bytes that the last rank held at once, to save": "held_to_save"},
-        word="save_weights",
         changes={"save_weights": True},
     ),
     "day4.checkpoint": of_ranks(
@@ -76,7 +70,6 @@ CHECKS = {
         ),
         small={"optimizer": "adamw", "lr": 1e-3},
         describe=_describe_checkpoint,
-        word="save_shards",
         changes={"save_shards": True},
     ),
     "day4.compile": of_ranks(
@@ -84,7 +77,6 @@ CHECKS = {
         todo=28,
         configs=({}, {"compile": "default"}),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
-        word="compile",
         changes={"compile": "default"},
     ),
 }

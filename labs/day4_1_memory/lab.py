@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.lab import SYNTHETIC, Check, Lab, Recording
-from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
+from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.rank_checks import of_ranks
+from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
 
 

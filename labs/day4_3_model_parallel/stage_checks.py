@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.rank_checks import of_ranks
+from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
 
 

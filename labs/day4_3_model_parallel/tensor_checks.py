@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.rank_checks import of_ranks
+from course.checks.lab_configs import of_ranks
 
 NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course.checks.lab import Check
-from course.checks.rank_checks import SMALL_VIT_SETTINGS, of_ranks
+from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
 
 # A small training in which every part of a run's state changes: fp16 with a gradient that
 # overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs

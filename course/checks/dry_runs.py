@@ -13,8 +13,14 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from course.checks.fake_accelerator import FIRST_NODE, first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
+from course.data.formats.convert import Part, Source, write_part
+from course.data.loader import ImageSets
 from course.runs.failures import summarize
 
 ON = "on a fake accelerator"
@@ -25,8 +31,6 @@ ELSEWHERE = "as rank 5 of 8, process 1 of the second of two nodes,"
 
 def moving(text: str, cfg: Config) -> Iterator[str]:
     """Expect weights, images and labels on the device that the config requests."""
-    from course.checks.fake_accelerator import first_step
-
     step = first_step(text, replace(cfg, device="auto", uint8=True))
     on_host = first_step(text, replace(cfg, device="cpu"))
     if step.error:
@@ -49,8 +53,6 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
     """Expect pinned memory and non-blocking copies if the config requests them."""
-    from course.checks.fake_accelerator import first_step
-
     for pins in (True, False):
         non_blocking = not pins  # so that the two fields differ
         cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=non_blocking)
@@ -70,8 +72,6 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
 
 def offloading(text: str, cfg: Config) -> Iterator[str]:
     """Expect saved tensors to be stored on the host, and to return to the device in backward."""
-    from course.checks.fake_accelerator import first_step
-
     step = first_step(text, replace(cfg, device="auto", offload=True))
     if step.error:
         yield f"{ON} the first step fails: {step.error}"
@@ -83,8 +83,6 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
 
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Expect a rank of another node to join the others, and to use a device of its own node."""
-    from course.checks.fake_accelerator import FIRST_NODE, first_step
-
     cfg = replace(cfg, device="auto")
     step = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
     if (joined := step.joined) is None:
@@ -142,8 +140,6 @@ def _read(text: str, cfg: Config, *counts: tuple[int, int]) -> Iterator[str]:
 
 
 def _check_readers(reader: Any, ranks: int, workers: int) -> None:
-    from torch.utils.data import DataLoader
-
     taken: list[tuple[int, set[int]]] = []
     for rank in range(ranks):
         context = "fork" if workers else None  # the script's class cannot be pickled
@@ -188,11 +184,6 @@ def _in_words(error: Exception) -> str:
 
 def _reader(text: str, cfg: Config, root: Path) -> Any:
     """Return a function that creates a rank's reader of small shards, of the script's class."""
-    from PIL import Image
-
-    from course.data.formats.convert import Part, Source, write_part
-    from course.data.loader import ImageSets
-
     script: dict[str, Any] = {"__name__": "train"}
     exec(compile(text, "train.py", "exec"), script)
     expect("Shards" in script, "there is no class Shards in the script")

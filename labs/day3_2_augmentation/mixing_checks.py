@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
+import torch
 
+from course.checks.fake_accelerator import first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
+from labs.day3_2_augmentation.measurements import count_operators
 
 IMAGES, SIDE = 64, 64  # of a batch
 FEW = 8
@@ -52,10 +55,6 @@ class Drawn:
 
 def mixing(text: str, cfg: Config) -> Iterator[str]:
     """Yield the first mistake in a script's mixup or cutmix, whichever the config selects."""
-    import torch
-
-    from course.checks.fake_accelerator import first_step
-
     name, script = cfg.mix, ModuleType("train")
     with torch.random.fork_rng(devices=[]):
         try:
@@ -78,10 +77,6 @@ def _in_words(name: str, error: Exception) -> str:
 
 
 def _check(name: str, mix: Callable) -> None:
-    import torch
-
-    from labs.day3_2_augmentation.measurements import count_operators
-
     few, many = (
         count_operators(functools.partial(mix, *_batch(count), 1.0)) for count in (FEW, IMAGES)
     )
@@ -103,8 +98,6 @@ def _check(name: str, mix: Callable) -> None:
 
 def _batch(count: int) -> tuple:
     """Return images of one colour each, and their one-hot labels, all different."""
-    import torch
-
     images = torch.tensor(KINDS[:count], dtype=torch.float32)[:, :, None, None]
     return images.expand(count, 3, SIDE, SIDE).clone(), torch.eye(count)
 

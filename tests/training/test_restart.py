@@ -14,7 +14,7 @@ from course.config import rung
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
 from labs.day4_5_practice import checkpoint, randomness
-from labs.day4_5_practice.restart_checks import CHANGING
+from labs.day4_5_practice.lab import CHANGING
 from labs.day4_5_practice.seeded import Seeded
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from course.checks.compare import Folder
 from course.config import rung
 from course.runs.run import Run
 from labs import day4_3_model_parallel as lab
+from labs.day4_3_model_parallel.lab import CHECKS
 from labs.day4_3_model_parallel.pipelines import SCHEDULES
 from labs.day4_3_model_parallel.schedules import measured_order
-from labs.day4_3_model_parallel.stage_checks import CHECKS
 from labs.day4_3_model_parallel.stages import stage_ranges
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.

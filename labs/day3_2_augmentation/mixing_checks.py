@@ -78,7 +78,7 @@ def _in_words(name: str, error: Exception) -> str:
 
 def _check(name: str, mix: Callable) -> None:
     few, many = (
-        count_operators(functools.partial(mix, *_batch(count), 1.0)) for count in (FEW, IMAGES)
+        count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )
     expect(
         many <= 2 * few,
@@ -87,7 +87,7 @@ def _check(name: str, mix: Callable) -> None:
     )
     for alpha in ALPHAS:
         torch.manual_seed(0)
-        drawn = [_draw(name, mix, alpha) for _ in range(CALLS)]
+        drawn = [draw(name, mix, alpha) for _ in range(CALLS)]
         expect(
             any(result.mixed.any() for result in drawn),
             "the images come back as they were: mix each one with a different image of the batch",
@@ -96,23 +96,23 @@ def _check(name: str, mix: Callable) -> None:
         _check_shares(name, drawn, alpha)
 
 
-def _batch(count: int) -> tuple:
+def batch(count: int) -> tuple:
     """Return images of one colour each, and their one-hot labels, all different."""
     images = torch.tensor(KINDS[:count], dtype=torch.float32)[:, :, None, None]
     return images.expand(count, 3, SIDE, SIDE).clone(), torch.eye(count)
 
 
-def _draw(name: str, mix: Callable, alpha: float) -> Drawn:
+def draw(name: str, mix: Callable, alpha: float) -> Drawn:
     """Call the function; expect labels with the shares of the pixels, and in CutMix boxes."""
-    batch = _batch(IMAGES)
-    result = mix(*batch, alpha)
+    before = batch(IMAGES)
+    result = mix(*before, alpha)
     is_pair = isinstance(result, tuple) and len(result) == 2
     expect(is_pair, "it must return two tensors: return images, labels")
-    for what, before, after in zip(("images", "labels"), batch, result):
-        is_alike = getattr(after, "shape", None) == before.shape and after.dtype == before.dtype
+    for what, given, after in zip(("images", "labels"), before, result):
+        is_alike = getattr(after, "shape", None) == given.shape and after.dtype == given.dtype
         words = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
-        shape = tuple(before.shape)
-        expect(is_alike, f"{what} of shape {shape} in {before.dtype} come back as {words}")
+        shape = tuple(given.shape)
+        expect(is_alike, f"{what} of shape {shape} in {given.dtype} come back as {words}")
     pixels, labels = (tensor.detach().cpu().numpy() for tensor in result)
     boxes = (pixels * KINDS[:, :, None, None]).sum(axis=1) < 0.5
     if name == "cutmix":

@@ -233,8 +233,7 @@ def _compare(
     wanted: Check, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
     runs = small_runs(wanted)
-    compared = f"{len(runs)} small trainings like the solution's: "
-    compared += "; ".join(run.words for run in runs)
+    compared = "trains like the solution with " + "; ".join(run.words for run in runs)
     printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:
         if why := error_of(solution_runs[name]):

@@ -435,8 +435,8 @@ def describe(run: Run, shows: dict[str, str]) -> str:
     """Return evidence of a run's last rank in words; entries that it lacks are left out."""
     rank = Rank(run, run.gpus - 1)
     values = {words: rank.get(*path.split(".")) for words, path in shows.items()}
-    pairs = [f"{words}: {in_words(x)}" for words, x in values.items() if x is not None]
-    return "; ".join(pairs)
+    shown = {words: in_words(x, most=64) for words, x in values.items() if x is not None}
+    return "; ".join(f"{words}: {text}" for words, text in shown.items())
 
 
 def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
@@ -488,8 +488,8 @@ def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str)
     return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}: {fact.hint}"
 
 
-def in_words(value: Any) -> str:
-    """Return a value as text for a message, shortened if it is long."""
+def in_words(value: Any, most: int = 8) -> str:
+    """Return a value as text for a message, shortened if it has more than `most` entries."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None:
@@ -498,11 +498,11 @@ def in_words(value: Any) -> str:
         return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, dict | list) and len(value) > 8:
+    if isinstance(value, dict | list) and len(value) > most:
         return f"{len(value)} entries"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={in_words(item)}" for name, item in value.items())
+        return ", ".join(f"{name}={in_words(item, most)}" for name, item in value.items())
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict | list) else ", "
-        return separator.join(map(in_words, value))
+        return separator.join(in_words(item, most) for item in value)
     return str(value)[:200]

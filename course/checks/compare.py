@@ -6,7 +6,6 @@ notebook. `course.checks.facts` lists what must be equal.
 
 from __future__ import annotations
 
-import ast
 import atexit
 import hashlib
 import json
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import differences
-from course.checks.lab import Mechanism
+from course.checks.lab import Check
 from course.config import Config, rung
 from course.runs import failures
 from course.runs.run import PROJECT, Run
@@ -67,8 +66,8 @@ class SmallRun(NamedTuple):
     words: str
 
 
-def small_runs(wanted: Mechanism) -> list[SmallRun]:
-    """Return the small runs of a check, from `Mechanism.configs`."""
+def small_runs(wanted: Check) -> list[SmallRun]:
+    """Return the small runs of a check, from `Check.configs`."""
     runs = []
     for changes in wanted.configs:
         fields = dict(changes)
@@ -82,7 +81,7 @@ def small_runs(wanted: Mechanism) -> list[SmallRun]:
     return runs
 
 
-def _config(wanted: Mechanism, label: str, changes: dict[str, Any]) -> Config:
+def _config(wanted: Check, label: str, changes: dict[str, Any]) -> Config:
     """Return a small config of a rung, with the check's changes if it is the check's rung."""
     settings = wanted.changes if label == wanted.rung != wanted.against else {}
     return rung(label, **SMALL | settings | wanted.small | changes)
@@ -105,7 +104,7 @@ class Comparison(NamedTuple):
     error: str = ""
 
 
-def compare(requests: Sequence[tuple[Mechanism, str]]) -> list[Comparison]:
+def compare(requests: Sequence[tuple[Check, str]]) -> list[Comparison]:
     """Compare scripts with the solution in which the same TODOs are filled.
 
     Args:
@@ -162,20 +161,21 @@ class Folder:
         self._temporary.cleanup()
 
     def prepare(
-        self, place: str, wanted: Mechanism, text: str, *, calls: bool = False
+        self, place: str, wanted: Check, text: str, *, calls: bool = False
     ) -> dict[str, Run]:
         """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
         runs = {}
         for name, config, ranks, _ in small_runs(wanted):
-            runs[name] = self._add(f"{place}/{name}", text, config, ranks)
+            runs[name] = self.add(f"{place}/{name}", text, config, ranks)
         for call in wanted.calls if calls else ():
             name = call.replace(":", ".")
             config = rung(wanted.rung, quick=True, **wanted.changes | {"image_px": 32})
-            runs[name] = self._add(f"{place}/{name}", text, config, 1, call)
+            runs[name] = self.add(f"{place}/{name}", text, config, 1, call)
         self._modules |= modules_of(text)
         return runs
 
-    def _add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+    def add(self, name: str, text: str, config: Config, ranks: int, call: str = "") -> Run:
+        """Prepare a small run of a script, or a call of a function, unless it exists."""
         place = self.root / name
         if place.exists():
             return Run(place)
@@ -226,20 +226,14 @@ def _folder() -> Folder:
 
 def modules_of(text: str) -> set[str]:
     """Return the modules that a script imports from packages that take time to import."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return set()
-    names = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module}
-    return {name for name in names if name.split(".")[0] in ("torch", "torchvision", "course")}
+    return {*re.findall(r"^from ((?:torch|torchvision|course)\b[\w.]*) import", text, re.MULTILINE)}
 
 
 def _compare(
-    wanted: Mechanism, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
+    wanted: Check, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
     runs = small_runs(wanted)
-    compared = f"{len(runs)} small trainings like the solution's: "
-    compared += "; ".join(run.words for run in runs)
+    compared = "trains like the solution with " + "; ".join(run.words for run in runs)
     printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:
         if why := error_of(solution_runs[name]):

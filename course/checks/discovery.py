@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from course.checks.lab import Function, Lab, Mechanism
+from course.checks.lab import Check, Function, Lab
 from course.runs.run import PROJECT
 
 LABS = PROJECT / "labs"
@@ -26,7 +26,7 @@ def labs() -> tuple[Lab, ...]:
     return tuple(replace(module.LAB, name=name) for name, module in modules.items())
 
 
-def checks() -> dict[str, Mechanism]:
+def checks() -> dict[str, Check]:
     """Return all labs' checks of TODOs by name, such as "day1.amp"."""
     return {name: check for lab in labs() for name, check in lab.checks.items()}
 

@@ -6,16 +6,21 @@ Each function takes a training script's text and a config, and yields the first 
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, islice, product
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from course.checks.fake_accelerator import FIRST_NODE, first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
+from course.data.formats.convert import Part, Source, write_part
+from course.data.loader import ImageSets
 from course.runs.failures import summarize
 
 ON = "on a fake accelerator"
@@ -26,8 +31,6 @@ ELSEWHERE = "as rank 5 of 8, process 1 of the second of two nodes,"
 
 def moving(text: str, cfg: Config) -> Iterator[str]:
     """Expect weights, images and labels on the device that the config requests."""
-    from course.checks.fake_accelerator import first_step
-
     step = first_step(text, replace(cfg, device="auto", uint8=True))
     on_host = first_step(text, replace(cfg, device="cpu"))
     if step.error:
@@ -50,8 +53,6 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 
 def loading(text: str, cfg: Config) -> Iterator[str]:
     """Expect pinned memory and non-blocking copies if the config requests them."""
-    from course.checks.fake_accelerator import first_step
-
     for pins in (True, False):
         non_blocking = not pins  # so that the two fields differ
         cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=non_blocking)
@@ -71,8 +72,6 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
 
 def offloading(text: str, cfg: Config) -> Iterator[str]:
     """Expect saved tensors to be stored on the host, and to return to the device in backward."""
-    from course.checks.fake_accelerator import first_step
-
     step = first_step(text, replace(cfg, device="auto", offload=True))
     if step.error:
         yield f"{ON} the first step fails: {step.error}"
@@ -84,8 +83,6 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
 
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Expect a rank of another node to join the others, and to use a device of its own node."""
-    from course.checks.fake_accelerator import FIRST_NODE, first_step
-
     cfg = replace(cfg, device="auto")
     step = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
     if (joined := step.joined) is None:
@@ -118,84 +115,66 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
 SHARDS, EACH = 13, 3
 IMAGES = SHARDS * EACH
 RANKS_READING, WORKERS = 2, 3
+GREY = 6  # an image of class 3 has the grey level 3 * GREY
 READ = f"reading {SHARDS} small shards,"
 
 
 def reading(text: str, cfg: Config) -> Iterator[str]:
     """Expect a reader that yields each image once per pass, with its class."""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            reader = _reader(text, cfg, Path(folder))
-            samples = [*islice(reader(0, 1), IMAGES)]
-        strange = [label for _, label in samples if not isinstance(label, int)]
-        kind = type([*strange, 0][0]).__name__
-        expect(not strange, f"a class is a {kind}, expected an int: yield int(content)")
-        wrong = [x for image, x in samples if abs(_grey(x) - float(image.float().mean())) > 2]
-        expect(
-            not wrong,
-            f"{len(wrong)} of {len(samples)} images have another image's class: KEY.cls has the "
-            f"class of the KEY.jpg before it",
-        )
-        missing = IMAGES - len({label for _, label in samples})
-        expect(
-            not missing,
-            f"a pass misses {missing} of {IMAGES} images, and repeats others: images_of must yield "
-            f"all images of a shard, and worker_shards return all shards of this reader",
-        )
-    except Exception as error:
-        yield _in_words(error)
+    yield from _read(text, cfg, (1, 0))
 
 
 def sharing(text: str, cfg: Config) -> Iterator[str]:
     """Expect the readers of all ranks and workers to split the images, and to miss none."""
-    if problem := next(reading(text, cfg), ""):
-        yield problem
-        return
+    yield from _read(text, cfg, (1, 0), (RANKS_READING, WORKERS), (RANKS_READING, 0))
+
+
+def _read(text: str, cfg: Config, *counts: tuple[int, int]) -> Iterator[str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             reader = _reader(text, cfg, Path(folder))
-            for workers in (WORKERS, 0):
-                _check_shares(reader, workers)
+            for ranks, workers in counts:
+                _check_readers(reader, ranks, workers)
     except Exception as error:
         yield _in_words(error)
 
 
-def _check_shares(reader: Any, workers: int) -> None:
-    numbers = range(workers) if workers else [None]
-    taken = {
-        (rank, worker): _labels(reader(rank, RANKS_READING), worker, workers)
-        for rank, worker in product(range(RANKS_READING), numbers)
-    }
-    how = f"with {workers} workers on each of {RANKS_READING} ranks,"
-    for (first, images), (second, others) in combinations(taken.items(), 2):
+def _check_readers(reader: Any, ranks: int, workers: int) -> None:
+    taken: list[tuple[int, set[int]]] = []
+    for rank in range(ranks):
+        context = "fork" if workers else None  # the script's class cannot be pickled
+        loader = DataLoader(
+            reader(rank, ranks), IMAGES, num_workers=workers, multiprocessing_context=context
+        )
+        for images, labels in islice(loader, max(workers, 1)):  # each worker yields one batch
+            kind = type(labels[0]).__name__
+            expect(hasattr(labels, "tolist"), f"a class is a {kind}, expected an int: int(content)")
+            greys = images.float().mean(dim=(1, 2, 3))
+            wrong = int(((greys - GREY * labels).abs() > 2).sum())
+            expect(
+                not wrong,
+                f"{wrong} of {IMAGES} images have another image's class: KEY.cls has the class of "
+                f"the KEY.jpg before it",
+            )
+            taken.append((rank, {*labels.tolist()}))
+    how = f"with {workers} workers on each of {ranks} ranks, " * (ranks > 1)
+    for (first, images), (second, others) in combinations(taken, 2):
         readers, hint = "two ranks", "self.rank and self.world_size"
-        if first[0] == second[0]:
+        if first == second:
             readers, hint = "two workers of a rank", "the id and num_workers of get_worker_info()"
         expect(
             not images & others,
-            f"{how} {readers} read the same images: split the shards by {hint}",
+            f"{how}{readers} read the same images: split the shards by {hint}",
         )
-    sizes = sorted(map(len, taken.values()))
+    sizes = sorted(len(images) for _, images in taken)
     missing = IMAGES - sum(sizes)
     expect(
         not missing,
-        f"{how} no reader takes {missing} of {IMAGES} images: worker_shards must leave out no "
-        f"shard, even if their number is no multiple of the readers",
+        f"{how}no reader takes {missing} of {IMAGES} images: images_of must yield all images of a "
+        f"shard, and worker_shards leave out no shard, even if their number is no multiple of the "
+        f"readers",
     )
-    expect(sizes[-1] - sizes[0] <= EACH, f"{how} readers take different numbers of images: {sizes}")
-
-
-def _labels(stream: Any, worker: int | None, workers: int) -> set[int]:
-    """Return which images a reader yields in several passes as this worker; None: no worker."""
-    from unittest.mock import patch
-
-    from torch.utils.data._utils import worker as loading
-
-    info = None
-    if worker is not None:
-        info = loading.WorkerInfo(id=worker, num_workers=workers, seed=worker, dataset=stream)
-    with patch.object(loading, "_worker_info", info):
-        return {label for _, label in islice(stream, IMAGES)}
+    expect(sizes[-1] - sizes[0] <= EACH, f"{how}readers take different numbers of images: {sizes}")
 
 
 def _in_words(error: Exception) -> str:
@@ -205,34 +184,18 @@ def _in_words(error: Exception) -> str:
 
 def _reader(text: str, cfg: Config, root: Path) -> Any:
     """Return a function that creates a rank's reader of small shards, of the script's class."""
-    from course.data.formats.convert import Part, Source, write_part
-    from course.data.loader import ImageSets
-
     script: dict[str, Any] = {"__name__": "train"}
     exec(compile(text, "train.py", "exec"), script)
     expect("Shards" in script, "there is no class Shards in the script")
     paths = []
     for number in range(SHARDS):
         labels = range(number * EACH, number * EACH + EACH)
-        sources = [_image(root, Source(f"{label}.png", label)) for label in labels]
+        sources = [Source(f"{label}.jpg", label) for label in labels]
+        for label in labels:
+            Image.new("RGB", (8, 8), (GREY * label,) * 3).save(root / f"{label}.jpg")
         write_part("shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False)
         paths.append(root / "train" / f"shard-{number:05d}.tar")
     train = type("Viewed", (), {"transform": staticmethod(lambda image: image)})
     sets = ImageSets(train, (), IMAGES, tuple(paths))
     small = replace(cfg, format="shards", shuffle_buffer=2)
     return lambda rank, ranks: script["Shards"](sets, small, rank, ranks)
-
-
-def _image(root: Path, source: Any) -> Any:
-    """Write an image with one grey level, different from that of every other image."""
-    import numpy as np
-    from PIL import Image
-
-    data = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), _grey(source.label), np.uint8)).save(data, "JPEG")
-    (root / source.name).write_bytes(data.getvalue())
-    return source
-
-
-def _grey(label: int) -> int:
-    return 6 * label

@@ -118,7 +118,13 @@ def _check_numbers(seams: list[Seam], name: str) -> None:
 
 def numbers(text: str, name: str = "text") -> list[int]:
     """Return the numbers of a solution's TODOs in order."""
-    return sorted({item.number for item in parse(text, name) if isinstance(item, Seam)})
+    return sorted({seam.number for seam in seams(text, name)})
+
+
+def seams(text: str, name: str = "text", todo: int = 0) -> list[Seam]:
+    """Return the seams of a solution, of one TODO or of all."""
+    found = [item for item in parse(text, name) if isinstance(item, Seam)]
+    return [seam for seam in found if not todo or seam.number == todo]
 
 
 def count(text: str) -> int:
@@ -163,10 +169,7 @@ def render_like(text: str, script: str) -> str:
         text: the solution's.
         script: the text of the exercise.
     """
-    items = parse(text)
-    numbers = {item.number for item in items if isinstance(item, Seam)}
-    still_open = numbers - _changed(items, False, script.splitlines())
-    return _view(items, numbers - still_open)
+    return _view(parse(text), _changed(parse(text), False, script.splitlines()))
 
 
 def render(text: str, solved: int, name: str = "text") -> str:
@@ -288,25 +291,25 @@ def all_states() -> list[dict[str, object]]:
 def states(name: str = "train.py") -> list[dict[str, object]]:
     """Return number, title and state (open, edited, solved) of each TODO of an exercise."""
     text = read(EXERCISES / name)
-    items = parse((SOLUTIONS / name).read_text(), name)
-    seams = [item for item in items if isinstance(item, Seam)]
+    solution = (SOLUTIONS / name).read_text()
+    items = parse(solution, name)
     changed = {solved: _changed(items, solved, text.splitlines()) for solved in (False, True)}
     rows = []
-    for number in sorted({seam.number for seam in seams}):
+    for number in numbers(solution, name):
         state = "edited"
         for word, solved in (("open", False), ("solved", True)):
             if number not in changed[solved]:
                 state = word
-        title = next(seam.title for seam in seams if seam.number == number)
+        title = seams(solution, name, number)[0].title
         rows.append({"todo": number, "state": state, "title": title})
     return rows
 
 
 def open_todos(text: str, name: str = "train.py") -> set[int]:
     """Return the numbers of the TODOs that are untouched in a script, such as a run's snapshot."""
-    items = parse((SOLUTIONS / name).read_text(), name)
-    numbers = {item.number for item in items if isinstance(item, Seam)}
-    return numbers - _changed(items, False, text.splitlines())
+    solution = (SOLUTIONS / name).read_text()
+    changed = _changed(parse(solution, name), False, text.splitlines())
+    return {*numbers(solution, name)} - changed
 
 
 def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> set[int]:

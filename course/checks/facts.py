@@ -179,15 +179,9 @@ def placements(rank: Rank) -> dict[str, int]:
     return {f"number of weights that are {how}": count for how, count in counts.items()}
 
 
-def loader(which: str) -> Callable[[Rank], Any]:
-    """Return a function that reads the arguments of one of the two DataLoaders."""
-
-    def read(rank: Rank) -> dict[str, Any]:
-        arguments = dict(rank.get(which) or {})
-        arguments.pop("pin_memory", None)  # a CPU pins nothing: dry_runs.loading checks it
-        return arguments
-
-    return read
+def loader(rank: Rank) -> dict[str, Any]:
+    """Return the arguments of the training DataLoader, without one that dry_runs.loading checks."""
+    return {name: x for name, x in (rank.get("loader") or {}).items() if name != "pin_memory"}
 
 
 def settings(rank: Rank) -> list[dict[str, Any]]:
@@ -316,7 +310,6 @@ def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
-    Fact("number of processes in the group", entry("world_size"), "init_process_group"),
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at"),
@@ -333,13 +326,10 @@ FACTS: tuple[Fact, ...] = (
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("order of the validation images", entry("val_taken"),
          "each rank validates its own images, and no image is validated twice", "epoch"),
-    Fact("the training DataLoader", loader("loader"), "use the config's value"),
-    Fact("the validation DataLoader", loader("val_loader"), "use the config's value here too"),
+    Fact("the training DataLoader", loader, "use the config's value"),
     Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them, and after a restart "
          "continue the epoch: `skip(…)`", "step"),
-    Fact("number of optimizers", entry("optimizers"),
-         "create one optimizer, and call its step()"),
     Fact("number of updates per step", updates, "update once per batch"),
     Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision; with "
@@ -352,7 +342,6 @@ FACTS: tuple[Fact, ...] = (
          "compute the loss under autocast, or from scores.float()"),
     Fact("autocast in the backward pass", entry("autocast_in_backward"),
          "leave autocast before backward"),
-    Fact("type of the updated weights", kinds("updated_types"), "keep the weights in fp32"),
     Fact("source of BatchNorm's statistics in training", kinds("statistics"),
          "call model.train() at the start of each epoch"),
     Fact("source of BatchNorm's statistics in validation", kinds("validation", "statistics"),
@@ -377,8 +366,6 @@ FACTS: tuple[Fact, ...] = (
          "weights; with it, call fully_shard instead"),
     Fact("shape of the mesh", entry("spread", "mesh"),
          "the mesh has two rows for hybrid, else one; pass it to fully_shard"),
-    Fact("ranks that share the weights", entry("spread", "among"),
-         "pass the mesh of these ranks to fully_shard"),
     Fact("", placements,
          "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
@@ -444,6 +431,14 @@ FACTS: tuple[Fact, ...] = (
 )  # fmt: skip
 
 
+def describe(run: Run, shows: dict[str, str]) -> str:
+    """Return evidence of a run's last rank in words; entries that it lacks are left out."""
+    rank = Rank(run, run.gpus - 1)
+    values = {words: rank.get(*path.split(".")) for words, path in shows.items()}
+    shown = {words: in_words(x, most=64) for words, x in values.items() if x is not None}
+    return "; ".join(f"{words}: {text}" for words, text in shown.items())
+
+
 def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], Any, Any] | None:
     """Return the first place where two values differ (keys and positions), and both values there.
 
@@ -493,8 +488,8 @@ def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str)
     return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}: {fact.hint}"
 
 
-def in_words(value: Any) -> str:
-    """Return a value as text for a message, shortened if it is long."""
+def in_words(value: Any, most: int = 8) -> str:
+    """Return a value as text for a message, shortened if it has more than `most` entries."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None:
@@ -503,11 +498,11 @@ def in_words(value: Any) -> str:
         return "none"
     if isinstance(value, float):
         return f"{value:.6g}"
-    if isinstance(value, dict | list) and len(value) > 8:
+    if isinstance(value, dict | list) and len(value) > most:
         return f"{len(value)} entries"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={in_words(item)}" for name, item in value.items())
+        return ", ".join(f"{name}={in_words(item, most)}" for name, item in value.items())
     if isinstance(value, list):
-        separator = " and " if isinstance(value[0], dict) else ", "
-        return separator.join(map(in_words, value))
+        separator = " and " if isinstance(value[0], dict | list) else ", "
+        return separator.join(in_words(item, most) for item in value)
     return str(value)[:200]

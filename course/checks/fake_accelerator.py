@@ -152,11 +152,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
     set_hooks = saved_tensors_hooks.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # if a script prints one
-    was_on = {name: torch.is_autocast_enabled(name) for name in ("cpu", "cuda")}
     with ExitStack() as stack:
-        for device_type, value in was_on.items():  # a script may leave it on
-            stack.callback(torch.set_autocast_enabled, device_type, value)
-        stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         for target, name, value in (
             (FakeTensorMode, "avoid_device_init", True),  # otherwise CUDA looks for a driver
@@ -222,12 +218,9 @@ def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
 def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
     """Replace `Module._apply`, which would try to swap the storage of fake tensors."""
     for module in self.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = nn.Parameter(change(parameter))
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = change(buffer)
+        weights, buffers = module._parameters, module._buffers
+        weights |= {name: nn.Parameter(change(x)) for name, x in weights.items() if x is not None}
+        buffers |= {name: change(x) for name, x in buffers.items() if x is not None}
     return self
 
 

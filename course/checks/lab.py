@@ -43,18 +43,19 @@ def expect(condition: object, hint: str) -> None:
 
 
 @dataclass(frozen=True)
-class Mechanism:
-    """Definition of a check: its TODO, the run to launch, the rung to compare with."""
+class Check:
+    """A check of a TODO: the run to launch, the rung to compare with, what small runs must show."""
 
     title: str
     todo: int
     rung: str
     against: str
-    # Describes what the run itself did; `expect` in it reports what is missing. Small runs on a CPU
-    # are compared with the solution (`configs`), so what they show need not be checked here.
-    describe: Callable[[Run], str]
-    word: str  # marks the line of the script to look at
-    # Returns why the effect cannot be measured on a place, or "".
+    # Evidence of the run itself: a name in words, and its place in the evidence of the record.
+    shows: dict[str, str] = field(default_factory=dict)
+    # Describes what small runs on a CPU cannot show; `expect` in it reports what is missing.
+    describe: Callable[[Run], str] = lambda run: ""
+    on_cpu: str = ""  # why the effect cannot be measured on a CPU, if it cannot
+    # Returns why it cannot be measured on another place, or "".
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
@@ -69,6 +70,10 @@ class Mechanism:
     small: dict[str, Any] = field(default_factory=dict)  # of all small runs' configs
     # Functions (MODULE:NAME) of a script's text and a config that yield what is wrong.
     calls: tuple[str, ...] = ()
+
+    def obstacle(self, cfg: Config, place: Place) -> str:
+        """Return why the effect cannot be measured on a place, or ""."""
+        return (self.on_cpu if place.device == "cpu" else "") or self.limits(cfg, place)
 
 
 class FunctionCheck(NamedTuple):
@@ -128,7 +133,7 @@ class Lab:
     number: str  # for people: "1.1"
     title: str
     minutes: int  # that a learner takes
-    checks: dict[str, Mechanism] = field(default_factory=dict)  # by name, "day1.amp"
+    checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
     # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()

@@ -117,19 +117,18 @@ class Observed:
 
             return noted
 
-        def renaming(real: Callable[..., None]) -> Callable[..., None]:
-            def noted(source: Any, target: Any, **options: Any) -> None:
-                is_new = os.path.realpath(source) != os.path.realpath(target)
-                real(source, target, **options)
-                for file in (Path(target), *Path(target).rglob("*")) if is_new else ():
-                    if CHECKPOINTS in file.parts and file.is_file():
-                        self.facts["renamed"][file.name] = content(file) in written
-
-            return noted
+        def renaming(event: str, arguments: tuple[Any, ...]) -> None:
+            if event not in ("os.rename", "os.link"):  # also of os.replace
+                return
+            source, target = (Path(os.fsdecode(path)) for path in arguments[:2])
+            if CHECKPOINTS in target.parts and source.resolve() != target.resolve():
+                for file in filter(Path.is_file, (source, *source.rglob("*"))):
+                    name = target.name if file == source else file.name
+                    self.facts["renamed"][name] = content(file) in written
 
         torch.save = counted
         os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
-        os.rename, os.replace, os.link = map(renaming, (os.rename, os.replace, os.link))
+        sys.addaudithook(renaming)
 
     def _observe_prefetch(self, kind: type, phase: str) -> None:
         """Note for each block which blocks it gathers ahead."""

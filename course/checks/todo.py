@@ -13,7 +13,7 @@ from textwrap import dedent
 from typing import Any
 
 from course.checks import discovery, exercises
-from course.checks.exercises import SOLUTIONS, Seam
+from course.checks.exercises import SOLUTIONS
 from course.checks.quizzes import as_html
 from course.runs.run import Run
 from course.text import wrap_text
@@ -130,7 +130,6 @@ def _place(lines: list[str], at: int) -> tuple[str, ...]:
 
 
 def _lines(number: int, solution: Path) -> str:
-    items = exercises.parse(solution.read_text(), solution.name)
-    seams = [item for item in items if isinstance(item, Seam) and item.number == number]
+    seams = exercises.seams(solution.read_text(), solution.name, number)
     parts = [f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams]
     return "\n\n".join(parts).replace("  # fmt: skip", "")  # a note for the solution's formatter

@@ -16,8 +16,16 @@ from dataclasses import dataclass
 
 from course.checks import discovery
 from course.checks.compare import compare
-from course.checks.exercises import exercise_of, open_todos, read, solution_of
-from course.checks.lab import Mechanism, Place, Unexpected, expect
+from course.checks.exercises import (
+    SOLUTIONS,
+    exercise_of,
+    open_todos,
+    read,
+    seams,
+    solution_of,
+)
+from course.checks.facts import describe
+from course.checks.lab import Check, Place, Unexpected, expect
 from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
@@ -153,7 +161,7 @@ def launch_check(
 
 
 def _both(
-    wanted: Mechanism,
+    wanted: Check,
     run: Run | None,
     against: Run | None,
     *,
@@ -180,7 +188,7 @@ def _both(
 
 
 def _configs(
-    wanted: Mechanism, site: str, *, quick: bool, small: bool, emulates: bool = False
+    wanted: Check, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
     """Return the configs of the previous step and of the run, and whether to compare their times.
 
@@ -195,7 +203,7 @@ def _configs(
     place = _place(config, site)
     emulates = emulates or not place.half_units
     is_timed = (
-        wanted.timed and not wanted.limits(config, place) and not (emulates and wanted.emulated)
+        wanted.timed and not wanted.obstacle(config, place) and not (emulates and wanted.emulated)
     )
     changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
@@ -214,14 +222,14 @@ def _place(config: Config, site: str) -> Place:
     return Place(device.type, tuple(name for name in HALF if has_units(device, name)), site)
 
 
-def _find(name: str) -> Mechanism:
+def _find(name: str) -> Check:
     known = discovery.checks()
     if name not in known:
         raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
     return known[name]
 
 
-def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
     """Yield the verdicts on a script's text and on its run.
 
     Args:
@@ -248,7 +256,8 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
         is_missing = is_open and not run.is_recorded
         expect(not is_missing, f"TODO {wanted.todo} is still open in this run's script")
         expect(run.record.evidence, "the first step was not observed: launch with warmup_steps=1")
-        yield Part("mechanism", PASSED, wanted.describe(run))
+        evidence = [wanted.describe(run), describe(run, wanted.shows)]
+        yield Part("mechanism", PASSED, "; ".join(filter(None, evidence)))
     except Unexpected as error:
         yield Part("mechanism", FAILED, str(error), _line_of(text, source, str(error)) or where)
         yield Part("effect", UNMEASURABLE, "the mechanism must work first")
@@ -259,7 +268,7 @@ def _parts(wanted: Mechanism, run: Run, against: Run, text: str, source: str) ->
     yield _effect(wanted, run, against)
 
 
-def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
+def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
     (comparison,) = compare([(wanted, text)])
     if comparison.error:
@@ -273,9 +282,9 @@ def _correct(wanted: Mechanism, text: str, source: str, where: str, *, is_record
     return Part("correct", PASSED, mine + comparison.compared)
 
 
-def _effect(wanted: Mechanism, run: Run, against: Run) -> Part:
+def _effect(wanted: Check, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
-    if reason := wanted.limits(run.config, Place(run.record.device, units, run.record.machine)):
+    if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
     speedup, reason = ratio(run, against), host_bound_warning(run)
     part = judge(speedup, faster=wanted.faster)
@@ -302,15 +311,18 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     return Part("effect", UNMEASURABLE, f"{evidence}: the spread is wider than the effect")
 
 
-def _where(text: str, source: str, wanted: Mechanism) -> str:
-    """Return the lines of the script to look at: the TODO's comments, else those with its word."""
+def _where(text: str, source: str, wanted: Check) -> str:
+    """Return the lines of the script to look at: the TODO's comments, else lines of its seams."""
+    solution = (SOLUTIONS / solution_of(wanted.todo)).read_text()
+    parts = seams(solution, todo=wanted.todo)
+    code = {line.strip() for seam in parts for line in (*seam.solution, *seam.before)} - {""}
     lines = dict(enumerate(text.splitlines(), 1))
-    for pattern in (rf"# TODO {wanted.todo}\b", rf"^(?!\s*(#|import|from)).*{wanted.word}"):
-        numbers = [number for number, line in lines.items() if re.search(pattern, line)]
-        if numbers:
-            more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
-            return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
-    return f"{source} has no line with {wanted.word}: course exercises --upto shows where"
+    marked = [at for at, line in lines.items() if re.search(rf"# TODO {wanted.todo}\b", line)]
+    numbers = marked or [at for at, line in lines.items() if line.strip() in code]
+    if not numbers:
+        return f"{source} has no line of TODO {wanted.todo}: course exercises --upto shows where"
+    more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
+    return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
 
 
 def _error_line(run: Run, text: str, otherwise: str) -> str:

@@ -16,11 +16,6 @@ from course.runs.files import write_atomically
 from course.runs.restarts import INTERRUPTED, interruptions
 
 
-def end_at_once() -> None:
-    """End this process as in a power failure: nothing is finished or flushed."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Planted:
     """Causes the interruptions that a run's config requests, each of them once in the run."""
 
@@ -54,7 +49,7 @@ class Planted:
                 file.flush()
             else:
                 Path(file).write_bytes(half)
-            end_at_once()
+            os.kill(os.getpid(), signal.SIGKILL)  # as in a power failure: nothing is flushed
 
         torch.save = save_half
 

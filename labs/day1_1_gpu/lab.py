@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from course.checks.lab import SYNTHETIC, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import SYNTHETIC, Check, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
-from course.config import Config, rung, vary
+from course.config import rung, vary
 from course.runs.run import Run
 
 
@@ -16,16 +16,12 @@ def _describe_device(run: Run) -> str:
     return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
 
 
-def _device_limits(cfg: Config, place: Place) -> str:
-    return "this machine has no accelerator" if place.device == "cpu" else ""
-
-
 SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 
 SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
 
 CHECKS = {
-    "day1.device": Mechanism(
+    "day1.device": Check(
         title="the step computes on the accelerator",
         todo=1,
         configs=({},),
@@ -33,8 +29,7 @@ CHECKS = {
         rung="device",
         against="baseline",
         describe=_describe_device,
-        limits=_device_limits,
-        word=r"\.to\(device\)|device =",
+        on_cpu="this machine has no accelerator",
     ),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording, emulation_limits, expect
+from course.checks.lab import Check, Lab, Recording, emulation_limits, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
@@ -20,7 +20,7 @@ def _describe_layout(run: Run) -> str:
 
 
 CHECKS = {
-    "day1.channels_last": Mechanism(
+    "day1.channels_last": Check(
         title="weights and images lie channels last",
         todo=4,
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
@@ -28,7 +28,6 @@ CHECKS = {
         against="amp",
         describe=_describe_layout,
         limits=emulation_limits,
-        word="channels_last",
     ),
 }
 

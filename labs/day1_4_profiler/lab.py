@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course.checks.lab import Lab, Mechanism, Recording, expect
+from course.checks.lab import Check, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
@@ -42,14 +42,13 @@ def _traced(config: Config) -> Config:
 
 
 CHECKS = {
-    "day1.profile": Mechanism(
+    "day1.profile": Check(
         title="a step is traced, and the measured ones are not slowed",
         todo=5,
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}),
         rung="device",
         against="device",
         describe=_describe_trace,
-        word="profiler",
         changes=TRACED,
         settings={"warmup_steps": 4},
         faster=False,

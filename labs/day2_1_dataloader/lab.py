@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording
+from course.checks.lab import FULL_SIZE, Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-from course.runs.run import Run
-
-
-def _describe_loader(run: Run) -> str:
-    arguments = run.record.evidence.get("loader", {}).items()
-    return (
-        f"{', '.join(f'{name}={value}' for name, value in arguments)}; pinned memory and copies "
-        f"checked on a fake accelerator"
-    )
-
-
-def _loader_limits(cfg: Config, place: Place) -> str:
-    if place.device != "cpu":
-        return ""
-    return "here the network computes on the same cores that the workers need"
-
 
 # Warm-up is the first epoch and the start of the second, where workers start again: in an epoch of
 # a million images, that does not count.
@@ -52,7 +36,7 @@ def _trial_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day2.dataloader": Mechanism(
+    "day2.dataloader": Check(
         title="other processes load the batches",
         todo=6,
         configs=(
@@ -63,9 +47,8 @@ CHECKS = {
         calls=("course.checks.dry_runs:loading",),
         rung="dataloader",
         against="channels_last",
-        describe=_describe_loader,
-        limits=_loader_limits,
-        word="loading",
+        shows={"the DataLoader": "loader"},
+        on_cpu="here the network computes on the same cores that the workers need",
         changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
     ),
 }

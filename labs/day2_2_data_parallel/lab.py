@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import Check, Lab, Recording, expect
 from course.checks.lab_configs import RANKS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -19,25 +19,6 @@ def _describe_rank(run: Run) -> str:
         not shared, f"several ranks computed on {', '.join(shared)}: take run.local_rank's device"
     )
     return f"{len(run.ranks)} ranks in one process group, on {', '.join(devices)}"
-
-
-def _describe_parallel(run: Run) -> str:
-    evidence = run.record.evidence
-    return (
-        f"{len(run.ranks)} ranks, {evidence['share']} images each, no two alike; "
-        f"{evidence['collectives']['allreduce']} all-reduce(s) in the first step; equal weights at "
-        f"the end"
-    )
-
-
-def _shared_cores(cfg: Config, place: Place) -> str:
-    if place.device != "cpu":
-        return ""
-    return "the ranks share this machine's cores, so two are no more than one"
-
-
-def _describe_once(run: Run) -> str:
-    return f"{run.record.val_images} images validated, each once; weights.pt written once"
 
 
 # One run serves all three checks. Two epochs show whether shuffling differs; the batch gives each
@@ -74,7 +55,7 @@ def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
 
 
 CHECKS = {
-    "day2.ranks": Mechanism(
+    "day2.ranks": Check(
         title="a process for each device, all in one group",
         todo=7,
         configs=({"ranks": 1}, {"ranks": 2, "collective_timeout_s": 17}),
@@ -82,13 +63,11 @@ CHECKS = {
         rung="device",
         against="device",
         describe=_describe_rank,
-        limits=_shared_cores,
-        word="process_group",
         settings=DDP_SETTINGS,
         gpus=RANKS,
         timed=False,
     ),
-    "day2.data_parallel": Mechanism(
+    "day2.data_parallel": Check(
         title="every rank takes its share, and gradients are averaged",
         todo=8,
         configs=(
@@ -97,21 +76,18 @@ CHECKS = {
         ),
         rung="device",
         against="device",
-        describe=_describe_parallel,
-        limits=_shared_cores,
-        word="sampler|DDP",
+        shows={"images of each rank": "share", "collectives in the first step": "collectives"},
         settings=DDP_SETTINGS,
         gpus=RANKS,
+        on_cpu="the ranks share this machine's cores, so two are no more than one",
     ),
-    "day2.once": Mechanism(
+    "day2.once": Check(
         title="validated and written once, not by every rank",
         todo=9,
         configs=({"ranks": 1}, {"ranks": 2}),
         rung="device",
         against="device",
-        describe=_describe_once,
-        limits=_shared_cores,
-        word="all_reduce|save_weights",
+        shows={"validated images of each rank": "val_taken"},
         settings=DDP_SETTINGS,
         gpus=RANKS,
         timed=False,

@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks import dry_runs
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Recording
+from course.checks.lab import FULL_SIZE, Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, Config, rung
-from course.runs.run import Run
-
-
-def _describe_read(run: Run) -> str:
-    return (
-        f"images came as a stream out of tar files, to {run.config.workers} workers; all images of "
-        f"{dry_runs.SHARDS} small shards come once, each with its class"
-    )
-
-
-def _describe_shared(run: Run) -> str:
-    return (
-        f"{dry_runs.RANKS_READING} ranks of {dry_runs.WORKERS} workers read "
-        f"{dry_runs.SHARDS} small shards: all images, none twice"
-    )
-
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.
@@ -53,27 +36,25 @@ def _format_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day3.shards": Mechanism(
+    "day3.shards": Check(
         title="images come out of tar files",
         todo=10,
         configs=({"rung": "dataloader"}, {"rung": "shards"}),
         calls=("course.checks.dry_runs:reading",),
         rung="shards",
         against="dataloader",
-        describe=_describe_read,
-        word="images_of",
+        shows={"the DataLoader": "loader"},
         settings=READER_SETTINGS,
         timed=False,
     ),
-    "day3.shares": Mechanism(
+    "day3.shares": Check(
         title="each worker of each rank reads shards of its own",
         todo=11,
         configs=({"rung": "dataloader"},),
         calls=("course.checks.dry_runs:sharing",),
         rung="shards",
         against="dataloader",
-        describe=_describe_shared,
-        word="worker_shards",
+        shows={"the DataLoader": "loader"},
         settings=READER_SETTINGS,
         timed=False,
     ),

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-from course.runs.run import Run
-from labs.day3_2_augmentation import mixing_checks as mixing
 from labs.day3_3_large_batch import configs as learning
-
-
-def _describe_mixing(run: Run) -> str:
-    return (
-        f"{run.record.evidence['mixed']:.0%} of the first batch's labels have two classes; "
-        f"{mixing.CALLS} batches of {mixing.IMAGES} were mixed by your {run.config.mix} aside: "
-        f"labels say what is in the pixels, shares follow Beta(α, α), pairs are permuted, and "
-        f"no image has a call of its own"
-    )
-
 
 # For both runs of a check: enough images that some pairs have two classes.
 MIXED = {"batch_size": 16}
@@ -80,27 +68,25 @@ def _training_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day3.mixup": Mechanism(
+    "day3.mixup": Check(
         title="each image is blended with another, and so are their labels",
         todo=12,
         configs=({"rung": "dataloader"},),
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="mixup",
         against="dataloader",
-        describe=_describe_mixing,
-        word="def mixup",
+        shows={"share of the labels with two classes": "mixed"},
         settings=MIXED,
         timed=False,
     ),
-    "day3.cutmix": Mechanism(
+    "day3.cutmix": Check(
         title="each image has a box of another, and its label counts the box",
         todo=13,
         configs=({"rung": "dataloader"},),
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
         rung="cutmix",
         against="dataloader",
-        describe=_describe_mixing,
-        word="def cutmix",
+        shows={"share of the labels with two classes": "mixed"},
         settings=MIXED,
         timed=False,
     ),

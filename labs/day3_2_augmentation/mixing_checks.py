@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
+import torch
 
+from course.checks.fake_accelerator import first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
+from labs.day3_2_augmentation.measurements import count_operators
 
 IMAGES, SIDE = 64, 64  # of a batch
-CODED = 16  # side of images to blend: as many pixels as needed to tell IMAGES images apart
 FEW = 8
 CALLS = 40  # with each alpha
 ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
@@ -22,65 +24,59 @@ CLOSE = 0.002  # for shares that are equal except for rounding
 UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # fake tensors only
 SEEDS = "leave the seeds to main"
 PAIRS = f"choose them with torch.randperm, and {SEEDS}"
+KINDS = np.eye(3)[np.arange(IMAGES) % 3]  # each image is all red, all green or all blue
 
 
 @dataclass(frozen=True)
 class Drawn:
     """The result of one call, on a batch in which every image has its own class.
 
-    pixels, labels: (N, N), the share of each source image (a column) in each image and in its
-    label. cut: (N,), whether an image's box touches the border. middles: (N, 2), the centres of the
-    boxes, in pixels.
+    shares: (N,), the partner's share of each image. partners: (N,), each image's partner. mixed:
+    (N,), whether the partner is visible. boxes: (N, H, W), where the own colour is gone.
     """
 
-    pixels: np.ndarray
-    labels: np.ndarray
-    cut: np.ndarray
-    middles: np.ndarray | None = None
+    shares: np.ndarray
+    partners: np.ndarray
+    mixed: np.ndarray
+    boxes: np.ndarray
 
-    @property
-    def partners(self) -> np.ndarray:
-        """Return each image's partner; -1 if no partner is visible."""
-        others = self.pixels * (1 - np.eye(len(self.pixels)))
-        return np.where(others.max(axis=1) > CLOSE, others.argmax(axis=1), -1)
+    def middles(self, axis: int) -> np.ndarray:
+        """Return the middles of the boxes along a side, in pixels."""
+        sides = self.boxes.any(axis=axis)
+        return sides @ np.arange(SIDE) / np.maximum(sides.sum(axis=1), 1)
 
-    @property
-    def shares(self) -> np.ndarray:
-        """Return the partner's share of each image that has a partner."""
-        rows = np.flatnonzero(self.partners >= 0)
-        return self.pixels[rows, self.partners[rows]]
+    def inside(self) -> np.ndarray:
+        """Return the numbers of the images with a visible box that the border does not cut off."""
+        border = self.boxes.copy()
+        border[:, 1:-1, 1:-1] = False
+        differ = self.partners % 3 != np.arange(IMAGES) % 3
+        return np.flatnonzero(self.mixed & differ & ~border.any(axis=(1, 2)))
 
 
 def mixing(text: str, cfg: Config) -> Iterator[str]:
     """Yield the first mistake in a script's mixup or cutmix, whichever the config selects."""
-    import torch
-
-    from course.checks.fake_accelerator import first_step
-
     name, script = cfg.mix, ModuleType("train")
     with torch.random.fork_rng(devices=[]):
         try:
             exec(compile(text, "train.py", "exec"), vars(script))
             expect(hasattr(script, name), "there is no such function, and the loop calls it")
             _check(name, getattr(script, name))
-        except Unexpected as error:
-            yield f"`{name}(…)`: {error}"
-            return
         except Exception as error:  # whatever the learner's function raises
-            first_line = str(error).partition("\n")[0]
-            yield f"`{name}(…)` fails on {IMAGES} images: {type(error).__name__}: {first_line}"
+            yield _in_words(name, error)
             return
     step = first_step(text, replace(cfg, device="auto", uint8=True))
     if step.error and not step.error.startswith(UNSHOWN):
         yield f"on a fake accelerator: {step.error}. What is drawn must be on images.device"
 
 
+def _in_words(name: str, error: Exception) -> str:
+    if isinstance(error, Unexpected):
+        return f"`{name}(…)`: {error}"
+    first_line = str(error).partition("\n")[0]
+    return f"`{name}(…)` fails on {IMAGES} images: {type(error).__name__}: {first_line}"
+
+
 def _check(name: str, mix: Callable) -> None:
-    import torch
-
-    from labs.day3_2_augmentation.measurements import count_operators
-
-    batch, observed = (_codes, _blended) if name == "mixup" else (_constants, _pasted)
     few, many = (
         count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )
@@ -91,91 +87,49 @@ def _check(name: str, mix: Callable) -> None:
     )
     for alpha in ALPHAS:
         torch.manual_seed(0)
-        drawn = [observed(*_mixed(mix, batch(IMAGES), alpha)) for _ in range(CALLS)]
-        for result in drawn:
-            _check_labels(name, result)
+        drawn = [draw(name, mix, alpha) for _ in range(CALLS)]
         expect(
-            any((result.partners >= 0).any() for result in drawn),
+            any(result.mixed.any() for result in drawn),
             "the images come back as they were: mix each one with a different image of the batch",
         )
-        _check_pairs(drawn, "every call")
+        _check_pairs(drawn)
         _check_shares(name, drawn, alpha)
-    drawn = []
-    for seed in (5, 6):  # as on two ranks
-        torch.manual_seed(seed)
-        drawn.append(observed(*_mixed(mix, batch(IMAGES), 1.0)))
-    _check_pairs(drawn, "each rank, whatever its seed,")
 
 
-def _codes(count: int) -> tuple:
-    """Return images with one bright pixel each, at different places, and their one-hot labels."""
-    import torch
-
-    images = torch.zeros(count, 3, CODED * CODED)
-    images[torch.arange(count), :, torch.arange(count)] = 1
-    return images.view(count, 3, CODED, CODED), torch.eye(count)
+def batch(count: int) -> tuple:
+    """Return images of one colour each, and their one-hot labels, all different."""
+    images = torch.tensor(KINDS[:count], dtype=torch.float32)[:, :, None, None]
+    return images.expand(count, 3, SIDE, SIDE).clone(), torch.eye(count)
 
 
-def _constants(count: int) -> tuple:
-    """Return images of one value each, all different, and their one-hot labels."""
-    import torch
-
-    values = torch.arange(float(count)).view(count, 1, 1, 1)
-    return values.expand(count, 3, SIDE, SIDE).clone(), torch.eye(count)
-
-
-def _mixed(mix: Callable, batch: tuple, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Call the function; return its results as arrays: images (N, H, W), labels (N, N)."""
-    images, labels = batch
-    result = mix(images, labels, alpha)
+def draw(name: str, mix: Callable, alpha: float) -> Drawn:
+    """Call the function; expect labels with the shares of the pixels, and in CutMix boxes."""
+    before = batch(IMAGES)
+    result = mix(*before, alpha)
     is_pair = isinstance(result, tuple) and len(result) == 2
     expect(is_pair, "it must return two tensors: return images, labels")
-    for what, before, after in zip(("images", "labels"), batch, result):
-        if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
-            result = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
-            raise Unexpected(
-                f"{what} of shape {tuple(before.shape)} in {before.dtype} come back as {result}"
-            )
-    pictures, labels = (tensor.detach().cpu().numpy() for tensor in result)
-    is_alike = np.abs(pictures - pictures[:, :1]).max() < CLOSE
-    expect(is_alike, "the channels of an image are not mixed alike")
-    return pictures[:, 0], labels
+    for what, given, after in zip(("images", "labels"), before, result):
+        is_alike = getattr(after, "shape", None) == given.shape and after.dtype == given.dtype
+        words = f"{tuple(after.shape)} in {after.dtype}" if hasattr(after, "dtype") else after
+        shape = tuple(given.shape)
+        expect(is_alike, f"{what} of shape {shape} in {given.dtype} come back as {words}")
+    pixels, labels = (tensor.detach().cpu().numpy() for tensor in result)
+    boxes = (pixels * KINDS[:, :, None, None]).sum(axis=1) < 0.5
+    if name == "cutmix":
+        is_pasted = np.abs(pixels - pixels.round()).max() < CLOSE
+        expect(is_pasted, "pixels are blended: a box has the pixels of the other image only")
+        rows, columns = boxes.any(axis=2), boxes.any(axis=1)
+        is_box = (boxes == rows[:, :, None] & columns[:, None, :]).all()
+        expect(is_box, "what is pasted is no box: all rows and columns from one to another")
+    _check_labels(name, pixels.mean(axis=(2, 3)), labels)
+    expect(((labels > CLOSE).sum(axis=1) <= 2).all(), "an image is made of more than two")
+    others = labels * (1 - np.eye(IMAGES))
+    shares, partners = others.sum(axis=1), others.argmax(axis=1)
+    return Drawn(shares, partners, shares > CLOSE, boxes & (name == "cutmix"))
 
 
-def _blended(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
-    """Return what mixup did to images from `_codes`."""
-    pixels = pictures.reshape(len(pictures), -1)
-    sums = pixels.sum(axis=1)
-    wrong = sums[np.abs(sums - 1).argmax()]
-    expect(
-        not pixels[:, len(pixels) :].any() and abs(wrong - 1) < CLOSE,
-        f"the shares in an image must add up to 1, and they add up to {wrong:.3f}",
-    )
-    expect(((pixels > CLOSE).sum(axis=1) <= 2).all(), "an image is made of more than two")
-    return Drawn(pixels[:, : len(pixels)], labels, np.zeros(len(labels), bool))
-
-
-def _pasted(pictures: np.ndarray, labels: np.ndarray) -> Drawn:
-    """Return what CutMix did to images from `_constants`."""
-    count, values = len(pictures), np.round(pictures).astype(int)
-    is_pasted = np.abs(pictures - values).max() < CLOSE
-    expect(is_pasted, "pixels are blended: a box has the pixels of the other image only")
-    pixels = np.stack([np.bincount(image.ravel(), minlength=count) for image in values]) / SIDE**2
-    expect(((pixels > 0).sum(axis=1) <= 2).all(), "an image is made of more than two")
-    box = values != np.arange(count)[:, None, None]
-    rows, columns = box.any(axis=2), box.any(axis=1)
-    is_box = (box == rows[:, :, None] & columns[:, None, :]).all()
-    expect(is_box, "what is pasted is no box: all rows and columns from one to another")
-    cut = rows[:, [0, -1]].any(axis=1) | columns[:, [0, -1]].any(axis=1)
-    middles = np.stack(
-        [side @ np.arange(SIDE) / np.maximum(side.sum(1), 1) for side in (rows, columns)], axis=1
-    )
-    return Drawn(pixels, labels, cut, middles)
-
-
-def _check_labels(name: str, drawn: Drawn) -> None:
-    """Expect labels with the same shares as the pixels."""
-    pixels, labels = drawn.pixels, drawn.labels
+def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
+    """Expect labels whose shares of the three colours (N, 3) are those of the pixels."""
     sums = labels.sum(axis=1)
     wrong = sums[np.abs(sums - 1).argmax()]
     expect(
@@ -183,57 +137,56 @@ def _check_labels(name: str, drawn: Drawn) -> None:
         f"the shares in a label must add up to 1, and they add up to {wrong:.3f}: one share for "
         f"the image, and the rest for its partner",
     )
-    differ = np.abs(pixels - labels).max(axis=1)
-    if differ.max() <= CLOSE:
-        return
-    row, rows = differ.argmax(), np.flatnonzero(drawn.partners >= 0)
-    part, counted = (table[row, drawn.partners[row]] for table in (pixels, labels))
-    label, partner = labels[rows, rows], pixels[rows, drawn.partners[rows]]
-    wrong = f"an image has {part:.2f} of another one, and its label counts {counted:.2f} of it"
-    expect((labels != np.eye(len(labels))).any(), "the images are mixed, and the labels are not")
-    expect(np.abs(label - partner).max() >= CLOSE, f"{wrong}: the two shares are swapped")
-    expect(counted > CLOSE or part < CLOSE, f"{wrong}: pixels and label have different partners")
+    is_mixed = np.abs(pixels - KINDS).max() > CLOSE
     expect(
-        name == "mixup" or (differ[~drawn.cut] > 2 / SIDE).any(),
-        f"{wrong}: where the border cuts off part of a box, the label must count what is left",
+        not is_mixed or (labels != np.eye(IMAGES)).any(),
+        "the images are mixed, and the labels are not",
     )
-    raise Unexpected(f"{wrong}: draw one share for both")
+    counted = labels @ KINDS
+    row = np.abs(pixels - counted).max(axis=1).argmax()
+    part, other = ((1 - colours[row]) @ KINDS[row] for colours in (pixels, counted))
+    hint = "draw one share for both, and take the same partner"
+    if name == "cutmix":
+        hint = "where the border cuts off part of a box, the label must count what is left"
+    expect(
+        np.abs(pixels - counted).max() < CLOSE,
+        f"an image has {part:.2f} of another one, and its label counts {other:.2f} of it: {hint}",
+    )
 
 
-def _check_pairs(drawn: list[Drawn], who: str) -> None:
+def _check_pairs(drawn: list[Drawn]) -> None:
     """Expect partners that are a permutation, and two draws that differ."""
     first, second = drawn[:2]
-    both = (first.partners >= 0) & (second.partners >= 0)
-    kept = (np.diag(batch.pixels)[both] for batch in (first, second))
-    expect(np.abs(np.subtract(*kept)).max() > CLOSE, f"{who} draws the same shares: {SEEDS}")
-    for batch in drawn:
-        partners = batch.partners[batch.partners >= 0]
+    both = first.mixed & second.mixed
+    differ = np.abs(first.shares - second.shares)[both].max(initial=0) > CLOSE
+    expect(differ, f"every call draws the same shares: {SEEDS}")
+    for result in drawn:
+        partners = result.partners[result.mixed]
         expect(len({*partners}) == len(partners), f"an image is the partner of several: {PAIRS}")
     places = np.arange(IMAGES)
     steps = (first.partners - places, first.partners + places)
     is_shift = any(len({*(step % IMAGES)[both]}) == 1 for step in steps)  # fine if shuffled before
     expect(
         is_shift or (first.partners != second.partners)[both].any(),
-        f"{who} makes the same pairs: {PAIRS}",
+        f"every call makes the same pairs: {PAIRS}",
     )
 
 
 def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
     """Expect one share per image, from Beta(alpha, alpha), and one centre per box."""
-    rows = [np.flatnonzero((batch.partners >= 0) & ~batch.cut) for batch in drawn]
-    uncut = [(batch, row) for batch, row in zip(drawn, rows) if len(row) >= FEW]
-    shares = [batch.pixels[row, batch.partners[row]] for batch, row in uncut]
+    inside = [(result, rows) for result in drawn if len(rows := result.inside()) >= FEW]
     expect(
-        not uncut or max(map(np.ptp, shares)) > 3 / SIDE,
+        not inside or max(np.ptp(result.shares[rows]) for result, rows in inside) > 3 / SIDE,
         "all images of a batch have the same share: draw one for each",
     )
-    if name == "cutmix":
-        apart = [np.ptp(batch.middles[row], axis=0).min() for batch, row in uncut]
-        expect(
-            max(apart, default=SIDE) > 3,
-            "all boxes of a batch have the same centre: draw one for each",
-        )
-    shares, expected = np.concatenate([batch.shares for batch in drawn]), _references(name, alpha)
+    if name == "cutmix" and inside:
+        apart = [
+            min(np.ptp(result.middles(axis)[rows]) for axis in (1, 2)) for result, rows in inside
+        ]
+        is_spread = max(apart) > 3
+        expect(is_spread, "all boxes of a batch have the same centre: draw one for each")
+    shares = np.concatenate([result.shares[result.mixed] for result in drawn])
+    expected = _references(name, alpha)
     distances = [max(abs(shares.mean() - x.mean()), abs(shares.std() - x.std())) for x in expected]
     root = "; a box covers 1 - share of the area, so its sides are the root of that"
     expect(

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Mechanism, Recording
+from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
-from course.runs.run import Run
 from labs.day3_3_large_batch import configs as learning
 
 UPDATED = READER_SETTINGS | {"workers": 0}
 
 
-def _describe_grouped(run: Run) -> str:
-    found = run.record.evidence["decay"].items()
-    words = [f"{kind} {' and '.join(f'{x:g}' for x in decays)}" for kind, decays in found]
-    return f"weight decay: {', '.join(words)}"
-
-
-def _describe_search(run: Run) -> str:
-    found = run.steps["lr"].dropna()
-    return f"{len(found)} updates, from {found.iloc[0]:.3g} to {found.iloc[-1]:.3g}, as is due"
-
-
 CHECKS = {
-    "day3.groups": Mechanism(
+    "day3.groups": Check(
         title="weight decay spares BatchNorm and biases",
         todo=14,
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
         rung="no_norm_decay",
         against="channels_last",
-        describe=_describe_grouped,
-        word="optimizers.create",
+        shows={"weight decay": "decay"},
         settings=UPDATED,
         timed=False,
     ),
-    "day3.find": Mechanism(
+    "day3.find": Check(
         title="the learning rate is searched",
         todo=15,
         configs=(
@@ -44,8 +31,7 @@ CHECKS = {
         ),
         rung="find",
         against="channels_last",
-        describe=_describe_search,
-        word="optimizers.schedule",
+        describe=lambda run: f"learning rates: {run.steps['lr'].dropna().round(6).tolist()}",
         settings=UPDATED,
         timed=False,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import FULL_SIZE, Lab, Mechanism, Place, Recording, expect
+from course.checks.lab import FULL_SIZE, Check, Lab, Recording, expect
 from course.checks.lab_configs import ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
@@ -30,23 +30,16 @@ def _describe_compiled(run: Run) -> str:
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
-def _compiled_limits(cfg: Config, place: Place) -> str:
-    if place.device != "cpu":
-        return ""
-    return "a CPU compiles for longer than this check trains"
-
-
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 CHECKS = {
-    "day3.compile": Mechanism(
+    "day3.compile": Check(
         title="the compiler writes the kernels of the network that trains",
         todo=16,
         rung="compile",
         against="fused",
         describe=_describe_compiled,
-        limits=_compiled_limits,
-        word="torch.compile",
+        on_cpu="a CPU compiles for longer than this check trains",
         configs=(
             {"rung": "fused"},
             {"compile": "max-autotune-no-cudagraphs"},

@@ -5,37 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC, Lab, Mechanism, Recording
-from course.checks.rank_checks import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
+from course.checks.lab import SYNTHETIC, Check, Lab, Recording
+from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
-from course.runs.run import Run
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
 WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
-
-
-def _describe_accumulated(run: Run) -> str:
-    sizes = " + ".join(str(images) for images, _ in run.record.evidence["passes"])
-    return f"{sizes} images a step, each counted alike; one update; the losses of the whole batch"
-
-
-def _describe_all_reduces(run: Run) -> str:
-    count = len(run.record.evidence.get("passes", []))
-    return f"{count} micro-batches and one message in the first step; equal weights at the end"
-
-
-def _describe_checkpointed(run: Run) -> str:
-    again = sum(run.record.evidence["recomputed"].values())
-    return (
-        f"{run.record.evidence['kept_gib'] * 1024:.1f} MiB kept for backward; {again} convolutions "
-        f"and products computed again in it"
-    )
-
-
-def _describe_offloaded(run: Run) -> str:
-    kept = run.record.evidence["kept_gib"] * 1024
-    return f"{kept:.1f} MiB kept on the device for backward; the rest on the host"
 
 
 # CoAtNet-3, 167 million weights, at full size on one GPU.
@@ -77,20 +53,19 @@ def _memory_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day4.accumulate": Mechanism(
+    "day4.accumulate": Check(
         title="a batch in parts trains like the whole",
         todo=17,
         configs=({"rung": "large"}, {"micro_batch": 3}, {"micro_batch": 3, "batch_size": 10}),
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        describe=_describe_accumulated,
-        word="micro_batch",
+        shows={"images and factor of the loss of each micro-batch": "passes"},
         changes={"micro_batch": 3},
         settings=WHOLE,
         timed=False,
     ),
-    "day4.no_sync": Mechanism(
+    "day4.no_sync": Check(
         title="ranks speak once an update",
         todo=18,
         configs=(
@@ -102,14 +77,16 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
-        describe=_describe_all_reduces,
-        word="DDP",
+        shows={
+            "images and factor of the loss of each micro-batch": "passes",
+            "collectives in backward": "backward_collectives",
+        },
         changes={"micro_batch": 3},
         settings=WHOLE,
         gpus=2,
         timed=False,
     ),
-    "day4.recompute": Mechanism(
+    "day4.recompute": Check(
         title="blocks compute their inside again instead of keeping it",
         todo=19,
         configs=(
@@ -119,12 +96,11 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="checkpointed",
         against="large",
-        describe=_describe_checkpointed,
-        word="models.create",
+        shows={"GiB kept for backward": "kept_gib", "computed again in backward": "recomputed"},
         settings=WHOLE,
         timed=False,
     ),
-    "day4.offload": Mechanism(
+    "day4.offload": Check(
         title="what backward needs waits on the host",
         todo=20,
         configs=({"rung": "large"}, {"rung": "offloaded"}),
@@ -132,8 +108,7 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="offloaded",
         against="large",
-        describe=_describe_offloaded,
-        word="kept =",
+        shows={"GiB kept on the device for backward": "kept_gib"},
         settings=WHOLE,
         timed=False,
     ),

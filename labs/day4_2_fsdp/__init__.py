@@ -13,7 +13,7 @@ _NAMES = {
         "compare_with_ddp count_collectives losses_table measured_memory sharding_runs step_parts"
     ),
     ".prediction": "predict_memory",
-    "course.checks.rank_checks": "SMALL_VIT_SETTINGS",
+    "course.checks.lab_configs": "SMALL_VIT_SETTINGS",
     "course.analysis.traces.tables": "read_run",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

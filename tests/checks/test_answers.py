@@ -39,9 +39,10 @@ def text_of(answer: dict[str, Any]) -> str:
     return f"{text}# A learner's\n"  # so that it is never the solution's own text
 
 
+COUNT = len(WRONG + RIGHT)
 TODOS = [answer["todo"] for answer in WRONG]
 FIRST = [number for number, todo in enumerate(TODOS) if todo not in TODOS[:number]]
-OTHERS = [number for number in range(len(WRONG + RIGHT)) if number not in FIRST]
+OTHERS = [number for number in range(COUNT) if number not in FIRST]
 
 
 @cache
@@ -65,14 +66,14 @@ def marked(number: int) -> Any:
     return pytest.param(number, id=f"{answer['todo']} {answer['label']}", marks=marks)
 
 
-@pytest.mark.parametrize("number", map(marked, range(len(WRONG))))
+@pytest.mark.parametrize("number", [marked(number) for number in range(len(WRONG))])
 def test_the_message_shows_what_to_fix(number: int) -> None:
     difference = comparisons(number in FIRST)[number].difference
     assert re.search(WRONG[number]["hint"], difference), difference
     assert not re.search(r"Connection reset|Traceback|gloo/transport|/tmp/", difference)
 
 
-@pytest.mark.parametrize("number", map(marked, range(len(WRONG), len(WRONG) + len(RIGHT))))
+@pytest.mark.parametrize("number", [marked(number) for number in range(len(WRONG), COUNT)])
 def test_a_right_answer_passes(number: int) -> None:
     comparison = comparisons(False)[number]
     assert comparison.difference == comparison.error == ""

@@ -67,11 +67,6 @@ class TestPrediction:
         over(run)
         assert prediction("baseline").value == 10
 
-    def test_of_one_rung_is_not_held_by_a_run_of_another(self, runs_root: Path) -> None:
-        pretend_launched(runs_root, "device")
-        predict("amp", 2.0)
-        assert predict("amp", 3.0).value == 3
-
     def test_after_a_run_says_so(self, runs_root: Path) -> None:
         pretend_launched(runs_root, "amp")
         entry = predict("amp", 2.7)
@@ -89,36 +84,25 @@ class TestPrediction:
         assert predict("ceiling", "arithmetic", choices=CEILINGS).value == "memory"
         assert "your memory counts because it was the first" in capsys.readouterr().out
 
-    def test_the_same_prediction_twice_is_not_repeated(self, capsys: pytest.CaptureFixture) -> None:
-        predict("ceiling", "memory", choices=CEILINGS)
-        predict("ceiling", " Memory ", choices=CEILINGS)
-        assert capsys.readouterr().out == ""
-
     def test_blank_stores_nothing_and_asks(self, capsys: pytest.CaptureFixture) -> None:
         assert predict("amp", ...) is None
         assert capsys.readouterr().out.startswith("amp: replace ... with your number")
         assert not path().exists()
-
-    def test_blank_gives_back_what_is_stored(self, capsys: pytest.CaptureFixture) -> None:
         predict("amp", 2)
         assert predict("amp", ...).value == 2
-        assert capsys.readouterr().out == ""
 
-    def test_takes_the_numbers_of_numpy(self) -> None:
-        assert predict("amp", np.float32(2.5)).value == 2.5
+    def test_takes_the_numbers_of_numpy_and_in_quotes(self) -> None:
+        assert predict("amp", np.float32(2.5)).value == predict("compile", "2.5").value == 2.5
         assert predict("device", np.int64(3)).text == "3"
         assert json.loads(path().read_text())["predictions"]["device"]["value"] == 3
 
-    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "", "fast", None, True, [2.0]])
+    @pytest.mark.parametrize("value", [float("nan"), "fast", None, True])
     def test_refuses_what_is_no_prediction(self, value: object) -> None:
         with pytest.raises(ValueError, match="your prediction for amp is .*a finite number"):
             predict("amp", value)
         assert prediction("amp") is None
 
-    def test_takes_a_number_in_quotes(self) -> None:
-        assert predict("amp", "2.5").value == 2.5
-
-    @pytest.mark.parametrize("value", ["maybe", True, 3, ""])
+    @pytest.mark.parametrize("value", ["maybe", 3])
     def test_refuses_what_is_no_choice(self, value: object) -> None:
         with pytest.raises(ValueError, match='choose "memory" or "arithmetic", in quotes'):
             predict("ceiling", value, choices=CEILINGS)
@@ -193,12 +177,8 @@ class TestStore:
         ("content", "problem"),
         [
             ('{"schema": 1, "predic', "Unterminated string"),
-            ("[]", "expected a file with schema 1"),
+            ('{"schema": 2}', "schema 2, expected 1"),
             ('{"schema": 1}', "'predictions'"),
-            (
-                '{"schema": 1, "predictions": {}, "checks": {"c": {}}, "answers": {}}',
-                "checks, c: correct is None",
-            ),
         ],
     )
     def test_that_is_broken_is_kept_as_a_copy(
@@ -215,32 +195,12 @@ class TestStore:
         assert prediction("amp").value == 2
         assert [file.read_text() for file in runs_root.glob("progress.unreadable-*")] == [content]
 
-    def test_bytes_that_are_no_text_are_kept_too(self, runs_root: Path) -> None:
-        runs_root.mkdir()
-        path().write_bytes(b"\xff\x00\xfe")
-        save_answer("day1_1_gpu", 1, "a", False)
-        (copy,) = runs_root.glob("progress.unreadable-*.json")
-        assert copy.read_bytes() == b"\xff\x00\xfe"
-
-    def test_is_not_written_where_nothing_changed(self) -> None:
-        predict("amp", 2.0)
-        before = path().stat().st_mtime_ns
-        with changing():
-            pass
-        assert path().stat().st_mtime_ns == before
-
     def test_that_a_failure_interrupts_keeps_what_it_held(self) -> None:
         predict("amp", 2.0)
         with pytest.raises(RuntimeError), changing() as store:
             store["predictions"].clear()
             raise RuntimeError
         assert prediction("amp").value == 2
-
-    @pytest.mark.parametrize("outcome", [{}, {**PASSED, "effect": ""}, {**PASSED, "effect": 2.0}])
-    def test_refuses_a_check_without_all_verdicts(self, outcome: dict) -> None:
-        with pytest.raises(ValueError, match="check 'day1.amp': the verdict of"):
-            save_check("day1.amp", outcome)
-        assert not path().exists()
 
 
 @pytest.fixture

@@ -1,14 +1,14 @@
 """A check of a run: its parts, the lines that they name, and scripts that crash."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from check_helpers import TEXT, verdicts
-from job_helpers import prepared, train_together
 
 from course.checks import exercises
+from course.checks.compare import Folder
 from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check
 from course.config import rung
 from course.jobs.launch import launch
@@ -32,14 +32,14 @@ CRASH = "import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> tuple[Run, Run]:
-    """Train TODO 2's rung and the one before it; return both runs."""
-    root = tmp_path_factory.mktemp("trained")
-    values = SMALL | {"data_root": str(small_set)}
-    run = prepared(root / "amp", SOLVED, rung("amp", **values | {"precision": "bf16"}))
-    before = prepared(root / "device", SOLVED, rung("device", **values))
-    train_together([run, before], CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    return run, before
+def trained() -> Iterator[tuple[Run, Run]]:
+    """Train TODO 2's rung and the one before it; yield both runs."""
+    folder = Folder()
+    run = folder.add("amp", SOLVED, rung("amp", **SMALL | {"precision": "bf16"}), 1)
+    before = folder.add("device", SOLVED, rung("device", **SMALL), 1)
+    folder.work()
+    yield run, before
+    folder.stop()
 
 
 @pytest.fixture

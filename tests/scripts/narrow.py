@@ -1,21 +1,17 @@
 """The checks' small networks, for scripts that tests start."""
 
-import os
-
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from course.checks import tiny_networks  # noqa: F401 - tests set its DEPTH
 from course.checks.tiny_networks import *  # noqa: F403
 from course.checks.tiny_networks import create
-from course.training import memory, models
+from course.training import models
 
 
 def use() -> None:
     """Let scripts of this process train these as their resnet18 and transformers from now on."""
     models.create = create
-    if "NO_HOST_MEMORY" in os.environ:
-        memory.host_gib = lambda: 0.0
 
 
 def leave_all() -> None:

@@ -1,19 +1,20 @@
 """Checkpoints are complete or skipped, and random numbers, schedules and epochs continue."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from job_helpers import prepared, train_together
 from torch.utils.data import DataLoader
 
+from course.checks.compare import Folder
 from course.config import rung
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
 from labs.day4_5_practice import checkpoint, randomness
-from labs.day4_5_practice.restart_checks import CHANGING
+from labs.day4_5_practice.lab import CHANGING
 from labs.day4_5_practice.seeded import Seeded
 
 CPU = torch.device("cpu")
@@ -97,9 +98,9 @@ def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps:
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [3, 7], ids=["of the first epoch", "of all"])
 def test_a_run_that_is_interrupted_in_an_epochs_last_step_validates(
-    uninterrupted: Run, tmp_path: Path, tiny_set: Path, last: int
+    uninterrupted: Run, small: Folder, last: int
 ) -> None:
-    run = train(tmp_path / "run", tiny_set, save_every=3, sigterm_step=last)
+    run = train(small, save_every=3, sigterm_step=last)
     record, expected = run.record, uninterrupted.record
     assert (run.status, interruptions(run.folder)) == ("ok", [{"how": "SIGTERM", "step": last}])
     assert (len(record.epochs), record.epochs) == (2, expected.epochs)
@@ -107,22 +108,28 @@ def test_a_run_that_is_interrupted_in_an_epochs_last_step_validates(
     assert run.steps["loss"].tolist() == uninterrupted.steps["loss"].tolist()
     if last < 7:  # the second process has steps to do
         assert record.evidence["at_end"] == expected.evidence["at_end"]
-    printed = (run.folder / "printed.txt").read_text()
+    printed = (run.folder / "printed-0.txt").read_text()
     assert "loss is 0.000" not in printed and printed.count("of 2 ends at step") == 2
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(tmp_path_factory.mktemp("whole") / "run", tiny_set)
+def small() -> Iterator[Folder]:
+    folder = Folder()
+    yield folder
+    folder.stop()
 
 
-def train(folder: Path, images: Path, **changes: Any) -> Run:
+@pytest.fixture(scope="module")
+def uninterrupted(small: Folder) -> Run:
+    return train(small)
+
+
+def train(small: Folder, **changes: Any) -> Run:
     """Train two epochs of four steps, with everything that can change from step to step."""
-    size = CHANGING | {"data": "imagenet", "data_root": str(images), "warmup_steps": 7}
+    config = rung("restarted", quick=True, **CHANGING | {"data": "imagenet"} | changes)
     text = (PROJECT / "solutions/train_restarted.py").read_text()
-    run = prepared(folder, text, rung("restarted", quick=True, **size | changes))
-    env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "NO_HOST_MEMORY": "1"}
-    (folder / "printed.txt").write_text(train_together([run], **env))
+    run = small.add(f"run-{config.sigterm_step}", text, config, 1)
+    small.work()
     return run
 
 

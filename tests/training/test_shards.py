@@ -9,7 +9,7 @@ from job_helpers import (
 )
 
 from course.checks.exercises import script_variant
-from course.checks.rank_checks import SMALL_VIT_SETTINGS
+from course.checks.lab_configs import SMALL_VIT_SETTINGS
 from course.config import rung
 from course.jobs.launch import launch, wait
 from labs import day4_2_fsdp as sharding

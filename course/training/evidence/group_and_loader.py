@@ -61,16 +61,10 @@ def algebra(config: Config) -> dict[str, Any]:
 
 
 def loader(batches: Any) -> dict[str, Any]:
-    """Return a DataLoader's settings by argument name; None for those that `batches` lacks.
-
-    The course's loader also sets a `worker_init_fn`; `own_worker_init` is true only for the
-    script's own function.
-    """
+    """Return a DataLoader's settings by argument name; None for those that `batches` lacks."""
     arguments = {name: getattr(batches, name, None) for name in LOADER}
-    arguments["streams"] = isinstance(getattr(batches, "dataset", None), IterableDataset)
-    begins = getattr(batches, "worker_init_fn", None)
-    of_course = getattr(begins, "__module__", "").startswith("course.")
-    return arguments | {"own_worker_init": begins is not None and not of_course}
+    streams = isinstance(getattr(batches, "dataset", None), IterableDataset)
+    return arguments | {"streams": streams}
 
 
 def numbered(device: torch.device) -> str:

@@ -80,8 +80,6 @@ class Observer(TorchDispatchMode):
                 self._count(f"{phase}_collectives", name)
                 if name == "allreduce":
                     self._count(f"{phase}_groups", str(_ranks(*args[1:3])))
-        elif phase == "optimizer" and func._schema.name.endswith("_"):  # in-place operators
-            self._note_update(args[0])
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
             self._autocast_in_backward = True
         return func(*args, **(kwargs or {}))
@@ -126,11 +124,6 @@ class Observer(TorchDispatchMode):
         self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
         if self._loss_gradient is None:  # labels are class shares, with a different loss
             self._loss_gradient = round(-float(gradient.sum()), 4)
-
-    def _note_update(self, target: Any) -> None:
-        for tensor in target if isinstance(target, list | tuple) else [target]:
-            if isinstance(tensor, torch.Tensor) and tensor.dim() > 0:
-                self._count("updated_types", _type(tensor))
 
     def _count(self, what: str, value: str) -> None:
         self._counts.setdefault(what, Counter())[value] += 1

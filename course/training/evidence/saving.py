@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,32 +16,15 @@ class Held(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._alive: dict[int, int] = {}
-        self._now = 0
+        self._alive: WeakSet[torch.UntypedStorage] = WeakSet()
         self.most = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(kind not in PLAIN for kind in types):
             return NotImplemented  # let DTensor run the operator on plain tensors
-        before = {_key(tensor) for tensor in tree_leaves((args, kwargs)) if type(tensor) in PLAIN}
+        before = [x.untyped_storage() for x in tree_leaves((args, kwargs)) if type(x) in PLAIN]
         output = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(output):
-            if type(tensor) in PLAIN and _key(tensor) not in before:
-                self._note(tensor.untyped_storage())
+        after = [x.untyped_storage() for x in tree_leaves(output) if type(x) in PLAIN]
+        self._alive |= {*after} - {*before}
+        self.most = max(self.most, sum(storage.nbytes() for storage in self._alive))
         return output
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._alive:
-            return
-        self._alive[key] = storage.nbytes()
-        self._now += storage.nbytes()
-        self.most = max(self.most, self._now)
-        weakref.finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self._now -= self._alive.pop(key, 0)
-
-
-def _key(tensor: Any) -> int:
-    return tensor.untyped_storage()._cdata

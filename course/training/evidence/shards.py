@@ -31,15 +31,15 @@ def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
 
     placements: the number of weights by placement: "Shard(dim=0)", or "Replicate(), Shard(dim=0)"
     if the mesh has two dimensions, or "whole" for a weight that is not a DTensor. mesh: the number
-    of ranks in each dimension. among: the ranks of the mesh.
+    of ranks in each dimension.
     """
-    counts, mesh, among = Counter(), [], []
+    counts, mesh = Counter(), []
     for weight in weights:
         spread = getattr(weight, "placements", None)
         counts["whole" if spread is None else ", ".join(map(repr, spread))] += 1
         if spread is not None:
-            mesh, among = [*weight.device_mesh.shape], weight.device_mesh.mesh.flatten().tolist()
-    return {"placements": dict(counts), "mesh": mesh, "among": among}
+            mesh = [*weight.device_mesh.shape]
+    return {"placements": dict(counts), "mesh": mesh}
 
 
 class Order:

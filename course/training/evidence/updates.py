@@ -13,8 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from course.training.evidence import shards
 
-MOST = 4  # different values that are stored, at most
-
 
 class Updates:
     """Observes what optimizers do in a run: how often they update, and with which settings."""
@@ -48,7 +46,7 @@ class Updates:
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 decays = self._decay.setdefault("filters" if weight.ndim > 1 else "vectors", [])
-                if (decay := group.get("weight_decay", 0.0)) not in decays and len(decays) < MOST:
+                if (decay := group.get("weight_decay", 0.0)) not in decays:
                     decays.append(decay)
         if not self._optimizers:
             gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
@@ -56,8 +54,7 @@ class Updates:
             if getattr(optimizer, "grad_scale", None) is None:  # otherwise they are still scaled
                 parts = [shards.part(gradient) for gradient in gradients]
                 self._gradient_norm = float(torch.nn.utils.get_total_norm(parts))
-        if len(self._optimizers) < MOST:
-            self._optimizers.append(optimizer)
+        self._optimizers.append(optimizer)
 
     def overflow(self) -> None:
         """Make one gradient infinite, once, as if it had overflowed in fp16."""
@@ -85,8 +82,7 @@ class Updates:
         weights_sum: the sum of this rank's weights (None without an update). spread: how the
         weights are distributed over the ranks, and how many bytes this rank keeps. updates: the
         number of steps by their number of updates. decay: the weight decays of "filters" (and
-        matrices) and of "vectors". optimizers: the number of optimizers that updated. overflow:
-        whether the planted one was skipped; {} without one.
+        matrices) and of "vectors". overflow: whether the planted one was skipped; {} without one.
         """
         # Add up on the host: a device may be full, and Apple's has no float64.
         parts = [shards.part(weight.detach()) for weight in self.parameters()]
@@ -97,7 +93,6 @@ class Updates:
             "updates": {str(count): steps for count, steps in Counter(self._counts).items()},
             "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
             "decay": self._decay,
-            "optimizers": len(self._optimizers),
             "parameters": sum(weight.numel() for weight in self.parameters()),
             "overflow": self._overflow,
         }

@@ -37,10 +37,9 @@ def test_each_operation_changes_an_image(batch: lab.images.Batch) -> None:
 def test_cutmix_as_a_loop_is_correct_and_calls_more_for_more_images() -> None:
     np.random.seed(0)
     torch.manual_seed(0)
-    few, many = (partial(lab.cutmix_loop, *mixing._constants(count), 1.0) for count in (8, 64))
+    few, many = (partial(lab.cutmix_loop, *mixing.batch(count), 1.0) for count in (8, 64))
     assert lab.count_operators(many) > 4 * lab.count_operators(few)
-    drawn = mixing._pasted(*mixing._mixed(lab.cutmix_loop, mixing._constants(64), 1.0))
-    mixing._check_labels("cutmix", drawn)
+    assert mixing.draw("cutmix", lab.cutmix_loop, 1.0).mixed.any()
 
 
 def test_recorded_trainings_epoch_by_epoch() -> None:

@@ -1,19 +1,19 @@
 """Tests of lab 4.3: schedules, trained pipelines, cuts, and traps."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pandas as pd
 import pytest
 from cases import for_all
-from check_helpers import ranks_training, view_of
-from job_helpers import prepared, train_together
 
+from course.checks import exercises
+from course.checks.compare import Folder
 from course.config import rung
 from course.runs.run import Run
 from labs import day4_3_model_parallel as lab
+from labs.day4_3_model_parallel.lab import CHECKS
 from labs.day4_3_model_parallel.pipelines import SCHEDULES
 from labs.day4_3_model_parallel.schedules import measured_order
-from labs.day4_3_model_parallel.stage_checks import CHECKS
 from labs.day4_3_model_parallel.stages import stage_ranges
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -31,26 +31,24 @@ FOUR = "1f1b on 4"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, small_set: Path) -> dict[str, Run]:
+def trained() -> Iterator[dict[str, Run]]:
     """Train on one process, in every schedule on 2 ranks, on 4, and with BatchNorm."""
-    root = tmp_path_factory.mktemp("piped")
+    solution = (exercises.SOLUTIONS / "train_parallel.py").read_text()
+    text = exercises.render(solution, exercises.count(solution))
+    folder = Folder()
 
-    def prepare(name: str, gpus: int, config: str, **settings: object) -> Run:
-        values = SMALL | {"data_root": str(small_set)} | settings
-        script = "solutions/train_parallel.py"
-        return prepared(root / name, view_of(33), rung(config, **values), gpus=gpus, script=script)
+    def prepare(name: str, ranks: int, config: str, **settings: object) -> Run:
+        return folder.add(name, text, rung(config, **SMALL | settings), ranks)
 
     runs = {name: prepare(name, 2, "pipeline", pipeline=name, micro_batch=2) for name in SCHEDULES}
     runs["bf16"] = prepare("bf16", 2, "pipeline", micro_batch=2, precision="bf16")
     runs["normed"] = prepare("normed", 2, "pipeline", micro_batch=2, **NORMED)
-    four = {FOUR: prepare("four", 4, "pipeline", micro_batch=2, stage_split="weights")}
-    alone = {
-        "alone": prepare("alone", 1, "large"),
-        "alone, normed": prepare("n", 1, "large", **NORMED),
-    }
-    with ranks_training([*runs.values()], 2, 21_600), ranks_training([*four.values()], 4, 21_700):
-        train_together(alone.values(), CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
-    return runs | four | alone
+    runs[FOUR] = prepare(FOUR, 4, "pipeline", micro_batch=2, stage_split="weights")
+    runs["alone"] = prepare("alone", 1, "large")
+    runs["alone, normed"] = prepare("alone, normed", 1, "large", **NORMED)
+    folder.work()
+    yield runs
+    folder.stop()
 
 
 def losses(run: Run) -> list[float]:
@@ -62,7 +60,7 @@ def test_every_schedule_trains_like_one_process(trained: dict[str, Run]) -> None
     alone = losses(trained["alone"])
     for name in (*SCHEDULES, FOUR):
         assert losses(trained[name]) == pytest.approx(alone, rel=1e-4)
-        assert trained[name].record.val_images == 8  # of 15 those that make a complete batch
+        assert trained[name].record.val_images == 8  # those that make a complete batch
     assert losses(trained["bf16"]) == pytest.approx(alone, rel=0.05)
     # BatchNorm normalises micro-batches.
     assert losses(trained["normed"]) != pytest.approx(losses(trained["alone, normed"]), rel=1e-3)

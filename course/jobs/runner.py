@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import local_queue
-from course.jobs.group import Task
 from course.jobs.processes import COMPUTES, POLL_S, kill_left, named
 from course.jobs.scripts import process_context
-from course.jobs.supervise import Ended, supervise
+from course.jobs.supervise import Ended, Task, supervise
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
 

@@ -69,7 +69,6 @@ def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
             submitted = ticket | {"job_id": str(number)}
             write_atomically(run.folder / JOB_FILE, json.dumps(submitted, indent=1))
         except BaseException:
-            local.withdraw(run)
             shutil.rmtree(run.folder, ignore_errors=True)
             raise
     return str(number)

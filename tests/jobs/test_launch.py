@@ -27,8 +27,8 @@ from job_helpers import (
 from course.analysis import isolated
 from course.analysis.ranks import on_ranks
 from course.config import rung
-from course.jobs import plan
 from course.jobs import launch as jobs
+from course.jobs import plan
 from course.jobs.launch import JobError
 from course.jobs.local_queue import queue_folder, read, tickets
 from course.jobs.supervise import PORTS

@@ -102,7 +102,7 @@ def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
 
     Args:
         job: its job_id, and what else identifies it.
-        job_folder: with the job's own logs; its name is the job's.
+        job_folder: with the job's logs; its name is the job's.
     """
     with launching():
         _, folder = planned.attempts()
@@ -215,7 +215,7 @@ def cancel(run: Run) -> Run:
 
 
 def cancel_all(runs: Sequence[Run]) -> list[Run]:
-    """End runs that wait or compute, together: none starts because another made room for it.
+    """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
         JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot

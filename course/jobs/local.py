@@ -112,4 +112,4 @@ def has_gpu() -> bool:
     """Return whether this machine has a GPU by its device files; asking PyTorch takes seconds."""
     files = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, and either inside Windows
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
-    return apple or any(next(Path("/dev").glob(each), None) for each in files)
+    return apple or any(next(Path("/dev").glob(pattern), None) for pattern in files)

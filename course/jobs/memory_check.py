@@ -35,7 +35,7 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
         if any(run.config.device == "auto" for run in runs):
             free = pool.submit(_gpu_free_gib).result()
         if free == 0:
-            return "this site gives each process a GPU of its own"
+            return "this site gives each process a different GPU"
         on_gpu = free is not None
         # A GPU has one process of each run; the host's memory has all processes of this node.
         configs = [_of_one_process(run) for run in runs for _ in range(1 if on_gpu else run.gpus)]
@@ -84,7 +84,7 @@ def _host_free_gib(runs: Sequence[Run]) -> float:
 def _gpu_free_gib() -> float | None:
     """Return the free memory of this task's NVIDIA GPU; None without a GPU.
 
-    0 if the site gives each process its own GPU: then no two runs can share one.
+    0 if the site gives each process a different GPU: then no two runs can share one.
     """
     import pynvml
 

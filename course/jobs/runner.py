@@ -83,13 +83,13 @@ def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
     """Run the job of a ticket, unless it is over, or began under a supervisor that was killed."""
     run = Run(Path(job["folder"]))
     runs = run.together
-    if any(each.started for each in runs):
+    if any(member.started for member in runs):
         kill_left(*runs)
         return
     ranks = range(job["tasks"])
     tasks = [Task(rank, job["tasks"], local_rank=rank, job_id=number) for rank in ranks]
     with local_queue.machine_turn() if job["shared"] else nullcontext():
-        if run.launched and not all(each.record for each in runs):
+        if run.launched and not all(member.record for member in runs):
             with named(COMPUTES):
                 try:
                     supervise(run, tasks, job["env"], context)

@@ -20,7 +20,7 @@ from course.jobs.slurm_partitions import Partition, ask, check_partition, partit
 from course.runs import logs
 from course.runs.run import Run
 
-FRESH_S = 2.0  # between two calls of squeue, however many runs are waited for
+SQUEUE_INTERVAL_S = 2.0  # between two calls of squeue, however many runs are waited for
 CANCEL_S = 10.0  # for attempts to cancel
 ACCOUNTED_S = 10.0  # until sacct has the end of a job
 BEHIND_S = 60.0  # sacct may list a finished job as alive for this long, if accounting was down
@@ -93,8 +93,8 @@ def submit_array(
     except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
-    own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
-    return {"job_id": number, **own}
+    cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
+    return {"job_id": number, **cluster}
 
 
 def _refusal(text: str, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:
@@ -138,7 +138,7 @@ def _jobs() -> dict[str, list[str]] | None:
     """Return the other FIELDS of this user's unfinished jobs, by id; None: no answer."""
     global _answer
     with _asking:  # a second thread that waits gets the same answer
-        if time.monotonic() - _answer[0] > FRESH_S:
+        if time.monotonic() - _answer[0] > SQUEUE_INTERVAL_S:
             done = ask("squeue", "--noheader", "--me", f"--format={FIELDS}")
             rows = None
             if done and done.returncode == 0:

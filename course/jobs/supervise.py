@@ -455,7 +455,7 @@ class SupervisedRank:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.kill()  # it may not have its own group yet
+        self._child.kill()  # it may not lead a group yet
         self._child.join()
 
     def write_verdict(self, verdict: Record) -> None:
@@ -505,7 +505,7 @@ class SupervisedCommand(SupervisedRank):
         self._child.join()
 
     def stopped(self, status: str) -> Record:
-        """Return the record of a command that must end, and note the reason in its own log."""
+        """Return the record of a command that must end, and note the reason in its log."""
         record = super().stopped(status)
         if record.error:
             with suppress(OSError), self.run.logs[1].open("a") as err:

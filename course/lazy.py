@@ -18,6 +18,8 @@ def lazy_exports(
         names: for each module (relative to the package if it starts with a dot) the names that
             the package exports from it, separated by spaces.
         modules: modules that the package exports by name.
+
+    Its submodules are available, too.
     """
     module_of = {
         name: module
@@ -33,6 +35,11 @@ def lazy_exports(
         elif name in module_of:
             value = getattr(import_module(module_of[name], package), name)
         else:
+            try:
+                return import_module(f".{name}", package)
+            except ModuleNotFoundError as error:
+                if error.name != f"{package}.{name}":
+                    raise
             raise AttributeError(
                 f"module {package!r} has no {name!r}; it offers {', '.join(exported)}"
             )

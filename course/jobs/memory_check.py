@@ -51,7 +51,7 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
 
 
 def _of_one_process(run: Run) -> Config:
-    """Return the config of one of the run's processes, on an accelerator: `predict` needs one."""
+    """Return the config of one of the run's processes, on an accelerator, for `predict_memory`."""
     config = run.config
     return replace(config, device="auto", batch_size=config.batch_size // run.gpus)
 
@@ -62,10 +62,10 @@ def _at_most_gib(config: Config) -> float:
 
 def _peaks_gib(configs: Sequence[Config]) -> float:
     """Return the sum of the configs' peaks; each different one is predicted once."""
-    from course.training.memory_prediction import predict
+    from course.training.memory_prediction import predict_memory
     from course.training.precision import resolve
 
-    peaks = {config: predict(resolve(config)).peak_gib for config in set(configs)}
+    peaks = {config: predict_memory(resolve(config)).peak_gib for config in set(configs)}
     return sum(peaks[config] for config in configs)
 
 

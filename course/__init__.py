@@ -29,6 +29,7 @@ _NAMES = {
     ".checks.predictions": "predict recall",
     ".checks.todo": "show_todo",
     ".checks.exercises": "script_variant",
+    ".training.memory_prediction": "predict_memory",
     ".training.precision": "autocast channels_last half_format has_units",
     ".analysis.communication": "comm_report",
     ".text": "wrap_text",
@@ -37,7 +38,6 @@ _MODULES = {
     "models": ".training.models",
     "plots": ".charts",
     "default_set": ".data.default_set",
-    "memory": ".training.memory_prediction",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _MODULES)
 

@@ -18,7 +18,7 @@ from course.data.loader import image_sets, loaders, normalised
 from course.training import models, optimizers, precision, profiling
 from course.training.meter import Meter
 from course.training.precision import HALF
-from course.training.ranks.group import join_group, validate
+from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
 from labs.day4_3_model_parallel import pipelines
 

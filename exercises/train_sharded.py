@@ -23,7 +23,7 @@ from course.training import models, optimizers, precision, profiling
 from course.training.meter import Meter
 from course.training.models import COSTLY
 from course.training.precision import HALF
-from course.training.ranks.group import join_group, validate
+from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
 
 

@@ -185,7 +185,9 @@ def _jobs(srun_commands: Any, n_gpu: Any, **options: Any) -> list[BatchJob]:
     for gpus in counts:
         check_counts(n_gpu=gpus, n_gpu_per_task=per_task)
         try:
-            nodes = site.shape(gpus)[0] if site.executor == "slurm" else local.shape(gpus)[0]
+            nodes = site.shape(gpus)[0] if site.executor == "slurm" else 1
+            if site.executor == "local":
+                local.check_gpus(gpus)
             if gpus // nodes % per_task:
                 raise ValueError(f"n_gpu={gpus}: a node's must be multiples of {per_task} per task")
         except ValueError as error:
@@ -230,9 +232,7 @@ def _has_slurm() -> bool:
     if "SLURM_CONF" in os.environ | own_slurm.environment():
         return True
     process = slurm_partitions.ask("squeue", "--me", "--noheader")
-    return (
-        process is None or "configuration source" not in process.stderr
-    )  # its message without slurm.conf
+    return not process or "configuration source" not in process.stderr  # without slurm.conf
 
 
 def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any]:
@@ -252,10 +252,8 @@ def _sbatch(job: BatchJob) -> str:
     command, env = [_program("sbatch"), "--parsable"], job_environment() | own_slurm.environment()
     process = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
     if process.returncode:
-        words = " ".join(
-            line.partition("error: ")[2] or line for line in process.stderr.splitlines()
-        )
-        raise ValueError(f"Slurm refused the job {job}: {words}")
+        reason = " ".join(process.stderr.replace("sbatch: error: ", "").split())
+        raise ValueError(f"Slurm refused the job {job}: {reason}")
     return process.stdout.strip().partition(";")[0]
 
 

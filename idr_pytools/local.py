@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -19,36 +18,29 @@ from idr_pytools.script import BatchJob, minutes, render
 
 
 def submit(job: BatchJob) -> str:
-    """Put the job into this machine's queue, and return its id at once."""
-    available = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
-    visible = ",".join(available.split(",")[: job.gpus])
-    _, text, log = job.write()
-    cores, srun = len(usable_cores()), Path(__file__).with_name("srun.py")
-    values = {"job": job, "visible": visible, "cores": cores, "python": sys.executable}
+    """Put the job into the queue of the course's runs, and return its id at once.
 
-    def script(number: int) -> str:
-        return render("local.sh.j2", number=number, srun=srun, **values) + text
-
-    return _queue(job, script, log)
-
-
-def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
-    """Put a bash script into the queue of the course's runs; return the job's id.
-
-    It runs in the current folder, without Slurm's variables. It is not a training run of
-    the course: its folder has no config, and its record no measurement.
-
-    Args:
-        script: the text of the script, by the job's id.
-        log: path of its logs without .out and .err; %j in it becomes the id.
+    It runs in the current folder. It is not a training run of the course: its folder has no config,
+    and its record no measurement.
 
     Raises:
         JobError: the runs folder is not writable.
     """
+    available = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
+    _, text, log = job.write()
     with launch.launching() as root:
         last = max((run.launched.get("number", 0) for run in all_jobs()), default=0)
         number = max(int(time.time()), last + 1)  # scripts derive ports from ids: make them unique
         run = Run(root / f"{job.name}-{number}")
+        slurm = render(
+            "local.sh.j2",
+            job=job,
+            number=number,
+            visible=",".join(available.split(",")[: job.gpus]),
+            cores=len(usable_cores()),
+            python=sys.executable,
+            srun=Path(__file__).with_name("srun.py"),
+        )
         request = {
             "name": job.name,
             "number": number,
@@ -63,26 +55,24 @@ def _queue(job: BatchJob, script: Callable[[int], str], log: str) -> str:
         }
         run.folder.mkdir()
         try:
-            (run.folder / COMMAND).write_text(script(number))
+            (run.folder / COMMAND).write_text(slurm + text)
             write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
             ticket = local.submit(run.folder, request | {"gpus": 1}, job.site)
             submitted = ticket | {"job_id": str(number)}
             write_atomically(run.folder / JOB_FILE, json.dumps(submitted, indent=1))
         except BaseException:
-            local.withdraw(run)
             shutil.rmtree(run.folder, ignore_errors=True)
             raise
     return str(number)
 
 
-def shape(gpus: int) -> tuple[int, int]:
-    """Return one node, and its number of tasks. Raise ValueError if this machine has fewer GPUs."""
+def check_gpus(gpus: int) -> None:
+    """Raise ValueError if this machine has fewer GPUs."""
     available, cores = gpu_count(), os.cpu_count() or 1
     largest = available or max(cores, 8)  # notebooks request a cluster's node: 8 processes
     if gpus > largest:
         devices = f"{available} GPUs" if available else f"no GPU and {cores} cores"
         raise ValueError(f"n_gpu={gpus}: this machine has {devices}: choose 1 to {largest}")
-    return 1, gpus
 
 
 @cache

@@ -18,7 +18,7 @@ from course.data.loader import image_sets, loaders, normalised, skip
 from course.training import models, optimizers, precision
 from course.training.meter import Meter
 from course.training.precision import HALF
-from course.training.ranks.group import any_rank, join_group, validate
+from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
 from labs.day4_5_practice import checkpoint, randomness
 from labs.day4_5_practice.seeded import Seeded

@@ -112,13 +112,13 @@ def run(
     from course.runs.run import get
 
     config = configs.rung(rung, quick=quick, **configs.parse_settings(set_ or []))
-    place = {"site": site, "gpus": gpus, "time_min": time_min}
+    options = {"site": site, "gpus": gpus, "time_min": time_min}
     if dry_run:
-        typer.echo(plan.preview(script, config, **place))
+        typer.echo(plan.preview(script, config, **options))
         return
     with progress_to_stderr(json_):
         baseline = get(against) if against else None
-        launched = launch.launch(script, config, **place, rerun=rerun, against=baseline)
+        launched = launch.launch(script, config, **options, rerun=rerun, against=baseline)
         if wait and not launched.is_recorded:
             wait_for(launched)
     if json_:

@@ -16,7 +16,6 @@ from typing import Any
 from course.jobs import own_slurm
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site
-from course.jobs.supervise import supervise_task
 from course.runs.run import FOLDER_VARIABLE
 
 GRACE_MIN = 2  # from the supervisor's time limit to Slurm's
@@ -28,16 +27,18 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
 
     submitit writes the script when it submits, so this submits to a program that starts nothing.
     """
-    with tempfile.TemporaryDirectory() as place:
-        programs = Path(place, "bin")
+    from course.jobs.supervise import supervise_task
+
+    with tempfile.TemporaryDirectory() as temporary:
+        programs = Path(temporary, "bin")
         programs.mkdir()
         for name in ("sbatch", "srun"):
             Path(programs, name).write_text(STAND_IN)
             Path(programs, name).chmod(0o700)
         with _environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
-            _submit(Path(place, folder.name), request, site, supervise_task, [(str(folder),)])
-        text = Path(place, folder.name, "logs", "0_submission.sh").read_text()
-    written = rf"'?{re.escape(os.path.join(place, folder.name))}([^\s']*)'?"
+            _submit(Path(temporary, folder.name), request, site, supervise_task, [(str(folder),)])
+        text = Path(temporary, folder.name, "logs", "0_submission.sh").read_text()
+    written = rf"'?{re.escape(os.path.join(temporary, folder.name))}([^\s']*)'?"
     return re.sub(written, lambda match: shlex.quote(f"{folder}{match[1]}"), text)
 
 

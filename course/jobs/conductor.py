@@ -4,7 +4,7 @@ A job whose runs are compared trains them at the same time, in alternating block
 Anything else that the machine does then affects all of them, and cancels out in the ratio of
 neighbouring blocks. The order within a turn is random, so that no periodic load favours one run,
 and the ratio's interval (`course.runs.ratio.centre`) covers the noise that remains. This module is
-the supervisor's side; `course.training.turn` is the training process's side.
+the supervisor's side; `course.training.turns` is the training process's side.
 """
 
 from __future__ import annotations
@@ -16,46 +16,78 @@ import math
 import os
 import random
 import secrets
-import socket
-import struct
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError, Pipe
-from multiprocessing.connection import (
-    Connection,
-    Listener,
-    answer_challenge,
-    deliver_challenge,
-    wait,
-)
+from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from course.config import Config
+from course.jobs.memory_check import why_not_together
 from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
 from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
-from course.training.turn import NO_MORE
+from course.training.turns import NO_MORE
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
-PROOF_S = 5  # time limit for a connection to prove that it belongs to a member
-MOST_UNPROVED = 64  # unproved connections at a time; further ones are closed
+# Threads that accept connections: another program that connects and sends nothing blocks one.
+ACCEPTING_THREADS = 64
+
+
+def start_turns(
+    run: Run, rank: int, context: BaseContext, deadline: float, *, has_all_ranks: bool
+) -> Conductor | RemoteConductor | None:
+    """Decide whether the runs of a job take turns; the supervisor of rank 0 conducts them.
+
+    Args:
+        run: the job's first run.
+        rank: the first one of this supervisor; without rank 0, it reads the decision from a file.
+        context: starts processes.
+        deadline: when to stop waiting for the decision, in `time.monotonic` seconds.
+        has_all_ranks: whether this is the job's only supervisor.
+
+    Returns:
+        What connects a training process with the conductor; None: the runs take no turns.
+    """
+    if len(run.together) == 1:
+        return None
+    path = run.job.folder / f"turns-{os.environ.get('SLURM_RESTART_COUNT', '0')}.json"
+    if rank > 0:
+        while not path.exists():
+            if time.monotonic() > deadline or all(member.record for member in run.together):
+                return None
+            time.sleep(POLL_S)
+        decision = json.loads(path.read_text())
+        return None if "why_not" in decision else RemoteConductor(**decision)
+    active = [member for member in run.together if not member.record]
+    try:
+        reason = why_not_together(active, context)
+        if not reason:
+            conductor = Conductor(active)
+            if not has_all_ranks:
+                conductor.listen(os.environ["SLURM_LAUNCH_NODE_IPADDR"], path)
+            return conductor
+    except Exception as error:  # any error: the runs can run one after another
+        reason = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):  # a full disk: the other supervisors give up in time
+        write_atomically(path, json.dumps({"why_not": reason}))
+    return None
 
 
 @dataclass
 class Member:
     """A run of the group, as the conductor knows it."""
 
-    name: str
-    ranks: int
-    is_repeat: bool = False  # measured again only so that another run can be compared with it
+    run: Run
+    config: Config
     connections: dict[int, Connection] = field(default_factory=dict)  # by rank
-    request: dict[str, Any] = field(default_factory=dict)  # what it sent when it connected
-    given_steps: int = 0  # in all turns so far
+    granted_steps: int = 0  # in all turns so far
     images_per_s: list[float] = field(default_factory=list)  # of each block
     fastest_step_s: float = math.inf
     measured_s: float = 0.0
@@ -64,63 +96,66 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all its ranks have connected, or never will."""
-        return self.is_gone or len(self.connections) == self.ranks
+        """Whether all its ranks have started, or never will."""
+        return self.is_gone or len(self.connections) == self.run.gpus
 
     @property
     def steps_left(self) -> int:
-        """The number of steps that it must still be given."""
-        return self.request["steps"] - self.given_steps
+        """The number of steps that it must still be granted."""
+        return self.config.epochs * self.config.steps - self.granted_steps
 
     def shortest_block(self) -> int:
         """Return the number of steps in BLOCK_S, or fewer so that LEAST_TURNS blocks fit."""
         wanted = math.ceil(BLOCK_S / self.fastest_step_s)
-        most = (self.request["steps"] - self.request["warmup_steps"]) // LEAST_TURNS
-        return max(1, min(wanted, most))
+        most = self.config.epochs * self.config.steps - self.config.warmup_steps
+        return max(1, min(wanted, most // LEAST_TURNS))
 
-    def add(self, block: dict[str, float], turn: int) -> None:
-        """Record what rank 0 reports about a block."""
-        if block["steps"]:
-            self.fastest_step_s = min(self.fastest_step_s, block["last_s"])
-        if block["steps"] and turn:
-            self.measured_s += block["seconds"]
-            rate = self.request["batch_size"] * block["steps"] / block["seconds"]
-            self.images_per_s.append(rate)
+    def add(self, step_times: list[float], turn: int) -> None:
+        """Record the seconds of each step in a block, as rank 0 reports them."""
+        if not step_times:
+            return
+        self.fastest_step_s = min(self.fastest_step_s, step_times[-1])
+        if turn:
+            seconds = sum(step_times)
+            self.measured_s += seconds
+            self.images_per_s.append(self.config.batch_size * len(step_times) / seconds)
 
 
 class Conductor:
     """Decides whose turn it is, in a thread of the supervisor of rank 0.
 
-    Members connect by a pipe from their supervisor, or by TCP from another node.
+    Processes of this supervisor connect by a pipe, those of another one by TCP.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self._by_folder = {
-            str(run.folder): Member(run.name, run.gpus, run.is_repeat) for run in runs
-        }
+        self._by_folder = {str(run.folder): Member(run, run.config) for run in runs}
         self.members = [*self._by_folder.values()]
-        self.listens = False
         self._is_closing = False
         self._last_turn = 0
-
-    def start(self) -> None:
-        """Start giving turns, in a thread that ends when no member is left."""
         threading.Thread(target=self._conduct, daemon=True).start()
 
-    def connect(self) -> Connection:
-        """Return a connection for a member's process, which this process must then close."""
+    def connect(self, run: Run, rank: int) -> Connection:
+        """Return a connection for a rank's process, which this process must then close."""
         ours, theirs = Pipe()
-        threading.Thread(target=self._welcome, args=[ours], daemon=True).start()
+        self._by_folder[str(run.folder)].connections[rank] = ours
         return theirs
 
     def listen(self, host: str, path: Path) -> None:
         """Accept connections; write address and key to a file that only this user can read."""
-        self.listens = True
-        listener, key = Listener((host, 0), backlog=64), secrets.token_bytes(16)
+        key = secrets.token_bytes(16)
+        listener = Listener((host, 0), backlog=ACCEPTING_THREADS, authkey=key)
         host, port = listener.address
-        text = json.dumps({"host": host, "port": port, "key": key.hex()})
-        write_atomically(path, text, mode=0o600)
-        threading.Thread(target=self._accept, args=[listener, key], daemon=True).start()
+        decision = {"host": host, "port": port, "key": key.hex()}
+        write_atomically(path, json.dumps(decision), mode=0o600)
+        for _ in range(ACCEPTING_THREADS):
+            threading.Thread(target=self._accept, args=[listener], daemon=True).start()
+
+    def _accept(self, listener: Listener) -> None:
+        while True:
+            with contextlib.suppress(AuthenticationError, EOFError, OSError):
+                connection = listener.accept()
+                folder, rank = connection.recv()
+                self._by_folder[folder].connections[rank] = connection
 
     def end(self, run: Run, status: str) -> None:
         """Note that this run's processes have ended, perhaps before they requested a turn."""
@@ -128,49 +163,9 @@ class Conductor:
         member.has_left |= status != "ok"
         member.is_gone = True
 
-    def _accept(self, listener: Listener, key: bytes) -> None:
-        """Accept the members' processes as they connect.
-
-        Each connection has a thread until it has proved that it belongs to a member, because any
-        other process may connect and send nothing. A member that is refused meanwhile tries again.
-        """
-        unproved = threading.Semaphore(MOST_UNPROVED)
-
-        def prove(connection: Connection) -> None:
-            try:
-                _set_timeout(connection, PROOF_S)
-                deliver_challenge(connection, key)
-                answer_challenge(connection, key)
-                self._welcome(connection)
-            except (AuthenticationError, EOFError, OSError):
-                connection.close()
-            finally:
-                unproved.release()
-
-        with listener:
-            while not self._is_closing:
-                with contextlib.suppress(OSError):  # the connection was closed
-                    connection = listener.accept()
-                    if unproved.acquire(blocking=False):
-                        threading.Thread(target=prove, args=[connection], daemon=True).start()
-                    else:
-                        connection.close()
-
-    def _welcome(self, connection: Connection) -> None:
-        """Receive the first message of a member's process."""
-        try:
-            request = connection.recv()
-            member = self._by_folder[request["folder"]]
-            _set_timeout(connection, 0)  # no timeout: a member may compute for any time
-        except (EOFError, OSError, KeyError):
-            connection.close()
-            return
-        member.request = request
-        member.connections[request["rank"]] = connection
-
     def _conduct(self) -> None:
         try:
-            while not all(each.is_ready for each in self.members):
+            while not all(member.is_ready for member in self.members):
                 time.sleep(POLL_S)
             order = random.Random(" ".join(self._by_folder))
             for turn in itertools.count():
@@ -178,7 +173,7 @@ class Conductor:
                     self._plan()
                 for member in order.sample(self.members, len(self.members)):
                     if not member.is_gone:
-                        self._give_block(member, turn)
+                        self._grant_block(member, turn)
                 if not self._playing() or self._is_enough():
                     break
             self._is_closing = True
@@ -187,48 +182,47 @@ class Conductor:
             while any(member.connections for member in self.members):
                 self._receive()
         finally:  # a waiting member notices that the turns are over
-            self._is_closing = True
             for member in self.members:
                 for connection in member.connections.values():
                     connection.close()
 
     def _playing(self) -> list[Member]:
         """Return the members that get further turns: none, if only repetitions are left."""
-        members = [each for each in self.members if not each.is_gone]
-        return members if any(not each.is_repeat for each in members) else []
+        members = [member for member in self.members if not member.is_gone]
+        return members if any(not member.run.is_repeat for member in members) else []
 
-    def _give_block(self, member: Member, turn: int) -> None:
+    def _grant_block(self, member: Member, turn: int) -> None:
         """Let a member compute a block of steps, and wait until all its ranks have finished it."""
-        steps = self._block(member, turn) if turn else member.request["warmup_steps"]
+        steps = self._block(member, turn) if turn else member.config.warmup_steps
         if not steps:
             return
-        member.given_steps += steps
+        member.granted_steps += steps
         self._send(member, turn, steps)
         due = set(member.connections.values())
         while due & set(member.connections.values()):
-            for connection, block in self._receive():
+            for connection, step_times in self._receive():
                 due.discard(connection)
                 if connection is member.connections.get(0):
-                    member.add(block, turn)
+                    member.add(step_times, turn)
 
     def _block(self, member: Member, turn: int) -> int:
         """Return a member's steps in this turn: all members finish theirs in the same turn."""
-        if member.request["budget_s"]:  # the budget ends the turns, even if steps are left
+        if member.config.budget_s:  # the budget ends the turns, even if steps are left
             return member.shortest_block()
         return math.ceil(member.steps_left / max(1, self._last_turn - turn + 1))
 
     def _plan(self) -> None:
         """Choose the last turn, after the warm-up; a budget may end the turns earlier."""
-        turns = [each.steps_left // each.shortest_block() for each in self._playing()]
+        turns = [member.steps_left // member.shortest_block() for member in self._playing()]
         self._last_turn = min(turns, default=0)
 
     def _send(self, member: Member, turn: int, steps: int) -> None:
-        left = [each.name for each in self.members if each.has_left]
+        left = [member.run.name for member in self.members if member.has_left]
         for connection in member.connections.values():
             with contextlib.suppress(OSError):  # it has just ended; the next receive shows it
-                connection.send({"turn": turn, "steps": steps, "left": left})
+                connection.send((turn, steps, left))
 
-    def _receive(self) -> list[tuple[Connection, dict[str, float]]]:
+    def _receive(self) -> list[tuple[Connection, list[float]]]:
         """Return the blocks that were reported just now; drop processes that have ended."""
         owners = {
             connection: (member, rank)
@@ -251,23 +245,29 @@ class Conductor:
     def _is_enough(self) -> bool:
         """Return whether all ratios to the first run are certain, or the budgets are used up."""
         first, *others = self._playing()
-        budgets = [each.request["budget_s"] for each in (first, *others)]
+        budgets = [member.config.budget_s for member in (first, *others)]
         if not all(budgets):
             return False
-        if sum(each.measured_s for each in (first, *others)) >= sum(budgets):
+        if sum(member.measured_s for member in (first, *others)) >= sum(budgets):
             return True
         if len(first.images_per_s) < LEAST_TURNS:
             return False
-        return all(is_sure(_ratios(each, first)) for each in others)
+        return all(is_sure(_ratios(member, first)) for member in others)
 
 
-def _set_timeout(connection: Connection, seconds: int) -> None:
-    """Set a timeout in seconds for reading and writing; 0: none."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as ours:
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", seconds, 0))
+class RemoteConductor:
+    """The conductor in the supervisor of rank 0, from a different supervisor."""
+
+    def __init__(self, host: str, port: int, key: str) -> None:
+        self._address, self._key = (host, port), bytes.fromhex(key)
+
+    def connect(self, run: Run, rank: int) -> Connection:
+        """Return a connection for a rank's process, which this process must then close."""
+        connection = Client(self._address, authkey=self._key)
+        connection.send((str(run.folder), rank))
+        return connection
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:
     pairs = list(zip(member.images_per_s, first.images_per_s))  # one may be a block ahead
-    return np.array([own / base for own, base in pairs])
+    return np.array([speed / base for speed, base in pairs])

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course.config import Config
-from course.jobs.engines import engine, engine_of
+from course.jobs import local, slurm
 from course.jobs.errors import JobError as JobError
-from course.jobs.plan import Plan, beside, in_turns, plan
+from course.jobs.plan import Plan, beside, engine, in_turns, plan
 from course.jobs.sites import Site
-from course.runs import failures
+from course.runs import failures, recordings
 from course.runs import record as records
 from course.runs import run as runs
 from course.runs.files import write_atomically
@@ -102,30 +102,32 @@ def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
 
     Args:
         job: its job_id, and what else identifies it.
-        job_folder: with the job's own logs; its name is the job's.
+        job_folder: with the job's logs; its name is the job's.
     """
     with launching():
         _, folder = planned.attempts()
         job = {"job_folder": os.path.relpath(job_folder, folder), **job}
-        _write_folder(Run(folder), planned, _common(planned.place) | job)
+        _write_folder(Run(folder), planned, _common(planned.site) | job)
     return Run(folder)
 
 
-def _common(place: Site) -> dict[str, Any]:
+def _common(site: Site) -> dict[str, Any]:
     """Return the fields that the request of every launch has."""
     return {
-        "time_min": place.time_min,
+        "time_min": site.time_min,
         "git_sha": runs.git_sha(),
-        "executor": place.executor,
+        "executor": site.executor,
         "launched_at": datetime.now().isoformat(timespec="seconds"),
     }
 
 
 def _answer(planned: Plan) -> Run | None:
     """Return and print the recorded run if the site has recordings; None on other sites."""
-    run = engine(planned.place.executor).answer(planned.config, planned.request, planned.place)
-    if run:
-        print(f"{run.name} [{run.status}]: {run.record.machine}")
+    if planned.site.executor != "recorded":
+        return None
+    machine, request = planned.site.name.removeprefix(recordings.SITE), planned.request
+    run = recordings.answer(machine, planned.config, request["gpus"], request.get("added"))
+    print(f"{run.name} [{run.status}]: {run.record.machine}")
     return run
 
 
@@ -213,7 +215,7 @@ def cancel(run: Run) -> Run:
 
 
 def cancel_all(runs: Sequence[Run]) -> list[Run]:
-    """End runs that wait or compute, together: none starts because another made room for it.
+    """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
         JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot
@@ -231,17 +233,20 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
             )
     refused = {}
     for run in active:
+        remaining = [member for member in run.together if member not in active]
+        # A job goes on for other members of a group, and a search's job for other trials: its
+        # supervisor sees the verdict, and ends only this run.
+        is_last = run.job in run.together and all(member.record for member in remaining)
         try:
-            engine_of(run).call_off(run)
+            if run.executor == "slurm" and is_last:
+                slurm.cancel(run)
         except TimeoutError as error:
             refused[run.name] = error
     active = [run for run in active if run.name not in refused]
-    for run in active:
-        # Write the record first: processes that still run see the verdict and stop.
+    for run in active:  # processes that still run see the verdict and stop
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
-    for job_engine in {engine_of(run) for run in active}:
-        job_engine.stop([run for run in active if engine_of(run) is job_engine])
+    local.end_processes([run for run in active if run.executor == "local"])
     if refused:
         error = next(iter(refused.values()))
         verb = "is" if len(refused) == 1 else "are"
@@ -251,9 +256,8 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
 
 def refresh(run: Run) -> str:
     """Return the run's status; record how it ended if its job is gone without a record."""
-    job_engine = engine_of(run)
-    if run.record is None and not job_engine.is_alive(run) and run.record is None:
-        status, error = job_engine.ending(run)
+    if run.record is None and not engine(run.executor).is_alive(run) and run.record is None:
+        status, error = engine(run.executor).ending(run)
         if status in ("queued", "running"):  # it was requeued, or its end is not known yet
             return status
         values = {"status": status, "error": error}
@@ -263,12 +267,13 @@ def refresh(run: Run) -> str:
             print(f"{run.name} is lost, and no record could be written: {problem}", file=sys.stderr)
             return "lost"
     status = run.status
-    if (
-        status == "running"
-        and job_engine.queue_states([run]).get(run.name, {}).get("state") == "pending"
-    ):
+    if status == "running" and _queue_state(run).get("state") == "pending":
         return "queued"  # it was requeued, and waits to restart
     return status
+
+
+def _queue_state(run: Run) -> dict[str, Any]:
+    return engine(run.executor).queue_states([run]).get(run.name, {})
 
 
 _NOT_THE_SCRIPT = {
@@ -307,25 +312,27 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
     Args:
         earlier: by folder, an attempt at the same run that did not end ok.
     """
-    started, place = [Run(folder) for folder in folders], group[0].place
-    common = _common(place)
+    started, site = [Run(folder) for folder in folders], group[0].site
+    common = _common(site)
     try:
         for run, planned in zip(started, group):
             _write_folder(run, planned, common | _group_folders(run, started))
             if run.folder in earlier:
                 take_over(earlier[run.folder].folder, run.folder)
         most = {"gpus": max(planned.request["gpus"] for planned in group)}
-        job = engine(place.executor).submit(folders[0], started[0].launched | most, place)
+        job = engine(site.executor).submit(folders[0], started[0].launched | most, site)
         for run in started:
             write_atomically(run.folder / runs.JOB_FILE, json.dumps(job, indent=1))
-    except BaseException:
-        engine(place.executor).withdraw(started[0])
+    except BaseException as error:
+        if site.executor == "slurm" and not isinstance(error, ValueError):  # not refused by Slurm
+            with suppress(TimeoutError):
+                slurm.cancel(started[0])
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     names = ", ".join(run.name for run in started if not run.is_repeat)
     turns = ", in turns" if len(started) > 1 else ""
-    print(wrap_text(f"{names}: launched on {place.name} as job {job['job_id']}{turns}"))
+    print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}"))
     return started
 
 
@@ -377,7 +384,7 @@ def why_queued(run: Run, status: str) -> str:
     """Return why a run with this status has not begun; "" if it has, or is about to."""
     if status != "queued":
         return ""
-    return engine_of(run).queue_states([run]).get(run.name, {}).get("reason", "")
+    return _queue_state(run).get("reason", "")
 
 
 def _state(run: Run, status: str, steps: int) -> str:

@@ -7,24 +7,17 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from course.config import Config
 from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left, neighbours, of_runs
 from course.jobs.sites import Site
 from course.runs import logs
-from course.runs.logs import submitted as submitted
 from course.runs.run import FOLDER_VARIABLE, Run
 
 STOP_S = 10.0  # for the supervisor to end cancelled runs
-
-
-def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
-    """Return None: nothing is known before a job has run."""
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
@@ -33,7 +26,7 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     return {"job_id": ticket.name, "ticket": str(ticket)}
 
 
-def batch_script(folder: Path, request: dict[str, Any], _site: Site) -> str:
+def commands(folder: Path, request: dict[str, Any], _site: Site) -> str:
     """Return what corresponds to a batch script on this machine: the command of each process."""
     count = request["gpus"]
     script = shlex.join([sys.executable, "-u", str(folder / "train.py")])
@@ -62,24 +55,12 @@ def ending(run: Run) -> tuple[str, str]:
     return "lost", f"the job ended without a record; the end of its standard error:\n{last_words}"
 
 
-def call_off(_run: Run) -> None:
-    """Do nothing: the supervisor sees the record of a cancelled run."""
-
-
-def stop(runs: Sequence[Run]) -> None:
+def end_processes(runs: Sequence[Run]) -> None:
     """End the processes of runs that have a record: supervisors have STOP_S to do so."""
     deadline = time.monotonic() + STOP_S
     while of_runs(*runs) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     kill_left(*runs)
-
-
-def withdraw(run: Run) -> None:
-    """Remove what an interrupted launch may have left in the queue."""
-    with suppress(OSError):
-        for ticket in local_queue.tickets(local_queue.queue_folder()):
-            if local_queue.read(ticket).get("folder") == str(run.job.folder):
-                ticket.unlink(missing_ok=True)
 
 
 def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
@@ -131,4 +112,4 @@ def has_gpu() -> bool:
     """Return whether this machine has a GPU by its device files; asking PyTorch takes seconds."""
     files = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, and either inside Windows
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
-    return apple or any(next(Path("/dev").glob(each), None) for each in files)
+    return apple or any(next(Path("/dev").glob(pattern), None) for pattern in files)

@@ -149,10 +149,10 @@ def start_runner(queue: Path) -> None:
 
     It runs in a new session: interrupting a Jupyter kernel signals its whole process group.
     """
-    _runners[:] = [each for each in _runners if each.poll() is None]  # reaps those that ended
+    _runners[:] = [runner for runner in _runners if runner.poll() is None]  # reaps those that ended
     first = next(iter(tickets(queue)), None)
     needs = read(first).get("needs") if first and not is_served(queue) else None
-    if needs is None or any(str(queue) in each.args for each in _runners):
+    if needs is None or any(str(queue) in runner.args for runner in _runners):
         return
     if not Path(needs["python"]).exists():  # the job's environment was removed: it is lost
         first.unlink(missing_ok=True)
@@ -236,5 +236,5 @@ def stop_runners() -> None:
     for queue in user_folder().glob("queue*"):
         if is_served(queue):
             os.kill(int((queue / "pid").read_text()), signal.SIGTERM)
-    for each in _runners:
-        each.wait()
+    for runner in _runners:
+        runner.wait()

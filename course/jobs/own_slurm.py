@@ -17,8 +17,8 @@ SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons; not on a user's PATH
 
 def folder() -> Path:
     """Return the cluster's folder: the variable COURSE_SLURM, or one in the user's state folder."""
-    given = os.environ.get("COURSE_SLURM")
-    return Path(given).resolve() if given else user_state_path("make-training-fast") / "slurm"
+    path = os.environ.get("COURSE_SLURM")
+    return Path(path).resolve() if path else user_state_path("make-training-fast") / "slurm"
 
 
 def environment() -> dict[str, str]:
@@ -35,13 +35,15 @@ def programs(home: Path) -> dict[str, psutil.Process]:
 
     Its pid files hold a pid and a time of creation, because pids are reused.
     """
-    found = {}
+    running = {}
     for path in (home / "run").glob("*.pid"):
-        with suppress(ValueError, OSError):  # a program's own pid file, or one half written
+        with suppress(
+            ValueError, OSError
+        ):  # a pid file that the program wrote, or one half written
             pid, created = path.read_text().split()
             if process := alive([int(pid), float(created)]):
-                found[path.stem] = process
-    return found
+                running[path.stem] = process
+    return running
 
 
 def which(name: str) -> str | None:

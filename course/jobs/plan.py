@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from course.config import Config
-from course.jobs import sites
-from course.jobs.engines import engine, engine_of
+from course.jobs import batch_script as slurm_script
+from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
+from course.runs import logs
 from course.runs import run as runs
 from course.runs.run import ADDED, PROJECT, Run
 from course.valid import SCRIPT_FIELDS
@@ -33,7 +34,7 @@ class Plan:
     source: Path
     text: str
     config: Config
-    place: Site
+    site: Site
     request: dict[str, Any]
     is_repeat: bool = False  # of an existing run, as the partner of the first launch of a group
 
@@ -65,11 +66,11 @@ class Plan:
 
 def in_turns(plans: Sequence[Plan]) -> list[Plan]:
     """Return the same launches as one group, in which each takes turns with all the others."""
-    names = [plan.name for plan in plans]
+    names = [planned.name for planned in plans]
     if len(set(names)) < len(names):
         raise ValueError("two of these runs are the same: vary them, or launch one against it")
-    _check_budgets([plan.config for plan in plans])
-    return [replace(plan, request=plan.request | {"beside": names}) for plan in plans]
+    _check_budgets([planned.config for planned in plans])
+    return [replace(planned, request=planned.request | {"beside": names}) for planned in plans]
 
 
 def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
@@ -82,14 +83,14 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     _check_budgets([planned.config, config])
     values = {
         "rung": config.rung,
-        "site": planned.place.name,
+        "site": planned.site.name,
         "gpus": against.gpus,
     }
     if "added" in against.launched:
         values["added"] = against.launched["added"]
     source = Path(against.launched["script"])
     text = against.script.read_text()
-    repeat = Plan(source, text, config, planned.place, values, is_repeat=True)
+    repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
     both = {"beside": [repeat.name]}
     return replace(planned, request=planned.request | both), replace(repeat, request=values | both)
 
@@ -116,13 +117,13 @@ def plan(
     Raises:
         ValueError: no such script or site, or an impossible request.
     """
-    source, place = find_script(script), sites.get(site)
+    source, chosen = find_script(script), sites.get(site)
     text = source.read_text()
     _check_syntax(text, "/".join(source.parts[-2:]))
-    place.check_gpus(gpus)
+    chosen.check_gpus(gpus)
     _check_script(source, config)
     _check_parallel(config, gpus)
-    _check_hosts(config, gpus, place)
+    _check_hosts(config, gpus, chosen)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
         raise ValueError(
             f"gpus={gpus}: this machine has fewer GPUs, and each rank needs one. Choose fewer, "
@@ -135,12 +136,12 @@ def plan(
             f"it evenly: choose a multiple of {gpus}, as {below or gpus} or {below + gpus}"
         )
     if time_min is not None:
-        place = replace(place, time_min=time_min)
-    config = _with_data_root(config, place)
+        chosen = replace(chosen, time_min=time_min)
+    config = _with_data_root(config, chosen)
     request = {"rung": config.rung, "site": site, "gpus": gpus}
     if added := _added(source, text):
         request["added"] = added
-    return Plan(source, text, config, place, request)
+    return Plan(source, text, config, chosen, request)
 
 
 def _check_syntax(text: str, name: str) -> None:
@@ -170,7 +171,7 @@ def _check_parallel(config: Config, gpus: int) -> None:
         )
 
 
-def _check_hosts(config: Config, gpus: int, place: Site) -> None:
+def _check_hosts(config: Config, gpus: int, site: Site) -> None:
     """Raise ValueError if ranks cannot divide evenly among pretended hosts, or nodes are real."""
     if gpus % config.hosts:
         divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
@@ -178,10 +179,10 @@ def _check_hosts(config: Config, gpus: int, place: Site) -> None:
             f"hosts={config.hosts}: the pretended hosts must share gpus={gpus} evenly: choose "
             f"hosts={' or '.join(divisors)}, or more GPUs"
         )
-    if config.hosts > 1 and place.executor == "slurm" and place.shape(gpus)[0] > 1:
+    if config.hosts > 1 and site.executor == "slurm" and site.shape(gpus)[0] > 1:
         raise ValueError(
-            f"hosts={config.hosts}: gpus={gpus} are several real nodes of site {place.name!r}: "
-            f"set hosts=1, or choose at most {place.gpus_per_node} GPUs"
+            f"hosts={config.hosts}: gpus={gpus} are several real nodes of site {site.name!r}: "
+            f"set hosts=1, or choose at most {site.gpus_per_node} GPUs"
         )
 
 
@@ -223,7 +224,7 @@ def preview(script: str | Path, config: Config, **options: Any) -> str:
     """Return the batch script that `launch` would submit with these arguments; submit nothing."""
     planned = plan(script, config, **options)
     _, folder = planned.attempts()
-    return engine(planned.place.executor).batch_script(folder, planned.request, planned.place)
+    return _batch_script(folder, planned.request, planned.site)
 
 
 def batch_script(run: Run, site: str | None = None) -> str:
@@ -235,25 +236,37 @@ def batch_script(run: Run, site: str | None = None) -> str:
     Raises:
         ValueError: no such site, a recorded run, or a site that only has recorded runs.
     """
-    submitted = engine_of(run).submitted(run)
-    if site is None and submitted:
+    if run.is_recorded:
+        raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
+    if site is None and (submitted := logs.submitted(run)):
         return submitted
-    place = sites.get(site or run.launched["site"])
-    place = replace(place, time_min=run.launched["time_min"])
-    return engine(place.executor).batch_script(run.folder, run.launched, place)
+    chosen = replace(sites.get(site or run.launched["site"]), time_min=run.launched["time_min"])
+    return _batch_script(run.folder, run.launched, chosen)
 
 
-def _with_data_root(config: Config, place: Site) -> Config:
+def _batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
+    if site.executor == "recorded":
+        raise ValueError(f"site {site.name!r} starts no jobs, so there is no batch script for it")
+    write = slurm_script.batch_script if site.executor == "slurm" else local.commands
+    return write(folder, request, site)
+
+
+def engine(executor: str) -> Any:
+    """Return the module that submits jobs for an executor, and knows whether they are alive."""
+    return {"local": local, "slurm": slurm}[executor]
+
+
+def _with_data_root(config: Config, site: Site) -> Config:
     if config.data != "imagenet":
         return config
-    folder = config.data_root or place.data_root
+    folder = config.data_root or site.data_root
     if not folder:
         raise ValueError(
             f'data="imagenet" needs data_root, a folder with train/ and val/ inside: set it in '
-            f"the config, or for site {place.name!r} in {sites.user_file()}"
+            f"the config, or for site {site.name!r} in {sites.user_file()}"
         )
     root = Path(folder).expanduser().resolve()
-    if place.executor == "local":  # elsewhere the disks may differ
+    if site.executor == "local":  # elsewhere the disks may differ
         _check_data(root, config.format)
     return replace(config, data_root=str(root))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from course.jobs.engines import engine
 from course.jobs.launch import refresh, steps_done
+from course.jobs.plan import engine
 from course.runs.run import Run, all_jobs
 from course.text import clock, printable
 

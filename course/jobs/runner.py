@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import local_queue
-from course.jobs.group import Task
 from course.jobs.processes import COMPUTES, POLL_S, kill_left, named
 from course.jobs.scripts import process_context
-from course.jobs.supervise import Ended, supervise
+from course.jobs.supervise import Ended, Task, supervise
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
 
@@ -84,13 +83,13 @@ def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
     """Run the job of a ticket, unless it is over, or began under a supervisor that was killed."""
     run = Run(Path(job["folder"]))
     runs = run.together
-    if any(each.started for each in runs):
+    if any(member.started for member in runs):
         kill_left(*runs)
         return
     ranks = range(job["tasks"])
     tasks = [Task(rank, job["tasks"], local_rank=rank, job_id=number) for rank in ranks]
     with local_queue.machine_turn() if job["shared"] else nullcontext():
-        if run.launched and not all(each.record for each in runs):
+        if run.launched and not all(member.record for member in runs):
             with named(COMPUTES):
                 try:
                     supervise(run, tasks, job["env"], context)

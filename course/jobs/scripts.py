@@ -76,9 +76,9 @@ def run_script(
     # Or DataLoader workers would be started by a fork server, as this process was.
     multiprocessing.set_start_method(None, force=True)
     if connection:
-        from course.training import turn
+        from course.training import turns
 
-        turn.connection = connection
+        turns.connection = connection
     if "torch" in sys.modules:
         _reset_libraries()
     sys.argv[:] = [str(script), *arguments]

@@ -1,4 +1,4 @@
-"""Sites: the places where jobs run, from sites.toml and the user's own file."""
+"""Sites: the places where jobs run, from sites.toml and the user's file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,38 @@ import os
 import re
 import shlex
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_config_path
 
-from course.runs.recordings import SITE, check_shipped, machines
+from course.runs.recordings import SITE, machines
 from course.runs.run import EXECUTORS
 from course.text import closest
 
 MIN_RANKS = 4  # processes that any machine may start, even on one core: a mesh of 2 × 2
+
+# The values of a setting by the type of its field; a second line of text would be a command.
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (
+        lambda value: isinstance(value, str) and value.isprintable(),
+        'one line of text in quotes: {} = "..."',
+    ),
+    "tuple[str, ...]": (
+        lambda value: (
+            isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        ),
+        'a list of texts: {} = ["...", "..."]',
+    ),
+    "int": (lambda value: type(value) is int and value > 0, "a whole number above 0: {} = 4"),
+    "float": (
+        lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "minutes, above 0, without quotes: {} = 60",
+    ),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+}
 
 
 @dataclass(frozen=True)
@@ -43,49 +64,28 @@ class Site:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            self._check_type(field.name, str(field.type))
+            is_valid, expected = _EXPECTED[str(field.type)]
+            value = getattr(self, field.name)
+            if not is_valid(value):
+                expected = expected.format(field.name)
+                raise ValueError(f"site {self.name!r}: {field.name}={value!r}: expected {expected}")
         if self.executor not in EXECUTORS:
-            raise self._error("executor", f"one of {', '.join(EXECUTORS)}")
-        if not 0 < self.time_min < math.inf:
-            raise self._error("time_min", "minutes, above 0: time_min = 60")
-        for name in ("gpus_per_node", "cpus_per_gpu", "nodes"):
-            if getattr(self, name) < 1:
-                raise self._error(name, f"a whole number above 0: {name} = 4")
+            raise ValueError(
+                f"site {self.name!r}: executor={self.executor!r}: expected one of "
+                f"{', '.join(EXECUTORS)}"
+            )
         for name in ("account", "partition", "qos", "constraint", "sbatch", "modules", "setup"):
             if self.executor != "slurm" and getattr(self, name):
                 raise ValueError(
                     f'site {self.name!r}: {name} is a setting of Slurm: add executor = "slurm"'
                 )
-        if not isinstance(self.shared, bool) or (self.shared and self.executor != "local"):
-            raise ValueError(
-                f"site {self.name!r}: shared={self.shared!r}: expected true or false, true "
-                f'only with executor = "local", where all users of a machine then take turns'
-            )
+        if self.shared and self.executor != "local":
+            raise ValueError(f'site {self.name!r}: shared = true requires executor = "local"')
         for line in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
                 raise ValueError(
                     f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
                 )
-
-    def _check_type(self, name: str, kind: str) -> None:
-        """Raise ValueError unless a setting has the type of its field; text must be one line."""
-        value = getattr(self, name)
-        if kind == "str":
-            if not isinstance(value, str) or not value.isprintable():  # a second line: a command
-                raise self._error(name, f'one line of text in quotes: {name} = "..."')
-        elif kind == "tuple[str, ...]":
-            is_list = isinstance(value, list | tuple)
-            if not is_list or not all(isinstance(item, str) for item in value):
-                raise self._error(name, f'a list of texts: {name} = ["...", "..."]')
-        elif kind == "int" and type(value) is not int:
-            raise self._error(name, f"a whole number, without quotes: {name} = 4")
-        elif kind == "float" and type(value) not in (int, float):
-            raise self._error(name, f"a number, without quotes: {name} = 60")
-
-    def _error(self, name: str, expected: str) -> ValueError:
-        return ValueError(
-            f"site {self.name!r}: {name}={getattr(self, name)!r}: expected {expected}"
-        )
 
     @property
     def preparation(self) -> list[str]:
@@ -112,7 +112,7 @@ class Site:
         """Raise ValueError if this site cannot give a job this many devices (processes)."""
         if self.executor == "slurm":
             self.shape(gpus)
-        if self.executor != "local":  # a recording has its own number
+        if self.executor != "local":  # a recording has a number of GPUs
             return
         most = max(MIN_RANKS, os.cpu_count() or 1)
         if not 1 <= gpus <= most:
@@ -120,7 +120,7 @@ class Site:
 
 
 def user_file() -> Path:
-    """Return the file of the user's own sites: COURSE_SITES, or one in the config folder."""
+    """Return the file of the user's sites: COURSE_SITES, or one in the config folder."""
     path = os.environ.get("COURSE_SITES")
     return Path(path) if path else user_config_path("make-training-fast") / "sites.toml"
 
@@ -132,27 +132,25 @@ def get(name: str) -> Site:
         ValueError: no such site, or an entry with unknown or wrong settings; the message
             lists the valid ones and names the file.
     """
-    entries, own = _read(Path(__file__).with_name("sites.toml")), user_file()
+    entries, path = _read(Path(__file__).with_name("sites.toml")), user_file()
     entries |= {SITE + machine: {"executor": "recorded"} for machine in machines()}
-    for key, entry in (_read(own) if own.exists() else {}).items():
+    for key, entry in (_read(path) if path.exists() else {}).items():
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
-        if name.startswith(SITE):
-            check_shipped()
         known = ", ".join(entries)
         near = closest(name, entries)
-        raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {own}")
+        raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {path}")
     settings = [field.name for field in fields(Site) if field.name != "name"]
     for key in entries[name]:
         if key not in settings:
             raise ValueError(
                 f"site {name!r} has no setting {key!r}{closest(key, settings)}: choose "
-                f"{', '.join(settings)} (see {own})"
+                f"{', '.join(settings)} (see {path})"
             )
     try:
         return Site(name=name, **entries[name])
     except ValueError as error:
-        raise ValueError(f"{error} (see {own})") from None
+        raise ValueError(f"{error} (see {path})") from None
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Run jobs on Slurm: submitit submits, squeue lists live jobs, sacct reports how they ended.
 
-The functions are those of `course.jobs.local`. Without SLURM_CONF, commands go to the Slurm that
+Without SLURM_CONF, commands go to the Slurm that
 `course slurm up` runs on this machine.
 """
 
@@ -13,18 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from course.config import Config
 from course.jobs import own_slurm
-from course.jobs.batch_script import batch_script as batch_script
 from course.jobs.batch_script import submit_calls
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_partitions import Partition, ask, check_partition, partitions, seconds
-from course.jobs.supervise import supervise_task
 from course.runs import logs
-from course.runs.logs import submitted as submitted
 from course.runs.run import Run
 
-FRESH_S = 2.0  # between two calls of squeue, however many runs are waited for
+SQUEUE_INTERVAL_S = 2.0  # between two calls of squeue, however many runs are waited for
 CANCEL_S = 10.0  # for attempts to cancel
 ACCOUNTED_S = 10.0  # until sacct has the end of a job
 BEHIND_S = 60.0  # sacct may list a finished job as alive for this long, if accounting was down
@@ -65,12 +61,10 @@ _asking = threading.Lock()
 _answer: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
 
 
-def answer(_config: Config, _request: dict[str, Any], _site: Site) -> None:
-    """Return None: nothing is known before a job has run."""
-
-
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     """Submit the job of a run's folder; see `submit_array`."""
+    from course.jobs.supervise import supervise_task
+
     return submit_array(folder, request, site, supervise_task, [(str(folder),)])
 
 
@@ -99,8 +93,8 @@ def submit_array(
     except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
-    own = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
-    return {"job_id": number, **own}
+    cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
+    return {"job_id": number, **cluster}
 
 
 def _refusal(text: str, offers: list[Partition], site: Site, request: dict[str, Any]) -> str:
@@ -144,7 +138,7 @@ def _jobs() -> dict[str, list[str]] | None:
     """Return the other FIELDS of this user's unfinished jobs, by id; None: no answer."""
     global _answer
     with _asking:  # a second thread that waits gets the same answer
-        if time.monotonic() - _answer[0] > FRESH_S:
+        if time.monotonic() - _answer[0] > SQUEUE_INTERVAL_S:
             done = ask("squeue", "--noheader", "--me", f"--format={FIELDS}")
             rows = None
             if done and done.returncode == 0:
@@ -192,39 +186,23 @@ def _last_words(run: Run) -> str:
     return logs.text(run, err=True, lines=8)
 
 
-def call_off(run: Run) -> None:
+def cancel(run: Run) -> None:
     """Request that Slurm end the run's job, whether it waits or computes.
 
     Raises:
         TimeoutError: Slurm does not answer.
     """
-    others = [each for each in run.together if each != run]
-    if run.job not in run.together or not all(each.record for each in others):
-        return  # the job goes on for the others; its supervisor sees the verdict and ends this one
+    number = [str(run.launched["job_id"])] if "job_id" in run.launched else []
     deadline = time.monotonic() + CANCEL_S
     while is_alive(run):
         # By its name too: a launch that was interrupted does not know the job's number.
-        done = ask("scancel", "--me", f"--name={run.job.name}", *_number(run))
+        done = ask("scancel", "--me", f"--name={run.job.name}", *number)
         _forget()
         if done and not done.returncode:
             return
         if time.monotonic() > deadline:
             raise TimeoutError("Slurm does not answer; the job goes on. Try again")
         time.sleep(1)
-
-
-def _number(run: Run) -> list[str]:
-    return [str(run.launched["job_id"])] if "job_id" in run.launched else []
-
-
-def stop(_runs: Sequence[Run]) -> None:
-    """Do nothing: Slurm ends the job."""
-
-
-def withdraw(run: Run) -> None:
-    """Remove what an interrupted launch may have left in the queue."""
-    ask("scancel", "--me", f"--name={run.job.name}")
-    _forget()
 
 
 def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:

@@ -52,7 +52,7 @@ def seconds(text: str) -> float:
 
 def check_partition(site: Site, offers: list[Partition]) -> None:
     """Raise ValueError for a job that Slurm would refuse, or never start."""
-    known = {each.name: each for each in offers}
+    known = {partition.name: partition for partition in offers}
     wanted = site.partition.split(",") if site.partition else []  # Slurm takes the first free one
     if unknown := [name for name in wanted if known and name not in known]:
         raise ValueError(
@@ -70,10 +70,12 @@ def check_partition(site: Site, offers: list[Partition]) -> None:
 def _longest(site: Site, offers: list[Partition]) -> Partition | None:
     """Return the partition with the longest limit that a job of the site may use."""
     wanted = site.partition.split(",")
-    open_to_it = [
-        each for each in offers if each.name in wanted or not wanted[0] and each.is_default
+    usable = [
+        partition
+        for partition in offers
+        if partition.name in wanted or not wanted[0] and partition.is_default
     ]
-    return max(open_to_it, key=lambda each: each.time_min, default=None)
+    return max(usable, key=lambda partition: partition.time_min, default=None)
 
 
 def most_min(site: Site, offers: list[Partition]) -> float:

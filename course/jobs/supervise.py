@@ -14,24 +14,25 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
 
-from course.jobs import group
-from course.jobs.group import Task, slurm_task
+from course.jobs.conductor import Conductor, RemoteConductor, start_turns
 from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
+from course.jobs.rank_store import start_store
 from course.jobs.scripts import Surroundings, process_context, run_command, run_script
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
-from course.training import turn
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
@@ -41,6 +42,28 @@ DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes befo
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
+# Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
+# connections, so one might be taken.
+PORTS = range(22_000, 32_000)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a job: one rank of each of its runs."""
+
+    rank: int
+    count: int  # of tasks in the job
+    local_rank: int
+    job_id: str
+    nodes: int = 1
+
+
+def slurm_task() -> Task:
+    """Return the task of Slurm that this process belongs to."""
+    from submitit import JobEnvironment
+
+    job = JobEnvironment()
+    return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
 
 
 class Ended(Exception):
@@ -62,14 +85,12 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
     try:
         members = supervise(first, [task], dict(os.environ), context)
     except Ended:  # or preempted and requeued: accounting has the reason
-        for run in (each for each in first.together if not each.record):
-            if task.rank == 0:
+        for run in first.together:
+            if task.rank == 0 and not run.record:
                 (run.folder / "started.json").unlink(missing_ok=True)
         return ""
-    verdicts = [member.verdict for member in members if member.verdict]
-    if not verdicts or any(verdict.status == "ok" for verdict in verdicts):
-        return "ok" if verdicts else ""
-    return verdicts[0].status
+    statuses = [member.verdict.status for member in members if member.verdict]
+    return "ok" if "ok" in statuses else next(iter(statuses), "")
 
 
 def supervise(
@@ -87,12 +108,14 @@ def supervise(
         Ended: this process got a SIGTERM. No script is left.
     """
     before = signal.signal(signal.SIGTERM, _end)
-    members = [
-        (SupervisedCommand if run.is_command else SupervisedRank)(run, task, number, env, context)
-        for number, run in enumerate(first.together)
-        for task in tasks
-        if task.rank < run.gpus and (task.rank == 0 or not run.is_command)
-    ]
+    members: list[SupervisedRank] = []
+    for number, run in enumerate(first.together):
+        rank_0 = None
+        for task in tasks:
+            if task.rank < run.gpus:
+                kind = SupervisedCommand if run.is_command else SupervisedRank
+                members.append(kind(run, task, number, env, context, rank_0))
+                rank_0 = rank_0 or members[-1]
     try:
         _compute(members, tasks)
     finally:
@@ -102,7 +125,9 @@ def supervise(
 
 def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
     """Remove what is left of an attempt that Slurm preempted, or whose node went down."""
-    for run in (each for each in runs if not each.record):
+    for run in runs:
+        if run.record:
+            continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
         steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
         for path in [*steps, *run.folder.glob("rank*")]:
@@ -122,7 +147,13 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
     """Run the members' scripts until they end. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
-    takes_turns, conductor = group.start_turns(members[0].run, tasks, members[0].context, deadline)
+    conductor = start_turns(
+        members[0].run,
+        tasks[0].rank,
+        members[0].context,
+        deadline,
+        has_all_ranks=len(tasks) == tasks[0].count,
+    )
     waiting, running = [*members], []
     try:
         while waiting or running:
@@ -131,11 +162,11 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
                     waiting.remove(member)
                     continue
                 current = (running or waiting)[0].run
-                if (takes_turns or member.run == current) and member.may_begin():
+                if (conductor or member.run == current) and member.may_begin():
                     waiting.remove(member)
                     running.append(member)
                     with _sigterm_held():
-                        member.start(conductor, takes_turns=takes_turns)
+                        member.start(conductor)
             for member in [*running]:
                 if member.is_over(deadline):
                     running.remove(member)
@@ -184,23 +215,30 @@ class SupervisedRank:
     """A rank of a run: its process, and its verdict on how the run ended."""
 
     def __init__(
-        self, run: Run, task: Task, number: int, env: dict[str, str], context: BaseContext
+        self,
+        run: Run,
+        task: Task,
+        number: int,
+        env: dict[str, str],
+        context: BaseContext,
+        rank_0: SupervisedRank | None,
     ) -> None:
         self.run, self.number, self.context = run, number, context
         self.rank = task.rank
-        self.ranks = 1 if run.is_command else run.gpus  # a command starts its own
+        self.ranks = 1 if run.is_command else run.gpus  # a command starts its ranks itself
         self.verdict: Record | None = None
         self._task, self._env = task, env
+        self._rank_0 = rank_0  # of this run, if this supervisor has it
         self._executor = run.executor
+        self._conductor: Conductor | RemoteConductor | None = None
         self._child: BaseProcess | None = None
         self._store: BaseProcess | None = None  # of a local run's ranks, in rank 0
+        self._port = 0  # of this store
         self._starts = 0  # of the training process so far
         self._interruptions = 0  # planted ones, so far
         self._must_restart = False
         self._has_finished = False  # this rank, without an error
         self._verdict_since = 0.0  # when a record appeared, if the process goes on
-        self._conductor: Any = None
-        self._takes_turns = False
         self._times_race = self.rank == 0 and "race" in run.launched
         self._race_began_s: float | None = None  # by the disk's clock
 
@@ -208,23 +246,24 @@ class SupervisedRank:
         """Return whether rank 0 has begun this start of the run, and the others may follow."""
         if self.rank == 0:
             return True
-        if self._executor == "local":
-            return group.store_file(self.run, self._starts).exists()
+        if self._rank_0:
+            return self._rank_0._starts > self._starts
         return len(self.run.together) == 1 or bool(self.run.started)
 
-    def start(self, conductor: Any = None, *, takes_turns: bool = False) -> None:
+    def start(self, conductor: Conductor | RemoteConductor | None) -> None:
         """Start the training process, and note that the run has begun."""
-        self._conductor, self._takes_turns = conductor, takes_turns
+        self._conductor = conductor
         try:
             self._begin()
         except OSError as error:  # a run that no one can see must not compute
             self.kill()
-            self.give(_unwritable(error))
+            self.write_verdict(_unwritable(error))
 
     def _begin(self) -> None:
         """Start the process, and write host, pids and time to started.json."""
         since = time.time()
         self._child = self._start_process()
+        self._starts += 1
         if self.rank > 0 and self._executor != "local":  # rank 0 writes it, perhaps on another node
             return
         started = self.run.started or {
@@ -233,18 +272,10 @@ class SupervisedRank:
             "started_at": datetime.now().isoformat(timespec="seconds"),
             "processes": [],
         }
-        for process in (self._child, self._store):
-            if process:
-                started["processes"].append([process.pid, since])
+        started["processes"].append([self._child.pid, since])
         write_atomically(self.run.folder / "started.json", json.dumps(started))
 
     def _start_process(self) -> BaseProcess:
-        connection = None
-        env = self._environment()
-        if self._conductor and not self._conductor.listens:
-            connection = self._conductor.connect()
-        elif self._takes_turns:
-            env[turn.VARIABLE] = str(group.address_file(self.run))
         out = err = None
         if self._executor == "local" or self.run != self.run.job:
             # The other log files of a Slurm job are those of the run in whose folder they are.
@@ -252,7 +283,8 @@ class SupervisedRank:
             folder.mkdir(exist_ok=True)
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
-        surroundings = Surroundings(env, self.run.folder, out, err)
+        surroundings = Surroundings(self._environment(), self.run.folder, out, err)
+        connection = self._conductor.connect(self.run, self.rank) if self._conductor else None
         process = self.context.Process(
             target=run_script, args=(self.run.script, surroundings, (), connection)
         )
@@ -287,19 +319,17 @@ class SupervisedRank:
 
     def _meeting_point(self) -> dict[str, str]:
         """Return variables for the ranks' rendezvous, new at each start, never an outer job's."""
-        start, self._starts = self._starts, self._starts + 1
         if self._executor == "slurm":  # each run of the job has a process group
-            port = group.first_port(self._task.job_id) + self.number
-            return {"MASTER_ADDR": group.first_node(self.run), "MASTER_PORT": str(port)}
-        here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": loopback()}
-        if self.ranks == 1:
-            return here
-        if self.rank == 0:
+            port = Random(self._task.job_id).choice(PORTS) + self.number  # the same in all tasks
+            address = os.environ["SLURM_LAUNCH_NODE_IPADDR"]  # from there srun started the tasks
+            return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        variables = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": loopback()}
+        if self.rank == 0 and self.ranks > 1:
             self._end_store()
-            self._store = group.start_store(self.run, start, self.context)
-        port = group.store_file(self.run, start).read_text()
-        # With this variable of torchrun's, rank 0 expects a store there, and starts none itself.
-        return here | {"MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            self._store, self._port = start_store(self.context)
+        if self.ranks > 1:  # torchrun's variable: rank 0 expects a store there, and starts none
+            variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        return variables | {"MASTER_PORT": str((self._rank_0 or self)._port)}
 
     def _end_store(self) -> None:
         if self._store:
@@ -309,7 +339,7 @@ class SupervisedRank:
     def is_over(self, deadline: float) -> bool:
         """Return whether the run has ended here; then it has a verdict, and no process is left."""
         try:
-            verdict = self.verdict or self._look(deadline)
+            verdict = self.verdict or self._find_verdict(deadline)
         except OSError as error:
             verdict = _unwritable(error)
         if verdict is None:
@@ -317,30 +347,29 @@ class SupervisedRank:
         self.ask_to_save()  # if it has not ended by itself
         self.end()
         self._write_race_clock()
-        self.give(verdict)
+        self.write_verdict(verdict)
         return True
 
-    def _look(self, deadline: float) -> Record | None:
+    def _find_verdict(self, deadline: float) -> Record | None:
         """Return the verdict from the current state; None: the run goes on."""
         self._look_at_race()
         now, record, code = time.monotonic(), self.run.record, self._child.exitcode
         if now > deadline:
-            return self.ended("timeout")
+            return self.stopped("timeout")
         if code is None:
             if record:
                 self._verdict_since = self._verdict_since or now
             lingers = record and now > self._verdict_since + GRACE_S
             cancelled = record and record.status == "cancelled"
-            return self.ended(record.status) if lingers or cancelled else None
+            return self.stopped(record.status) if lingers or cancelled else None
         if not record and (self._must_restart or self._goes_on(code)):
             self._must_restart = not self.may_begin()
             if not self._must_restart:
                 self._begin()
             return None
-        verdict = self._by_exit(code)
-        if verdict.status != "ok":
-            return self._own_words(verdict)
-        return self._with_others(verdict, record)
+        if code:
+            return self._failure(code)
+        return self._with_others(record)
 
     def _look_at_race(self) -> None:
         """Note when the clock of a race started, the first time that the file is there."""
@@ -372,7 +401,7 @@ class SupervisedRank:
         was_planted, self._interruptions = planted > self._interruptions, planted
         return (code == GO_ON and _saves(self.run)) or (was_planted and code != 0)
 
-    def ended(self, status: str) -> Record:
+    def stopped(self, status: str) -> Record:
         """Return the record of a run that was stopped, with the reason."""
         reasons = {
             "timeout": f"still running after its {self.run.launched['time_min']:g} minutes",
@@ -380,37 +409,33 @@ class SupervisedRank:
         }
         return Record(status, error=reasons.get(status, ""))
 
-    def _by_exit(self, code: int) -> Record:
+    def _failure(self, code: int) -> Record:
         """Return the verdict by a process's exit code, for a run that leaves no record."""
-        if code == 0:
-            return Record("ok")
-        if hung := ranks.hangs(self.run):
-            return Record("failed", error=failures.describe_hangs(self.rank, hung))
         last_words = logs.text(self.run, err=True, lines=20)
-        if code > 0:
+        if hung := ranks.hangs(self.run):
+            verdict = Record("failed", error=failures.describe_hangs(self.rank, hung))
+        elif code < 0:
+            why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
+            name = signal.Signals(-code).name
+            return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+        else:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
-            return Record("failed", error=f"{headline}\n{last_words}")
-        why = " (often: the system ran out of memory)" if -code == signal.SIGKILL else ""
-        name = signal.Signals(-code).name
-        return Record("lost", error=f"the process was killed by {name}{why}\n{last_words}")
+            verdict = Record("failed", error=f"{headline}\n{last_words}")
+        for report in self.run.ranks:  # what this rank's script recorded, instead of its log's end
+            if report["rank"] == self.rank and report["error"]:
+                return Record(report["status"], error=report["error"])
+        return verdict
 
-    def _own_words(self, verdict: Record) -> Record:
-        """Return the error that the rank's script recorded, if any, instead of its log's end."""
-        own = [each for each in self.run.ranks if each["rank"] == self.rank and each["error"]]
-        if verdict.status != "failed" or not own:
-            return verdict
-        return Record(own[0]["status"], error=own[0]["error"])
-
-    def _with_others(self, verdict: Record, record: Record | None) -> Record | None:
+    def _with_others(self, record: Record | None) -> Record | None:
         """Let rank 0 wait for every rank: one that fails later fails the run."""
         if not self._has_finished:
             (self.run.folder / f"rank{self.rank}.done").touch()
             self._has_finished = True
         if self.rank > 0 or len(list(self.run.folder.glob("rank*.done"))) == self.ranks:
-            return verdict
-        return self.ended(record.status) if record and record.status != "ok" else None
+            return Record("ok")
+        return self.stopped(record.status) if record and record.status != "ok" else None
 
     def ask_to_save(self) -> None:
         """Send SIGTERM to a process that can write a checkpoint and resume later."""
@@ -430,10 +455,10 @@ class SupervisedRank:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.kill()  # it may not have its own group yet
+        self._child.kill()  # it may not lead a group yet
         self._child.join()
 
-    def give(self, verdict: Record) -> None:
+    def write_verdict(self, verdict: Record) -> None:
         """Write a record unless there is one: the first verdict counts."""
         if self.verdict is None and (self.rank == 0 or verdict.status != "ok"):
             values = {"status": verdict.status, "error": verdict.error}
@@ -452,9 +477,9 @@ class SupervisedCommand(SupervisedRank):
         dropped = (FOLDER_VARIABLE, "SLURM")  # it is not a run of the course
         env = {key: value for key, value in self._env.items() if not key.startswith(dropped)}
         out, err = self.run.logs
-        for place in (Path(launched["cwd"]), out.parent):
-            if not place.is_dir():
-                raise NotADirectoryError(f"{place}: gone since the job was submitted")
+        for folder in (Path(launched["cwd"]), out.parent):
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder}: gone since the job was submitted")
         surroundings = Surroundings(env, Path(launched["cwd"]), out, err)
         process = process_context(preload=False, forks=False).Process(
             target=run_command, args=(launched["command"], surroundings)
@@ -479,9 +504,9 @@ class SupervisedCommand(SupervisedRank):
         kill_left(self.run)
         self._child.join()
 
-    def ended(self, status: str) -> Record:
-        """Return the record of a command that must end, and note the reason in its own log."""
-        record = super().ended(status)
+    def stopped(self, status: str) -> Record:
+        """Return the record of a command that must end, and note the reason in its log."""
+        record = super().stopped(status)
         if record.error:
             with suppress(OSError), self.run.logs[1].open("a") as err:
                 err.write(f"course: job {self.run.name} is ended: {record.error}\n")

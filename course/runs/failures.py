@@ -6,7 +6,6 @@ messages are recognised by their text.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import traceback
@@ -37,7 +36,7 @@ def advice(error: BaseException | str) -> str:
     if isinstance(error, ConnectionError | EOFError):
         frames = traceback.extract_tb(error.__traceback__)
         if any(frame.filename.endswith("utils/data/dataloader.py") for frame in frames):
-            return _worker_died()  # while a batch was received from it
+            return _WORKER_DIED  # while a batch was received from it
     if isinstance(error, str):
         text = error
     else:  # with its causes
@@ -148,41 +147,6 @@ def set_worker_timeout(batches: Any) -> None:
         batches.timeout = PATIENCE_S
 
 
-def oom_kills() -> int | None:
-    """Return how many processes Linux has ended for lack of memory since it started, or None.
-
-    /proc/vmstat also counts those above the limit of a container or a job.
-    """
-    try:
-        with open("/proc/vmstat") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
-    except (OSError, StopIteration):
-        return None
-
-
-def _remember_kills() -> None:
-    global _kills_before
-    _kills_before = oom_kills()
-
-
-_kills_before: int | None = None  # at the start of this process
-_remember_kills()
-os.register_at_fork(after_in_child=_remember_kills)
-
-
-def _worker_died() -> str:
-    kills = oom_kills()
-    if kills is not None and _kills_before is not None and kills > _kills_before:
-        return (
-            f"The system ran out of memory and ended a process: every worker needs its own "
-            f"memory (the record's host_gib is the total). Use {_LIGHTER}, or request more memory"
-        )
-    return (
-        f"A worker was ended from outside. If you did not do it yourself, it was the scheduler or "
-        f"the container, for lack of memory: use {_LIGHTER}"
-    )
-
-
 def _shared_full() -> str:
     try:
         size = f" ({shutil.disk_usage(SHARED).total / GIB:.2g} GiB)"
@@ -202,6 +166,11 @@ def _disk_full() -> str:
     return _shared_full() if is_shared else _DISK
 
 
+_WORKER_DIED = (
+    f"A worker was ended from outside, usually because the machine, the job or the container ran "
+    f"out of memory, which every worker needs (the record's host_gib is the total). Use "
+    f"{_LIGHTER}, or request more memory"
+)
 _DISK = "A disk is full, or your quota is used up: free some space for data and runs"
 # The system's messages, and PyTorch's file writer's version of them.
 _NO_SPACE = (
@@ -234,7 +203,7 @@ _EXPLANATIONS: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"unable to (write to file|allocate shared memory)", _shared_full),
     (_NO_SPACE, _disk_full),
     (r"[Tt]oo many open files|received \d+ items of ancdata", _OPEN_FILES),
-    (_WORKER_ENDED, _worker_died),
+    (_WORKER_ENDED, _WORKER_DIED),
     (r"DataLoader timed out after", _SLOW),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),
     (

@@ -24,7 +24,7 @@ from filelock import FileLock
 from course.config import QUICK, RUNGS, Config, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
-from course.runs.run import PROJECT, RECORDED, TRACES, Run
+from course.runs.run import RECORDED, TRACES, Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -310,19 +310,7 @@ def _differences(run: Run, request: dict[str, Any], wanted: dict[str, Any], gpus
     return texts + ([f"gpus={request['gpus']}"] if request["gpus"] != gpus else [])
 
 
-def check_shipped() -> None:
-    """Raise ValueError if the folder of all recordings is missing."""
-    if not RECORDED.is_dir():
-        is_clone = (PROJECT / ".git").exists()
-        fix = f"git checkout {RECORDED.name}" if is_clone else "pip install -e . in a clone"
-        raise ValueError(
-            f"{RECORDED} is missing: the recordings are part of the project's clone. Restore them: "
-            f"{fix}"
-        )
-
-
 def _folder(machine: str) -> Path:
-    check_shipped()
     if machine not in machines():
         raise ValueError(f"nothing is recorded for {machine!r}: there are {', '.join(machines())}")
     return RECORDED / machine

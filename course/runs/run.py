@@ -294,7 +294,7 @@ class Run:
     @property
     def logs(self) -> list[Path]:
         """Log files: standard output of each task, then standard error."""
-        if stem := self.launched.get("log"):  # a command's, at the place that its owner chose
+        if stem := self.launched.get("log"):  # a command's, at a path that its owner chose
             return [Path(f"{stem}.{kind}") for kind in ("out", "err")]
         paths = sorted((self.folder / "logs").glob("*_log.*"))
         return sorted(paths, key=lambda path: path.suffix != ".out")

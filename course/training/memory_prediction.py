@@ -197,7 +197,7 @@ def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
     held.update({getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()})
 
 
-def predict(config: Config) -> Prediction:
+def predict_memory(config: Config) -> Prediction:
     """Predict the peak GiB of a config's training on a GPU; this needs no GPU.
 
     A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up

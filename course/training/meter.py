@@ -14,7 +14,7 @@ import torch
 from course.runs import failures
 from course.runs.files import finite
 from course.runs.record import PHASES
-from course.training import memory, turn
+from course.training import memory, turns
 from course.training.clocks import clock_for, speed_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
@@ -65,7 +65,7 @@ class Meter:
         self._passes = -(-share // (micro_batch or share))  # micro-batches of a step
         self._range: Any = None  # the current phase in the trace
         self._energy = EnergyMeter(counter(device))
-        self._block = turn.Block()
+        self._block: list[float] = []  # seconds of each step since this run's turn began
         self._running: deque[_Step] = deque()
         self._seconds: list[list[float]] = []  # one row per step: the phases
         self._turns: list[dict[str, int]] = []  # of the same steps
@@ -80,7 +80,10 @@ class Meter:
         run.set(**run.describe(device))
         memory.limit(device, self.config.memory_gib)
         memory.reset_peak(device)
-        self.turn = turn.of_this_process(self.config, run.rank)
+        self.turns = turns.Turns(turns.connection, run.rank_folder) if turns.connection else None
+        # Several ranks would reach the end of a budget at different steps, and deadlock.
+        is_single = run.world_size == 1 and not self.turns
+        self._budget_s = self.config.budget_s if is_single else 0.0
 
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """Yield up to `config.steps` batches of this epoch, and time what is done with them."""
@@ -130,11 +133,11 @@ class Meter:
 
     def _may_continue(self) -> bool:
         """Wait for this run's turn if a block of steps is complete; False ends training."""
-        if self.turn.is_due():
+        if self.turns and self.turns.is_due:
             self._synchronize()
-            self.turn.wait(self._block)
-            self._block, self._marks, self._laps = turn.Block(), [], []
-        if self.turn.is_over(self._measured_s):
+            self.turns.wait(self._block)
+            self._block, self._marks, self._laps = [], [], []
+        if 0 < self._budget_s <= self._measured_s or (self.turns and self.turns.is_over):
             return False
         if not self._marks:  # the first step of an epoch or of a turn
             self._marks = [self.clock.mark()]
@@ -193,14 +196,14 @@ class Meter:
             )
 
     def _end_step(self) -> None:
-        number, rate = self.turn.number, self._observers.rate
-        turns = {} if number is None else {"turn": number}
-        rates = {} if rate is None else {"lr": rate}
-        self._running.append(_Step(self.step, self._epoch, turns, rates, self._laps, self._marks))
+        turn = {"turn": self.turns.number} if self.turns else {}
+        rate = {} if self._observers.rate is None else {"lr": self._observers.rate}
+        self._running.append(_Step(self.step, self._epoch, turn, rate, self._laps, self._marks))
         self._marks, self._laps = self._marks[-1:], []  # the next step begins where this one ends
         self.step += 1
         self._observers.end_step()
-        self.turn.step()
+        if self.turns:
+            self.turns.step()
         if time.perf_counter() - self._written_at > FLUSH_S:
             self._write_finished()
 
@@ -221,7 +224,7 @@ class Meter:
             step_s = sum(times.values())
             self._seconds.append([*times.values()])
             self._turns.append(step.turn)
-            self._block.add(step_s)
+            self._block.append(step_s)
             self._measured_s += step_s if step.number >= self._warmup_end else 0.0
             rows.append(
                 {
@@ -240,7 +243,6 @@ class Meter:
     def summary(self) -> dict[str, Any]:
         """Return medians and quartiles over the steps after warm-up, and first and last loss."""
         warmup = self.config.warmup_steps
-        turns = self._turns[warmup:]
         measured = np.array(self._seconds)[warmup:]
         losses = self._losses[self._first : self._first + len(self._seconds)].tolist()
         ends = {}
@@ -255,7 +257,7 @@ class Meter:
             **speeds,
             **{f"{phase}_s": float(median) for phase, median in zip(PHASES, medians)},
             **ends,
-            "turns": turns[-1].get("turn", 0),
-            "left": self.turn.left,
+            "turns": self._turns[-1].get("turn", 0),
+            "left": self.turns.left if self.turns else [],
             **self._energy.summary(speeds["images_per_s"] / self.run.world_size),
         }

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from course.config import GIB, rung
 from course.data import default_set
 from course.jobs import launch, sites
-from course.jobs.engines import engine_of
+from course.jobs.plan import engine
 from course.jobs.processes import POLL_S
 from course.runs import run as runs
 
@@ -226,7 +226,7 @@ def ten_second_job(site: str) -> Result:
     record = run.record
     result = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     deadline = time.monotonic() + ENDS_WITHIN_S  # its supervisor still writes
-    while engine_of(run).is_alive(run) and time.monotonic() < deadline:
+    while engine(run.executor).is_alive(run) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     shutil.rmtree(run.folder, ignore_errors=True)
     return record.status, result

@@ -32,7 +32,7 @@ def memory_by_part(config: Config) -> pd.DataFrame:
     saves for backward, each storage counted once, in the part that saves it first.
 
     The sum is not the peak, because gradients are allocated while activations are freed:
-    `memory.predict` predicts the peak. Only tensors count; on a CPU, a process also has
+    `predict_memory` predicts the peak. Only tensors count; on a CPU, a process also has
     libraries. The step runs on fake tensors, so nothing is computed.
 
     Raises:

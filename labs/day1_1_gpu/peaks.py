@@ -13,7 +13,7 @@ import pandas as pd
 from course.config import CHOICES, Config, from_dict
 from course.runs import recordings
 from course.runs.run import Run, rows_of
-from course.training.memory_prediction import NO_STRATEGY, memory_strategy, predict
+from course.training.memory_prediction import NO_STRATEGY, memory_strategy, predict_memory
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
@@ -133,7 +133,7 @@ def _key(config: Config) -> Key:
 
 def _predictions(rows: list[dict[str, Any]]) -> dict[Key, float]:
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in rows)}
-    return {key: predict(config).peak_gib for key, config in configs.items()}
+    return {key: predict_memory(config).peak_gib for key, config in configs.items()}
 
 
 def _torch_version() -> str:

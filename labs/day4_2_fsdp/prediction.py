@@ -57,7 +57,7 @@ def predict_memory(config: Config, ranks: int) -> ShardPrediction:
     """Predict the peak GiB of rank 0 of a training on several GPUs, without computing it.
 
     The step runs on fake tensors in a fake process group, and PyTorch's FSDPMemTracker counts the
-    tensors that are alive. For DDP, this is `memory.predict` of the rank's images, with all
+    tensors that are alive. For DDP, this is `predict_memory` of the rank's images, with all
     gradients in DDP's buckets.
 
     Raises:
@@ -82,7 +82,7 @@ def predict_memory(config: Config, ranks: int) -> ShardPrediction:
 
 
 def _predict_ddp(config: Config, ranks: int) -> ShardPrediction:
-    single = fake.predict(config)
+    single = fake.predict_memory(config)
     gradients = single.gradients_gib
     if ranks > 1:
         with torch.device("meta"):

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import own_slurm, sites, slurm, slurm_partitions
-from course.jobs.group import slurm_task
 from course.jobs.launch import enter
 from course.jobs.scripts import process_context
 from course.jobs.sites import Site
 from course.jobs.slurm_partitions import Partition
-from course.jobs.supervise import supervise_slurm
+from course.jobs.supervise import slurm_task, supervise_slurm
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
 from labs.day4_4_search import trial_queue

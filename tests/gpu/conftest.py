@@ -19,7 +19,7 @@ from course.config import Config
 from course.jobs.launch import explain
 from course.runs.run import PROJECT, Run
 from course.training import memory
-from course.training.memory_prediction import predict
+from course.training.memory_prediction import predict_memory
 
 TEXT = (PROJECT / "solutions" / "train.py").read_text()
 COMMON = {"data": "synthetic", "epochs": 1, "val_steps": 0}
@@ -95,5 +95,5 @@ def train_together(root: Path) -> None:
 def too_large() -> Config:
     """Return a config whose batch needs more memory than the card has."""
     fits = JOBS["device"]
-    times = memory.total_gib(torch.device("cuda")) / predict(fits).peak_gib
+    times = memory.total_gib(torch.device("cuda")) / predict_memory(fits).peak_gib
     return replace(fits, batch_size=round(1.3 * times * fits.batch_size))

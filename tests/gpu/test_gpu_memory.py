@@ -9,7 +9,7 @@ from course import launch
 from course.jobs.launch import explain
 from course.runs.run import Run
 from course.training import memory
-from course.training.memory_prediction import predict
+from course.training.memory_prediction import predict_memory
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]
@@ -42,6 +42,6 @@ def test_a_batch_that_is_too_large_runs_out_of_memory(trained: Trained) -> None:
 )
 def test_the_peak_is_as_predicted(trained: Trained, name: str, left_out_gib: float) -> None:
     run = trained(name)
-    measured, predicted = run.record.peak_gib, predict(run.config).peak_gib
+    measured, predicted = run.record.peak_gib, predict_memory(run.config).peak_gib
     print(f"{name}: {measured:.2f} GiB, predicted {predicted:.2f}, {predicted / measured - 1:+.1%}")
     assert abs(measured - predicted) <= 0.05 * measured + left_out_gib

@@ -23,7 +23,6 @@ from job_helpers import (
     trainings_of,
 )
 
-from course.jobs import group
 from course.jobs import launch as jobs
 from course.runs import logs, ranks
 
@@ -91,11 +90,9 @@ def test_two_processes_reduce_and_leave_one_record(runs_root, monkeypatch):
         run = launch("all_reduces.py", gpus=2)
         jobs.wait(run, timeout_s=DEADLINE_S)
     assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
-    port = group.store_file(run, 0).read_text()
-    assert sorted(line for line in printed(run).splitlines() if line.startswith("rank")) == [
-        f"rank 0 of 2: 3, met at port {port}",
-        f"rank 1 of 2: 3, met at port {port}",
-    ]
+    lines = sorted(line for line in printed(run).splitlines() if line.startswith("rank"))
+    ranks_met, ports = zip(*(line.split(", met at port ") for line in lines))
+    assert ranks_met == ("rank 0 of 2: 3", "rank 1 of 2: 3") and len({*ports}) == 1
     assert printed(run).count("NCCL gives up after 1000 ms") == 2
     addresses = {line for line in printed(run).splitlines() if line.startswith("listens")}
     assert addresses == {"listens at 127.0.0.1"}, "another machine could connect"
@@ -114,7 +111,6 @@ def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
     )
     run = over(jobs.launch(script, replace(CONFIG, save_every=1, budget_s=0.0), gpus=2))
     assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
-    assert len({group.store_file(run, start).read_text() for start in (0, 1)}) == 2
 
 
 @needs_two_cores
@@ -129,7 +125,7 @@ def test_one_rank_that_fails_late_fails_the_run(runs_root, monkeypatch):
 def test_a_killed_job_of_two_is_lost_and_leaves_no_process(runs_root):
     run = launch("holds.py", gpus=2)
     eventually(lambda: trainings_of(run) == 2, "both processes have begun")
-    eventually(lambda: all("holding" in path.read_text() for path in run.logs[1::2]), "they print")
+    eventually(lambda: all("holding" in path.read_text() for path in run.logs[2:]), "they print")
     os.kill(run.started["supervisor"][0], signal.SIGKILL)
     eventually(lambda: jobs.refresh(run) == "lost", "a dead job is seen")
     assert "ended without a record" in run.record.error and "holding" in run.record.error

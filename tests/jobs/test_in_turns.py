@@ -208,7 +208,6 @@ def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
     conductor = Conductor([prepared(runs_root / name, "", SLEEPY) for name in ("a", "b")])
     path = runs_root / "turns.json"
     conductor.listen("127.0.0.1", path)
-    conductor.start()
     assert path.stat().st_mode & 0o077 == 0  # it has the key
     address = json.loads(path.read_text())
     with pytest.raises(AuthenticationError):

@@ -190,12 +190,17 @@ def test_cancelling_a_running_and_a_waiting_one(runs_root: Path, user_sites: Pat
     user_sites.write_text(SITES)
     running = launch_running("holds.py", site="whole", gpus=2)
     waiting = launch("ok_light.py", site="slurm", gpus=8)
+    group = jobs.launch_all(
+        SCRIPTS / "steps.py", [STEPS, replace(STEPS, seed=1)], turns=True, site="slurm"
+    )
     assert [jobs.refresh(running), jobs.refresh(waiting)] == ["running", "queued"]
+    jobs.cancel_all(group)
     for run in (waiting, running):
         jobs.cancel(run)
-        assert run.status == "cancelled"
-    eventually(lambda: state(running) == state(waiting) == "CANCELLED", "Slurm says so too")
-    assert not waiting.started
+    cancelled = [running, waiting, *group]
+    assert {run.status for run in cancelled} == {"cancelled"}
+    eventually(lambda: {*map(state, cancelled)} == {"CANCELLED"}, "Slurm says so too")
+    assert not waiting.started and not group[0].started
     expect_no_process(runs_root)
 
 

@@ -10,7 +10,7 @@ import torch
 from course.config import GIB, rung
 from course.runs.recordings import recorded
 from course.training import memory
-from course.training.memory_prediction import predict
+from course.training.memory_prediction import predict_memory
 from labs.day1_1_gpu import peaks
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def test_the_peak_contains_what_the_process_allocated() -> None:
 
 def test_cpus_are_not_predicted() -> None:
     with pytest.raises(ValueError, match="device='cpu'.*set device='auto'"):
-        predict(rung("baseline"))
+        predict_memory(rung("baseline"))
     table = recorded(H100)
     with pytest.raises(ValueError, match="none of these runs.*choose runs on a GPU"):
         peaks.compare_peaks(table[table["device"] == "cpu"])

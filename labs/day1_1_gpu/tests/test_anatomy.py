@@ -5,7 +5,7 @@ import pytest
 
 from course.config import GIB, rung
 from course.training import models
-from course.training.memory_prediction import predict
+from course.training.memory_prediction import predict_memory
 from labs.day1_1_gpu.figures import plot_memory_by_part
 from labs.day1_1_gpu.memory_parts import KINDS, forward_peaks, memory_by_part
 
@@ -49,7 +49,7 @@ def test_activations_grow_with_the_batch_and_shrink_with_the_precision() -> None
 @pytest.mark.slow
 def test_agrees_with_the_predicted_peak() -> None:
     config = rung("channels_last", data="synthetic", batch_size=64)
-    table, peak = memory_by_part(config), predict(config)
+    table, peak = memory_by_part(config), predict_memory(config)
     gib = table.groupby("kind")["gib"].sum()
     assert gib["weights"] == pytest.approx(peak.weights_gib)
     assert gib["optimizer state"] == pytest.approx(peak.optimizer_gib)

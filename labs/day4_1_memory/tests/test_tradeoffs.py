@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from course import memory
+from course import predict_memory
 from course.config import rung
 from course.training import models
 from course.training.evidence.saved_activations import Kept
@@ -72,7 +72,7 @@ def test_predicted_activations_of_each_strategy(monkeypatch: pytest.MonkeyPatch)
         "offload": {"offload": True},
     }
     predictions = {
-        name: memory.predict(rung("large", **small, **settings))
+        name: predict_memory(rung("large", **small, **settings))
         for name, settings in strategies.items()
     }
     gib = {name: prediction.activations_gib for name, prediction in predictions.items()}

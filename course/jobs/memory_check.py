@@ -1,0 +1,104 @@
+"""Check that runs that would take turns fit together into the memory of their GPU or host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import psutil
+
+from course.config import GIB, Config
+from course.runs.run import Run
+
+LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
+WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process
+CONTEXT_GIB = 1.0  # of a process on a GPU: CUDA's context, and work spaces of its libraries
+# Upper bound for an image of 224 px in any network: ResNet-152 in fp32 takes 0.19.
+IMAGE_GIB = 0.2
+
+
+def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
+    """Return why the runs cannot take turns, such as too little memory; "" if they can.
+
+    Small runs pass by an upper bound of their memory, because predicting it takes seconds.
+    """
+    if len(runs) < 2:
+        return "the others were over before it began"
+    # In another process, because this one must keep no GPU open.
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        free = None
+        if any(run.config.device == "auto" for run in runs):
+            free = pool.submit(_gpu_free_gib).result()
+        if free == 0:
+            return "this site gives each process a different GPU"
+        on_gpu = free is not None
+        # A GPU has one process of each run; the host's memory has all processes of this node.
+        configs = [_of_one_process(run) for run in runs for _ in range(1 if on_gpu else run.gpus)]
+        free = free if on_gpu else _host_free_gib(runs)
+        free -= (CONTEXT_GIB if on_gpu else LIBRARIES_GIB) * len(configs)
+        if sum(map(_at_most_gib, configs)) <= free:
+            return ""
+        needed = pool.submit(_peaks_gib, configs).result()
+    if needed <= free:
+        return ""
+    where = "the GPU's memory" if on_gpu else "the host's memory"
+    return f"together they need about {needed:.0f} GiB of {where}, and {max(0, free):.0f} are free"
+
+
+def _of_one_process(run: Run) -> Config:
+    """Return the config of one of the run's processes, on an accelerator, for `predict_memory`."""
+    config = run.config
+    return replace(config, device="auto", batch_size=config.batch_size // run.gpus)
+
+
+def _at_most_gib(config: Config) -> float:
+    return IMAGE_GIB * config.batch_size * (config.image_px / 224) ** 2
+
+
+def _peaks_gib(configs: Sequence[Config]) -> float:
+    """Return the sum of the configs' peaks; each different one is predicted once."""
+    from course.training.memory_prediction import predict_memory
+    from course.training.precision import resolve
+
+    peaks = {config: predict_memory(resolve(config)).peak_gib for config in set(configs)}
+    return sum(peaks[config] for config in configs)
+
+
+def _host_free_gib(runs: Sequence[Run]) -> float:
+    """Return the free GiB of this machine, container or job, less what DataLoader workers need."""
+    free = psutil.virtual_memory().available
+    group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    for folder in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
+        with suppress(OSError, ValueError):  # no such group, or "max": no limit
+            limit = int((folder / "memory.max").read_text())
+            free = min(free, limit - int((folder / "memory.current").read_text()))
+    workers = sum(run.config.workers * run.gpus for run in runs)
+    return free / GIB - WORKER_GIB * workers
+
+
+def _gpu_free_gib() -> float | None:
+    """Return the free memory of this task's NVIDIA GPU; None without a GPU.
+
+    0 if the site gives each process a different GPU: then no two runs can share one.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        number = visible[min(local_rank, len(visible) - 1)] or "0"
+        if number.isdigit():
+            board = pynvml.nvmlDeviceGetHandleByIndex(int(number))
+        else:
+            board = pynvml.nvmlDeviceGetHandleByUUID(number)
+        if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+            return 0.0
+        return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB
+    except pynvml.NVMLError:
+        return None

@@ -1,1 +1,0 @@
-"""Helpers for ranks that train one network: a process group, pipeline stages, a store."""

@@ -18,8 +18,8 @@ with recording() as run:
     print(f"NCCL gives up after {os.environ['TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC']} ms")
     parent = psutil.Process().parent()  # the supervisor, whose other children serve this rank
     for process in (parent, *parent.children()):
-        for each in process.net_connections("inet"):
-            if each.status == "LISTEN":
-                print(f"listens at {each.laddr.ip}")
+        for connection in process.net_connections("inet"):
+            if connection.status == "LISTEN":
+                print(f"listens at {connection.laddr.ip}")
     distributed.barrier()  # until both have checked
     distributed.destroy_process_group()

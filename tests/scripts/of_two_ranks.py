@@ -30,9 +30,9 @@ def compute_all(folder: Path, rank: int) -> None:
 def layers(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.BatchNorm2d(6))
-    for each in (model[1], model[3]):
-        nn.init.normal_(each.weight)
-        nn.init.normal_(each.bias)
+    for norm in (model[1], model[3]):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
     return model
 
 
@@ -42,9 +42,9 @@ def _batchnorm_on_shares(rank: int) -> tuple:
     for _ in range(2):  # the second one finds running statistics that have moved
         output = model(images)
     output.square().sum().backward()
-    gradients = [each.grad for each in model.parameters()]
-    for each in gradients:
-        distributed.all_reduce(each)
+    gradients = [weight.grad for weight in model.parameters()]
+    for gradient in gradients:
+        distributed.all_reduce(gradient)
     return output.detach(), images.grad, gradients, model.state_dict()
 
 

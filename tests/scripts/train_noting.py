@@ -27,16 +27,16 @@ class Noting:
         return len(self.images)
 
     def __getitem__(self, index):
-        found = self.images[index]
+        image = self.images[index]
         time.sleep(0.03)  # otherwise a worker that is not paused would finish too early
         with (here / "loaded.txt").open("a") as file:
             file.write(f"{time.monotonic()}\n")
-        return found
+        return image
 
 
 def noting_sets(cfg):
-    found = sets(cfg)
-    return replace(found, train=Noting(found.train))
+    image_sets = sets(cfg)
+    return replace(image_sets, train=Noting(image_sets.train))
 
 
 def noting_steps(self, batches, epoch):

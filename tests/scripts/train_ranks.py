@@ -27,8 +27,6 @@ for number, folder in enumerate(sys.argv[2:]):
     script = importlib.util.module_from_spec(spec)
     try:
         with recording() as run:
-            if run.config.compile:
-                narrow.leave_kernels()
             spec.loader.exec_module(script)
             script.main(run)
     except Exception:

@@ -14,13 +14,13 @@ from course.runs.run import FOLDER_VARIABLE, Run, record_of
 from course.training.trials import FOLDER
 
 run = Run(Path(os.environ[FOLDER_VARIABLE]))
-asked = run.launched["trial"]
-hold = run.folder.parent / FOLDER / asked["study"] / "hold"
-if hold.exists() and str(asked["number"]) in hold.read_text().split():
+trial = run.launched["trial"]
+hold = run.folder.parent / FOLDER / trial["study"] / "hold"
+if hold.exists() and str(trial["number"]) in hold.read_text().split():
     time.sleep(60)
 time.sleep(0.3)
 value = 1 / (1 + abs(math.log(run.config.lr)))
 if run.config.save_weights:  # and their accuracy on other images
     (run.folder / "test.json").write_text(json.dumps({"test_top1": value / 2, "test_images": 8}))
-told = {"status": "ok", "val_top1": value, "machine": "light", "versions": {"torch": "0"}}
-write_record(run.folder, record_of(run, told))
+values = {"status": "ok", "val_top1": value, "machine": "light", "versions": {"torch": "0"}}
+write_record(run.folder, record_of(run, values))

@@ -73,7 +73,7 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
 
 
 def supervise(
-    first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext
+    first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext | None
 ) -> list[SupervisedRank]:
     """Run a job's scripts until they end.
 
@@ -81,7 +81,7 @@ def supervise(
         first: the run in whose folder the job's logs are; runs of its group take turns with it.
         tasks: those of this supervisor.
         env: the scripts' environment.
-        context: starts the scripts.
+        context: starts the scripts; a command needs none.
 
     Raises:
         Ended: this process got a SIGTERM. No script is left.
@@ -184,7 +184,7 @@ class SupervisedRank:
     """A rank of a run: its process, and its verdict on how the run ended."""
 
     def __init__(
-        self, run: Run, task: Task, number: int, env: dict[str, str], context: BaseContext
+        self, run: Run, task: Task, number: int, env: dict[str, str], context: BaseContext | None
     ) -> None:
         self.run, self.number, self.context = run, number, context
         self.rank = task.rank

@@ -1,7 +1,7 @@
 """Checks: no wrong answer passes, no right one fails, and the message says what to fix.
 
 Answers are compared with the solution at once, as `check` compares a learner's: `make test` takes
-the first wrong answer to each TODO, `make test-long` all the others.
+the first wrong answer of each lab, `make test-long` all the others.
 """
 
 import re
@@ -39,8 +39,8 @@ def text_of(answer: dict[str, Any]) -> str:
     return f"{text}# A learner's\n"  # so that it is never the solution's own text
 
 
-TODOS = [answer["todo"] for answer in WRONG]
-FIRST = [number for number, todo in enumerate(TODOS) if todo not in TODOS[:number]]
+LABS = {check.todo: lab.name for lab in discovery.labs() for check in lab.checks.values()}
+FIRST = list({LABS[answer["todo"]]: n for n, answer in reversed([*enumerate(WRONG)])}.values())
 OTHERS = [number for number in range(len(WRONG + RIGHT)) if number not in FIRST]
 
 
@@ -65,14 +65,14 @@ def marked(number: int) -> Any:
     return pytest.param(number, id=f"{answer['todo']} {answer['label']}", marks=marks)
 
 
-@pytest.mark.parametrize("number", map(marked, range(len(WRONG))))
+@pytest.mark.parametrize("number", [*map(marked, range(len(WRONG)))])
 def test_the_message_shows_what_to_fix(number: int) -> None:
     difference = comparisons(number in FIRST)[number].difference
     assert re.search(WRONG[number]["hint"], difference), difference
     assert not re.search(r"Connection reset|Traceback|gloo/transport|/tmp/", difference)
 
 
-@pytest.mark.parametrize("number", map(marked, range(len(WRONG), len(WRONG) + len(RIGHT))))
+@pytest.mark.parametrize("number", [*map(marked, range(len(WRONG), len(WRONG + RIGHT)))])
 def test_a_right_answer_passes(number: int) -> None:
     comparison = comparisons(False)[number]
     assert comparison.difference == comparison.error == ""

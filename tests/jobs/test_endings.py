@@ -119,7 +119,7 @@ def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
 
 @needs_two_cores
 def test_one_rank_that_fails_late_fails_the_run(runs_root, monkeypatch):
-    monkeypatch.setenv("FAILING_RANK", "1")
+    monkeypatch.setenv("COURSE_FAILING_RANK", "1")
     run = over(launch("one_rank_fails.py", gpus=2))
     assert run.record.status == "failed"
     assert "this rank failed" in run.record.error
@@ -129,7 +129,7 @@ def test_one_rank_that_fails_late_fails_the_run(runs_root, monkeypatch):
 def test_a_killed_job_of_two_is_lost_and_leaves_no_process(runs_root):
     run = launch("holds.py", gpus=2)
     eventually(lambda: trainings_of(run) == 2, "both processes have begun")
-    eventually(lambda: all("holding" in path.read_text() for path in run.logs[1::2]), "they print")
+    eventually(lambda: all("holding" in path.read_text() for path in run.logs[2:]), "both print")
     os.kill(run.started["supervisor"][0], signal.SIGKILL)
     eventually(lambda: jobs.refresh(run) == "lost", "a dead job is seen")
     assert "ended without a record" in run.record.error and "holding" in run.record.error

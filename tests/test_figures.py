@@ -4,10 +4,8 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from cases import for_all
 from facts import run, runs
 
-from course import recorded
 from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
@@ -49,12 +47,6 @@ def seeds():
     return trials().query("search == 'seeds'")
 
 
-def points(limits):
-    """Return the recorded runs in a roofline."""
-    table = recorded(H100)
-    return roofline.points(table[table["batch_size"].eq(256)], limits)
-
-
 @cache
 def grid():
     return search.AccuracyGrid(recorded_runs(H200, "learning"))
@@ -88,9 +80,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
     "recorded convolution": lambda: layout.plot_convolution_times(
         layout.recorded_convolution(H100, "bf16")
-    ),
-    "roofline": lambda: profiler.plot_roofline(
-        (limits := roofline.recorded_ceilings(H100)), points(limits)
     ),
     "predicted node": lambda: scaling.plot_scaling(
         scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
@@ -144,7 +133,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
     "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
-    "costs of networks": lambda: networks.plot_costs(networks.network_costs()),
     "limits of networks": lambda: networks.plot_limit_shares(
         benchmark(),
         networks.performance_limits(roofline.recorded_ceilings(H100)),
@@ -162,8 +150,11 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 }
 
 
+LONG = {"limits of networks": pytest.mark.long}  # it counts what three networks compute
+
+
 @pytest.mark.slow
-@for_all("name", FIGURES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in FIGURES])
 def test_a_figure_is_drawn_from_records(name: str) -> None:
     picture = FIGURES[name]()
     picture.draw_without_rendering()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from job_helpers import launch, over
 
 from course.checks import discovery, exercises
 from course.checks.predictions import predict, prediction, recall
@@ -59,13 +58,10 @@ class TestPrediction:
         )
         assert repr(kept) == "You predicted 3 for amp. It is stored, right or wrong."
 
-    @pytest.mark.slow
-    def test_stands_once_a_real_job_was_launched(self) -> None:
-        predict("baseline", 10)
-        run = launch("ok_light.py")
-        predict("baseline", 20)
-        over(run)
-        assert prediction("baseline").value == 10
+    def test_of_one_rung_is_not_held_by_a_run_of_another(self, runs_root: Path) -> None:
+        pretend_launched(runs_root, "device")
+        predict("amp", 2.0)
+        assert predict("amp", 3.0).value == 3
 
     def test_after_a_run_says_so(self, runs_root: Path) -> None:
         pretend_launched(runs_root, "amp")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from job_helpers import (
     eventually,
     nothing_left,  # noqa: F401 - ends the runs of a test
@@ -20,12 +19,11 @@ from job_helpers import (
     run_forked,
     train_together,
 )
-from torch.utils.data import Dataset
 
 from course.checks import exercises
 from course.config import Config, rung
 from course.jobs import launch
-from course.runs import failures, recordings
+from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import Run
 from labs.day2_1_dataloader import figures, loading
@@ -156,16 +154,6 @@ def test_figures_show_their_values(trained: dict[str, Run]) -> None:
     assert "dashed" in figures.plot_waiting(waits, 1).alt
     assert "decode JPEG: " in figures.plot_decoding(profile).alt
     assert "supply" in figures.plot_cores_needed(speeds, 196, 16, table).alt
-
-
-class LargeBatches(Dataset):
-    """64 batches of zeros, 48 MB each: the allocator gives such blocks back at once."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.zeros(4, 3, 1000, 1000)
 
 
 # Prints the GiB that more prefetching takes. A process by itself, because workers are forks: pages
@@ -302,22 +290,3 @@ class TestFailures:
         run = run_faulty(tmp_path, collate=fill, first=first, workers=1)
         assert "timed out after 15 seconds" in run.record.error, run.record.error
         assert "could not hand its batch over" in run.record.error
-
-
-ADVICE = {  # by messages of PyTorch 2.11 to 2.15 and of Python
-    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-    "workers are out of shared memory.": "/dev/shm",
-    "unable to write to file </torch_1_2_0>: No space left on device (28)": "/dev/shm",
-    "OSError: [Errno 28] No space left on device: 'steps.jsonl'": "A disk is full",
-    "RuntimeError: received 0 items of ancdata": "ulimit -n",
-    "OSError: [Errno 12] Cannot allocate memory": "its own memory",
-    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq": "This rank waited",
-    "Timed out after 61 seconds waiting for clients. 1/2 clients joined.": "This rank waited",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "",
-}
-
-
-def test_advice_on_errors() -> None:
-    for text, expected in ADVICE.items():
-        advice = failures.advice(text)
-        assert expected in advice and bool(expected) == bool(advice), text

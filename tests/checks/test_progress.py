@@ -58,11 +58,6 @@ class TestPrediction:
         )
         assert repr(kept) == "You predicted 3 for amp. It is stored, right or wrong."
 
-    def test_of_one_rung_is_not_held_by_a_run_of_another(self, runs_root: Path) -> None:
-        pretend_launched(runs_root, "device")
-        predict("amp", 2.0)
-        assert predict("amp", 3.0).value == 3
-
     def test_after_a_run_says_so(self, runs_root: Path) -> None:
         pretend_launched(runs_root, "amp")
         entry = predict("amp", 2.7)

@@ -30,9 +30,9 @@ def compute_all(folder: Path, rank: int) -> None:
 def layers(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.BatchNorm2d(6))
-    for norm in (model[1], model[3]):
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.bias)
+    for layer in (model[1], model[3]):
+        nn.init.normal_(layer.weight)
+        nn.init.normal_(layer.bias)
     return model
 
 

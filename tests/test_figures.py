@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from cases import for_all
 from facts import run, runs
 
 from course import recorded
@@ -163,7 +162,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 
 
 @pytest.mark.slow
-@for_all("name", FIGURES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn_from_records(name: str) -> None:
     picture = FIGURES[name]()
     picture.draw_without_rendering()

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from cases import for_all
 from check_helpers import SOLVED, TEXTS
 from torch._subclasses import fake_tensor
 
@@ -62,7 +61,7 @@ def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.Monk
     taken.assert_not_called()
 
 
-@for_all(
+@pytest.mark.parametrize(
     "speedup, faster, verdict",
     [
         (Ratio(1.5, 1.4, 1.6), True, PASSED),
@@ -143,7 +142,7 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
 
 
-@for_all(
+@pytest.mark.parametrize(
     "devices, problem",
     [
         (

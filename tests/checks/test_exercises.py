@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cases import for_all
 
 from course.checks import discovery, exercises, todo
 from course.checks.exercises import Seam, SeamError
@@ -77,7 +76,7 @@ BROKEN = {
 }
 
 
-@for_all("text, line, problem", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("text, line, problem", BROKEN.values(), ids=BROKEN)
 def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, problem: str) -> None:
     with pytest.raises(SeamError, match=f"^script.py, line {line}: ") as caught:
         exercises.parse(text, "script.py")
@@ -107,7 +106,7 @@ def test_todos_are_numbered_over_all_scripts() -> None:
         exercises.solution_of(99)
 
 
-@for_all("solved", range(TOTAL + 1))
+@pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
     view = exercises.render(TEXT, solved)
     compile(view, "view.py", "exec")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from cases import for_all
 from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
@@ -23,7 +22,7 @@ def empty_store(runs_root: Path) -> Path:
     return runs_root
 
 
-@for_all("name", names())
+@pytest.mark.parametrize("name", names())
 class TestShippedFile:
     def test_has_four_to_six_questions(self, name: str) -> None:
         assert 4 <= len(quiz(name).questions) <= 6

@@ -4,7 +4,6 @@ import itertools
 
 import pandas as pd
 import pytest
-from cases import for_all
 
 from labs import day0_start_here as lab
 from labs.day0_start_here.nodes import Cluster, Disk, Gpu, Machine, Node, gpu_count, nodes
@@ -51,7 +50,7 @@ CLUSTER = Cluster(
 )
 
 
-@for_all(
+@pytest.mark.parametrize(
     "gres, count",
     [
         ("gpu:a100:8(S:0-1),nvme:2", 8),
@@ -117,7 +116,7 @@ def test_published_numbers_are_calculated_and_drawn() -> None:
         assert "?" in [text.get_text().strip() for axes in picture.axes for text in axes.texts]
 
 
-@for_all(
+@pytest.mark.parametrize(
     "name, watts",
     [
         ("NVIDIA A100", 400),

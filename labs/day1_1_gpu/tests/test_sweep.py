@@ -2,7 +2,6 @@
 
 import pandas as pd
 import pytest
-from cases import for_all
 
 from course.runs.recordings import recorded
 from labs.day1_1_gpu.batch_sweep import Fit, fit, sweep
@@ -47,7 +46,7 @@ def test_largest_batch_is_the_last_within_the_limit() -> None:
     assert [line.largest_batch(gib) for gib in (0.5, 1.4, 1.5, 3.4, 3.5)] == [0, 0, 1, 4, 5]
 
 
-@for_all(
+@pytest.mark.parametrize(
     "change, message",
     [
         (lambda t: t[t["status"] == "oom"], "two batch sizes or more, and there are 0: run small"),

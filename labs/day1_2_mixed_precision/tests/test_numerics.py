@@ -5,7 +5,6 @@ import math
 import pandas as pd
 import pytest
 import torch
-from cases import for_all
 from torch import nn
 
 from course.training import models
@@ -23,7 +22,7 @@ def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return models.create("resnet18", 10), torch.randn(4, 3, 32, 32), torch.arange(4)
 
 
-@for_all("name, dtype", lab.DTYPES.items())
+@pytest.mark.parametrize("name, dtype", lab.DTYPES.items())
 def test_formats_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     info, row = torch.finfo(dtype), FORMATS.loc[name]
     assert row["bits"] == info.bits == 1 + row["exponent_bits"] + row["mantissa_bits"]
@@ -61,7 +60,7 @@ def test_gradients_match_autograd() -> None:
     assert not model[0]._forward_hooks
 
 
-@for_all(
+@pytest.mark.parametrize(
     "value, scale, fate",
     [
         (2.0**-25, 1, "zero"),

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import for_all
 from torch import nn
 from trace_files import message_of, onednn_line
 
@@ -29,7 +28,7 @@ def test_onednn_account_of_a_real_convolution(tmp_path: Path) -> None:
     assert table["share"].sum() == pytest.approx(1)
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("kernel", "kind", "words"),
     [
         ("brgconv:avx512_core_amx", "bf16", "AMX tiles did their work"),

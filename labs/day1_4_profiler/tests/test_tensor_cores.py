@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import for_all
 from trace_files import onednn_line
 
 from course.analysis import tensor_cores
@@ -23,7 +22,7 @@ def h100() -> dict[str, tables.Trace]:
     return {rung: tables.read(trace_path("nvidia-h100", file)) for rung, file in names.items()}
 
 
-@for_all("rule", rules(), ids=lambda rule: rule.example[:40])
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.example[:40])
 def test_every_rule_decides_its_example(rule) -> None:
     assert classify(rule.example) == rule
     assert classify("void acme::frobnicate<float>(float*)").verdict == "unknown"
@@ -54,7 +53,7 @@ def test_report_agrees_with_the_trace(h100) -> None:
     assert (norm["eligible"], norm["uses_tensor_cores"]) == ("no", "not")
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("device", "operator", "kind", "eligible"),
     [
         ("NVIDIA H100", "aten::conv2d", "float", "yes"),  # as TF32

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from cases import for_all
 from torch import distributed
 
 from course.analysis import communication
@@ -96,7 +95,7 @@ def group_of_one():
 
 
 @pytest.mark.slow
-@for_all("bucket_mb", [0.5, 25])
+@pytest.mark.parametrize("bucket_mb", [0.5, 25])
 def test_buckets_are_those_of_ddp(group_of_one: None, bucket_mb: float) -> None:
     network = models.create("resnet18", 16)
     wrapped = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=bucket_mb)

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from cases import for_all
 from check_helpers import SOLVED, TEXT, verdicts
 
 from course.checks import exercises
@@ -21,7 +20,7 @@ def faults(text: str, name: str) -> list[str]:
     return [*mixing.mixing(text, rung(name, quick=True))]
 
 
-@for_all("todo, name", NAMES.items())
+@pytest.mark.parametrize("todo, name", NAMES.items())
 def test_solution_and_open_todo(todo: int, name: str) -> None:
     assert faults(SOLVED, name) == []
     (fault,) = faults(exercises.render(TEXT, todo - 1), name)
@@ -48,7 +47,7 @@ RESULTS = {
 }
 
 
-@for_all("line", RESULTS)
+@pytest.mark.parametrize("line", RESULTS)
 def test_a_wrong_result_is_named(line: str) -> None:
     head, tail = SOLVED.split("def mixup(")
     tail = tail.replace("    return images, labels", line, 1)

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pandas as pd
 import pytest
-from cases import for_all
 
 from course.checks import exercises
 from course.checks.compare import Folder
@@ -67,7 +66,7 @@ def test_every_schedule_trains_like_one_process(trained: dict[str, Run]) -> None
 
 
 @pytest.mark.slow
-@for_all("name", [*SCHEDULES, FOUR])
+@pytest.mark.parametrize("name", [*SCHEDULES, FOUR])
 def test_the_measured_order_is_that_of_the_schedule(trained: dict[str, Run], name: str) -> None:
     run = trained[name]
     order = lab.schedule_order(run.config.pipeline, run.record.gpus, 4)
@@ -98,7 +97,7 @@ def assert_is_feasible(table: pd.DataFrame, tolerance_ms: float) -> None:
         assert (begins >= ends - tolerance_ms).all()
 
 
-@for_all(("ranks", "micro_batches"), [(2, 8), (3, 6)])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 8), (3, 6)])
 def test_ideal_steps(ranks: int, micro_batches: int) -> None:
     shares = {}
     for name, (_, stages_per_rank) in SCHEDULES.items():

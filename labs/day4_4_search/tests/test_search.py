@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cases import for_all
 from job_helpers import (
     SCRIPTS,
     nothing_left,  # noqa: F401 - every test of this file ends its runs
@@ -48,7 +47,7 @@ def test_a_search_continues(runs_root: Path) -> None:
         lab.search("tpe", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("status", "error", "is_repeated"),
     [
         ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),
@@ -72,7 +71,7 @@ def test_a_job_of_an_array_has_time_for_its_share_of_trials(runs_root: Path) -> 
         assert (place.time_min, trial_min) == (expected_min, 7)
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("sampler", "space", "message"),
     [
         ("best", RATES, "no sampler 'best': choose grid, random, tpe"),
@@ -90,7 +89,7 @@ def test_wrong_spaces_are_refused(sampler: str, space: dict, message: str) -> No
         lab.search(sampler, space, CONFIG, trials=2, **LIGHT)
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"pruner": "mean"}, "no pruner 'mean': choose none, median, hyperband"),

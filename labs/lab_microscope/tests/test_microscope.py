@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import for_all
 
 from labs import lab_microscope as lab
 from labs.lab_microscope import kernel_names, measurements, timing
@@ -14,7 +13,7 @@ CPU = torch.device("cpu")
 NVJET = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNN"
 
 
-@for_all("stored", ["NT", "TN"])
+@pytest.mark.parametrize("stored", ["NT", "TN"])
 def test_a_product_stores_its_matrices_in_this_order(stored: str) -> None:
     call = Product(5, 7, 3, "fp32", stored).call(CPU)
     a, b = (cell.cell_contents for cell in call.__closure__)
@@ -38,7 +37,7 @@ def test_kernels_are_separated_by_markers() -> None:
     ]
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("kernels", "main"),
     [
         (["nchwToNhwcKernel", NVJET, "splitKreduce_kernel"], NVJET),
@@ -50,7 +49,7 @@ def test_the_main_kernel_is_the_one_that_multiplies(kernels: list[str], main: st
     assert kernel_names.main_kernel(kernels) == main
 
 
-@for_all(
+@pytest.mark.parametrize(
     ("kernel", "tile", "family"),
     [
         (NVJET, "128 x 256", "nvjet, Hopper"),

@@ -9,7 +9,6 @@ import of_ranks
 import pandas as pd
 import pytest
 import torch
-from cases import for_all
 from narrow_networks import small
 from threadpoolctl import threadpool_limits
 from torchvision.models.detection._utils import BoxCoder
@@ -54,7 +53,7 @@ class TestNetworks:
             assert millions == pytest.approx(cost.PUBLISHED_MILLIONS[name], rel=rel)
 
     @pytest.mark.slow
-    @for_all("name", ["ssd300", "unet3d", "resnet50"])
+    @pytest.mark.parametrize("name", ["ssd300", "unet3d", "resnet50"])
     def test_learn(self, name: str) -> None:
         workload = Workload(Setting(name, batch=2), CPU)
         for _ in range(5 if name == "ssd300" else 20):
@@ -108,7 +107,7 @@ class TestData:
 
 
 class TestBench:
-    @for_all("name, precision", [("unet3d", "fp32"), ("resnet50", "bf16")])
+    @pytest.mark.parametrize("name, precision", [("unet3d", "fp32"), ("resnet50", "bf16")])
     def test_format_and_layout_are_those_of_the_setting(self, name: str, precision: str) -> None:
         workload = Workload(Setting(name, precision, layout="channels_last", batch=2), CPU)
         assert [*workload.count_formats()] == [precision]
@@ -129,7 +128,7 @@ class TestBench:
         short = Setting("unet3d", batch=2, warmup=2, seconds=1e-6)
         assert bench.measure(short, None, "cpu")["timed"] == bench.MIN_STEPS
 
-    @for_all(
+    @pytest.mark.parametrize(
         ("message", "fields"),
         [
             ("network='vgg': choose", {"network": "vgg"}),

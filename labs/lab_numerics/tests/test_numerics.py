@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from cases import for_all
 
 from labs import lab_numerics as lab
 from labs.lab_numerics import solvers, updates
@@ -13,7 +12,7 @@ from labs.lab_numerics import solvers, updates
 pytestmark = pytest.mark.formats
 
 
-@for_all("precision", solvers.FORMATS)
+@pytest.mark.parametrize("precision", solvers.FORMATS)
 def test_factors_multiply_to_the_matrix(precision: str) -> None:
     a = lab.random_matrix(10, 70)  # not a multiple of the block
     factors = lab.factor(a, precision)
@@ -29,7 +28,7 @@ def test_an_unknown_format_names_the_choices() -> None:
         lab.factor(torch.eye(3), "fp8")
 
 
-@for_all("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_refinement_converges_as_theory_predicts_and_gmres_further(precision: str) -> None:
     u = lab.ROUNDOFF[precision]
     conditions = [0.05 / u, 50 / u, 5e4 / u]

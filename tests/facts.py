@@ -28,9 +28,9 @@ for _package in (analysis, _labs):
 def runs(machine: str, *purposes: str, **config: object) -> list[Run]:
     """Return the successful recorded runs of these purposes whose config has these values."""
     return [
-        each
-        for each in recorded_runs(machine, *purposes)
-        if each.status == "ok" and config.items() <= vars(each.config).items()
+        candidate
+        for candidate in recorded_runs(machine, *purposes)
+        if candidate.status == "ok" and config.items() <= vars(candidate.config).items()
     ]
 
 

@@ -55,13 +55,13 @@ def prepared(
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(text)
     (folder / "config.json").write_text(config.to_json())
-    asked = {
+    request = {
         "rung": config.rung,
         "site": "local",
         "script": script,
         "gpus": gpus,
     }
-    (folder / "launch.json").write_text(json.dumps(asked))
+    (folder / "launch.json").write_text(json.dumps(request))
     return Run(folder)
 
 
@@ -195,7 +195,7 @@ def signals_of_a_terminal() -> Iterator[None]:
 def processes_of(root: Path) -> list[psutil.Process]:
     """Return every living process of the runs in a folder, on this machine or Slurm's nodes."""
     folders = [Run(path.parent) for path in root.rglob("launch.json")]
-    with_variable = [each for each in psutil.process_iter() if _belongs(each, root)]
+    with_variable = [process for process in psutil.process_iter() if _belongs(process, root)]
     return list({*of_runs(*folders), *with_variable})
 
 

@@ -26,7 +26,7 @@ def own_copy(run: Run, folder: Path, **changes: object) -> Run:
         "launch.json": run.launched,
         "record.json": asdict(run.record) | changes,
     }
-    parts |= {rank_file(own["rank"]): own for own in run.ranks}
+    parts |= {rank_file(rank["rank"]): rank for rank in run.ranks}
     for name, values in parts.items():
         (folder / name).write_text(json.dumps(values))
     for rank in range(run.launched["gpus"]):

@@ -62,11 +62,11 @@ def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[s
     if not values or not all(values):
         return [f"the expression of {text!r} gives {value!r}: expected a text, or several"]
     end = 0
-    for each in values:
-        match = find(each, text, end)
+    for value in values:
+        match = find(value, text, end)
         if not match:
             rest = text[end:]  # the values are in the order of the prose
-            return [f"the value is {each!r}, but the prose says {rest!r}, in {text!r}"]
+            return [f"the value is {value!r}, but the prose says {rest!r}, in {text!r}"]
         end = match.end()
     return []
 
@@ -78,8 +78,8 @@ def test_numbers_in_prose(path: Path) -> None:
     names["lab"] = names.get(path.parent.name)
     for name, expression in content.get("names", {}).items():
         names[name] = eval(expression, names)
-    found = []
+    wrong = []
     for entry in content["fact"]:
         source = source_of(path, entry.get("file", "notebook"))
-        found += problems(entry, prose_of(source), names)
-    assert not found, "\n".join(found)
+        wrong += problems(entry, prose_of(source), names)
+    assert not wrong, "\n".join(wrong)

@@ -52,10 +52,10 @@ def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """Yield the modules that a file imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{each.name}" for each in node.names]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in known else node.module for name in names)
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from (alias.name for alias in node.names)
 
 
 def violations(project: Path) -> Iterator[str]:

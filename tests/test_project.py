@@ -17,7 +17,7 @@ import course.analysis
 from course.checks import exercises
 from course.runs.run import PROJECT
 
-ANALYSIS = [each.name for each in iter_modules(course.analysis.__path__)]
+ANALYSIS = [module.name for module in iter_modules(course.analysis.__path__)]
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 
 
@@ -38,11 +38,11 @@ def extras(project: dict) -> list[str]:
 
 
 def locked() -> dict[str, list[Requirement]]:
-    found: dict[str, list[Requirement]] = {}
+    requirements: dict[str, list[Requirement]] = {}
     for line in (PROJECT / "requirements.lock").read_text().splitlines():
         requirement = Requirement(line)
-        found.setdefault(requirement.name, []).append(requirement)
-    return found
+        requirements.setdefault(requirement.name, []).append(requirement)
+    return requirements
 
 
 @pytest.mark.parametrize("need", wanted(), ids=lambda need: need.name)
@@ -99,11 +99,11 @@ class TestNotebook:
                 if isinstance(node, ast.ImportFrom) and node.module.startswith("course"):
                     assert node.module in ("course", "course.analysis"), ast.unparse(node)
                     known = course.__all__ if node.module == "course" else ANALYSIS
-                    assert {each.name for each in node.names} <= set(known), ast.unparse(node)
+                    assert {alias.name for alias in node.names} <= set(known), ast.unparse(node)
                 if isinstance(node, ast.ImportFrom) and node.module.startswith("labs"):
                     assert node.module == "labs", ast.unparse(node)
                 assert not isinstance(node, ast.Import) or all(
-                    not each.name.startswith(("course", "labs")) for each in node.names
+                    not alias.name.startswith(("course", "labs")) for alias in node.names
                 )
 
     def test_names_no_account_path_or_batch_directive(self, path: Path) -> None:
@@ -132,8 +132,8 @@ def anchors(page: str) -> set[str]:
     GitHub converts to lower case and drops punctuation; JupyterLab keeps both.
     """
     headings = {
-        re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-"): each.replace(" ", "-")
-        for each in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-"): heading.replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     }
     alike = {name for name, other in headings.items() if name == other}
     return alike | (headings.keys() & set(re.findall(r'<a id="([^"]+)"></a>', page)))

@@ -16,8 +16,8 @@ def cell_of(notebook: str, function: str) -> str:
     """Return the code of the cell that defines a function."""
     cells = json.loads((PROJECT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    (found,) = [text for text in texts if re.search(rf"^def {function}\(", text, re.MULTILINE)]
-    return found
+    (cell,) = [text for text in texts if re.search(rf"^def {function}\(", text, re.MULTILINE)]
+    return cell
 
 
 def filled(cell: str, *answers: str) -> str:

@@ -36,7 +36,7 @@ def in_process(*arguments: str) -> str:
     return result.stdout
 
 
-COMMANDS = [each.name or each.callback.__name__ for each in __main__.app.registered_commands]
+COMMANDS = [info.name or info.callback.__name__ for info in __main__.app.registered_commands]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -94,8 +94,8 @@ def test_a_ladder_leaves_out_rungs_that_compute_the_same(
         configs.clear()
         assert CliRunner().invoke(__main__.app, ["ladder", "--quick", *words]).exit_code
         rungs = [*config.LADDER, *(config.COMPILED if words == ["--compile"] else ())]
-        assert {each.image_px for each in configs} == {expected}
-        assert [each.rung for each in configs] == [rung for rung in rungs if rung not in left_out]
+        assert {cfg.image_px for cfg in configs} == {expected}
+        assert [cfg.rung for cfg in configs] == [rung for rung in rungs if rung not in left_out]
 
 
 def test_a_recorded_ladder_shows_what_was_not_recorded(runs_root: Path) -> None:

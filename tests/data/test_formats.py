@@ -240,8 +240,8 @@ def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> N
     images, _ = next(iter(train))
     assert (images.dtype, images.shape) == (torch.uint8, (8, 3, 64, 64))
     means = [
-        np.array(sorted((label, float(image.float().mean())) for image, label in each.val))
-        for each in (image_sets(cfg), sets)
+        np.array(sorted((label, float(image.float().mean())) for image, label in image_set.val))
+        for image_set in (image_sets(cfg), sets)
     ]
     assert abs(means[0] - means[1]).max() < 25
     assert [*means[0][:, 0]] == [*means[1][:, 0]] == [*range(16)]

@@ -30,9 +30,9 @@ Trained = Callable[..., Run]
 def test_a_rung_is_faster_by_more_than_its_spread(
     trained: Trained, name: str, against: str, least: float
 ) -> None:
-    found = ratio(trained(name), trained(against))
-    print(f"{name} against {against}: {found}")
-    assert found.low > least
+    speedup = ratio(trained(name), trained(against))
+    print(f"{name} against {against}: {speedup}")
+    assert speedup.low > least
 
 
 def power_limit_w() -> float:

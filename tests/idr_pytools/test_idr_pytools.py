@@ -117,7 +117,7 @@ def test_the_signatures_are_those_of_the_original() -> None:
     def signature(function: Callable) -> str:
         parameters = inspect.signature(function).parameters.values()
         return ", ".join(
-            str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters
+            str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters
         )
 
     common = (
@@ -170,9 +170,11 @@ def test_the_whole_script_for_an_a100_of_jean_zay(jean_zay: None) -> None:
     ],
 )
 def test_jean_zays_nodes(jean_zay: None, options: dict, gpus: int, expected: tuple) -> None:
-    asked = {"srun_commands": "train.py", "n_gpu": gpus, **options}
+    arguments = {"srun_commands": "train.py", "n_gpu": gpus, **options}
     parameters = inspect.signature(gpu_jobs_submitter).parameters.values()
-    (job,) = idr_pytools._jobs(**{each.name: each.default for each in parameters} | asked)
+    (job,) = idr_pytools._jobs(
+        **{parameter.name: parameter.default for parameter in parameters} | arguments
+    )
     assert (job.site.name, job.nodes, job.tasks, job.cpus) == expected
 
 
@@ -340,7 +342,7 @@ def test_tasks_have_slurms_variables(here: None, monkeypatch: pytest.MonkeyPatch
         f"JOB_NAME=idr_tells GPUS_ON_NODE=4 STEP_GPUS=0,1,2,3 LAUNCH_NODE_IPADDR=127.0.0.1 "
         f"JOB_ID={number} JOBID={number}"
     )
-    variables = dict(f"SLURM_{each}".split("=") for each in expected.split())
+    variables = dict(f"SLURM_{pair}".split("=") for pair in expected.split())
     variables |= {"SLURM_SUBMIT_DIR": os.getcwd(), "SLURMD_NODENAME": "localhost"}
     variables |= {"CUDA_VISIBLE_DEVICES": "5,3,1,0", "NCCL_DEBUG": "INFO", "python": sys.executable}
     assert variables.items() <= second.items()
@@ -460,10 +462,10 @@ def run_slides(folder: Path) -> list[dict]:
     assert queue == "No job named dlojz waits or runs any more.\n"  # in place of the table
     assert re.fullmatch(rf"'\./slurm/log/dlojz@JZ_{number}_.*\.out'", out)
     assert re.fullmatch(rf"'\./slurm/log/dlojz@JZ_{number}_.*\.err'", err)
-    found = tasks(number)
-    assert [task["SLURM_PROCID"] for task in found] == [str(rank) for rank in range(8)]
-    assert found[0]["arguments"] == ["--image-size", "176"]
-    return found
+    ranks = tasks(number)
+    assert [rank["SLURM_PROCID"] for rank in ranks] == [*map(str, range(8))]
+    assert ranks[0]["arguments"] == ["--image-size", "176"]
+    return ranks
 
 
 # Slurm
@@ -494,10 +496,10 @@ class TestOnSlurm:
         assert re.search(table, capsys.readouterr().out)
         for number, count, nodes in zip(ids, (1, 2, 4, 8), (1, 1, 1, 2), strict=True):
             assert self.state(number) == "COMPLETED"
-            found = tasks(number)
-            assert [task["SLURM_PROCID"] for task in found] == [str(rank) for rank in range(count)]
-            assert found[0]["SLURM_NNODES"] == str(nodes)
-            assert found[0]["arguments"] == ["--x", "a b; touch y", number, "[1]"]
+            ranks = tasks(number)
+            assert [rank["SLURM_PROCID"] for rank in ranks] == [*map(str, range(count))]
+            assert ranks[0]["SLURM_NNODES"] == str(nodes)
+            assert ranks[0]["arguments"] == ["--x", "a b; touch y", number, "[1]"]
             assert f"_{nodes}nodes_{count // nodes}tasks_" in search_log(contains=[number])[0]
         assert new_files() == []
 

@@ -78,7 +78,7 @@ def replace_by(name: str, make: Callable[[Path, Path], object]) -> Callable[[Pat
 
 
 def link_folder(entry: Path, secret: Path) -> None:
-    entry.rename(entry.with_name(".own"))
+    entry.rename(entry.with_name(".moved"))
     entry.symlink_to(secret.parent)
 
 

@@ -29,13 +29,13 @@ def of(machine: str, name: str, **wanted: object) -> runs.Run:
         "device": "auto",
         **wanted,
     }
-    found = [
+    matches = [
         run
         for run in recordings.recorded_runs(machine)
         if settings.items() <= vars(run.config).items()
     ]
-    assert found
-    return found[0]
+    assert matches
+    return matches[0]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -67,8 +67,8 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
-        found = tables.read_run(run)
-        assert found.device.startswith("NVIDIA") and len(found.kernels) > 100
+        trace = tables.read_run(run)
+        assert trace.device.startswith("NVIDIA") and len(trace.kernels) > 100
 
 
 def test_unknown_names_list_the_known() -> None:
@@ -87,7 +87,7 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     known = of("nvidia-h100", "amp", precision="bf16")
     run = launch.launch("exercises/train.py", known.config, site="recorded-nvidia-h100")
     assert run.folder == known.folder and run.status == "ok"
-    assert "NVIDIA H100" in (said := capsys.readouterr().out) and "(recorded 20" in said
+    assert "NVIDIA H100" in (output := capsys.readouterr().out) and "(recorded 20" in output
     assert launch.wait(run) is run and launch.cancel(run).status == "ok"
     too_large = of("nvidia-h100", "channels_last", batch_size=2048)
     assert "lower batch_size" in (why := launch.explain(too_large)) and "Logs" not in why
@@ -96,11 +96,11 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
 
 def test_what_was_not_recorded_names_what_comes_nearest(runs_root: Path) -> None:
     known = of("nvidia-h100", "amp", precision="bf16")
-    asked = rung("amp", **{**vars(known.config), "batch_size": 250, "lr": 7})
+    config = rung("amp", **{**vars(known.config), "batch_size": 250, "lr": 7})
     with pytest.raises(
         ValueError, match=r"not recorded on nvidia-h100.*\n +amp: batch_size=256, lr="
     ):
-        launch.launch("solutions/train.py", asked, site="recorded-nvidia-h100")
+        launch.launch("solutions/train.py", config, site="recorded-nvidia-h100")
     with pytest.raises(ValueError, match="amp: gpus=1") as error:
         launch.launch("solutions/train.py", known.config, gpus=4, site="recorded-nvidia-h100")
     assert "quick" not in str(error.value)
@@ -140,12 +140,10 @@ def pretend(folder: Path, model: runs.Run, name: str, purpose: str = "", **chang
 
 
 def test_a_launch_is_answered_by_the_run_on_the_asked_device() -> None:
-    asked = [of("nvidia-h100", "amp", device=each, precision="bf16") for each in ("cpu", "auto")]
-    found = [
-        launch.launch("exercises/train.py", run.config, site="recorded-nvidia-h100")
-        for run in asked
-    ]
-    assert [run.record.device for run in found] == ["cpu", "cuda"]
+    for device, computed_on in (("cpu", "cpu"), ("auto", "cuda")):
+        config = of("nvidia-h100", "amp", device=device, precision="bf16").config
+        run = launch.launch("exercises/train.py", config, site="recorded-nvidia-h100")
+        assert run.record.device == computed_on
 
 
 def test_of_runs_on_several_gpus_none_is_taken_for_a_rung(copied: Path) -> None:

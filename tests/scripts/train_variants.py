@@ -24,8 +24,6 @@ def train(folder):
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
     script = importlib.util.module_from_spec(spec)
     with recording() as run:
-        if run.config.compile:
-            narrow.leave_kernels()
         spec.loader.exec_module(script)
         script.main(run)
 

@@ -244,7 +244,7 @@ def test_ctrl_c_leaves_the_report_and_nothing_else(
     assert command.returncode == 130, err
     assert f"{runs.PROJECT}/course/" not in err and "Aborted" not in err, err  # no traceback
     result = json.loads(out)
-    assert [each["status"] for each in result["outcomes"]] == ["interrupted", "not run"]
+    assert [outcome["status"] for outcome in result["outcomes"]] == ["interrupted", "not run"]
     assert result["ended_at"] == "" and result["report"] == str(report)
     page = report.read_text()
     assert "Unfinished" in page and "It was interrupted" in page and "1 not run" in page

@@ -35,8 +35,8 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
         "collective_timeout_s": 30,
     }
 
-    def trained(gpus: int, **own: object):
-        return wait(launch(same, rung("sharded", quick=True, **size | own), gpus=gpus))
+    def trained(gpus: int, **changes: object):
+        return wait(launch(same, rung("sharded", quick=True, **size | changes), gpus=gpus))
 
     first = trained(4, save_shards=True)
     runs = {

@@ -69,8 +69,8 @@ def loss_of_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> float:
 def test_a_rung_keeps_the_loss_of_the_baseline(
     runs_root: Path, loss_of_the_baseline: float, name: str, changes: dict
 ) -> None:
-    found = first_loss(rung(name, quick=True, **TINY | changes))
-    assert found == pytest.approx(loss_of_the_baseline, rel=0.02)
+    loss = first_loss(rung(name, quick=True, **TINY | changes))
+    assert loss == pytest.approx(loss_of_the_baseline, rel=0.02)
 
 
 def test_a_skipped_first_step_leaves_fused_momentum_defined() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from job_helpers import (
     eventually,
     nothing_left,  # noqa: F401 - ends the runs of a test
@@ -20,7 +19,6 @@ from job_helpers import (
     run_forked,
     train_together,
 )
-from torch.utils.data import Dataset
 
 from course.checks import exercises
 from course.config import Config, rung
@@ -156,16 +154,6 @@ def test_figures_show_their_values(trained: dict[str, Run]) -> None:
     assert "dashed" in figures.plot_waiting(waits, 1).alt
     assert "decode JPEG: " in figures.plot_decoding(profile).alt
     assert "supply" in figures.plot_cores_needed(speeds, 196, 16, table).alt
-
-
-class LargeBatches(Dataset):
-    """64 batches of zeros, 48 MB each: the allocator gives such blocks back at once."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.zeros(4, 3, 1000, 1000)
 
 
 # Prints the GiB that more prefetching takes. A process by itself, because workers are forks: pages

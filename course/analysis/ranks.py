@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,6 +17,7 @@ from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
 from course.jobs.processes import loopback
+from course.jobs.scripts import process_context
 
 TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU it may compile
 
@@ -25,8 +27,8 @@ def on_ranks(
 ) -> list[Any]:
     """Run `function(rank, ranks, *arguments)` on each process, and return the results by rank.
 
-    Each process has one thread. The function must be in a module. When a rank fails, the others
-    are ended.
+    Each process has one thread, and is a fork of a process that has imported PyTorch. The function
+    must be in a module. When a rank fails, the others are ended.
 
     Args:
         backend: "gloo" for ranks on the CPU, without a GPU; "nccl" for a GPU each.
@@ -39,11 +41,11 @@ def on_ranks(
     if backend == "gloo":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # otherwise FSDP2 moves weights to a GPU
     with tempfile.TemporaryDirectory() as folder:
-        parameters = (ranks, folder, backend, function, arguments)
         with mock.patch.dict(os.environ, variables):
-            context = start_processes(
-                _run_rank, parameters, ranks, join=False, start_method="spawn"
-            )
+            method = process_context(preload=True).get_start_method()
+            # The environment is that of now: a fork has the one of when its server was started.
+            parameters = (ranks, folder, backend, dict(os.environ), function, arguments)
+            context = start_processes(_run_rank, parameters, ranks, join=False, start_method=method)
         try:
             while not context.join():
                 pass
@@ -59,8 +61,16 @@ def on_ranks(
 
 
 def _run_rank(
-    rank: int, ranks: int, folder: str, backend: str, function: Callable, arguments: tuple
+    rank: int,
+    ranks: int,
+    folder: str,
+    backend: str,
+    env: dict[str, str],
+    function: Callable,
+    arguments: tuple,
 ) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it
+    os.environ.update(env)
     null = os.open(os.devnull, os.O_WRONLY)  # warnings of ranks would appear in the notebook
     os.dup2(null, 1)
     os.dup2(null, 2)

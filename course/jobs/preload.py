@@ -3,6 +3,7 @@
 Importing touches no accelerator and starts no thread: a fork would not survive either.
 """
 
+import atexit
 import gc
 import os
 
@@ -26,3 +27,4 @@ import course.training.sync_batchnorm  # noqa: E402, F401
 
 gc.enable()
 gc.freeze()  # forks then leave these objects' pages shared
+atexit.register(gc.unfreeze)  # or nanobind reports them as leaked

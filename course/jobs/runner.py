@@ -52,7 +52,8 @@ def work(queue: Path, suits: str) -> None:
         if local_queue.digest(job["needs"]) != suits:
             return
         try:
-            context = context or _preloaded()
+            if not Run(Path(job["folder"])).is_command:
+                context = context or _preloaded()
             run_job(job, ticket.name, context)
         except Ended:
             raise
@@ -79,7 +80,7 @@ def _record(job: Run, status: str, error: str) -> None:
             write_record(run.folder, record_of(run, {"status": status, "error": error}))
 
 
-def run_job(job: dict[str, Any], number: str, context: BaseContext) -> None:
+def run_job(job: dict[str, Any], number: str, context: BaseContext | None) -> None:
     """Run the job of a ticket, unless it is over, or began under a supervisor that was killed."""
     run = Run(Path(job["folder"]))
     runs = run.together

@@ -94,7 +94,7 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
 
 
 def supervise(
-    first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext
+    first: Run, tasks: Sequence[Task], env: dict[str, str], context: BaseContext | None
 ) -> list[SupervisedRank]:
     """Run a job's scripts until they end.
 
@@ -102,7 +102,7 @@ def supervise(
         first: the run in whose folder the job's logs are; runs of its group take turns with it.
         tasks: those of this supervisor.
         env: the scripts' environment.
-        context: starts the scripts.
+        context: starts the scripts; a command needs none.
 
     Raises:
         Ended: this process got a SIGTERM. No script is left.

@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 from facts import run, runs
 
-from course import recorded
 from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
@@ -48,12 +47,6 @@ def seeds():
     return trials().query("search == 'seeds'")
 
 
-def points(limits):
-    """Return the recorded runs in a roofline."""
-    table = recorded(H100)
-    return roofline.points(table[table["batch_size"].eq(256)], limits)
-
-
 @cache
 def grid():
     return search.AccuracyGrid(recorded_runs(H200, "learning"))
@@ -87,9 +80,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
     "recorded convolution": lambda: layout.plot_convolution_times(
         layout.recorded_convolution(H100, "bf16")
-    ),
-    "roofline": lambda: profiler.plot_roofline(
-        (limits := roofline.recorded_ceilings(H100)), points(limits)
     ),
     "predicted node": lambda: scaling.plot_scaling(
         scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),

@@ -205,6 +205,3 @@ def test_files_that_are_not_traces_are_named(tmp_path: Path, cpu_file: Path) -> 
         assert words in message_of(tables.read, path)
     path.write_text(json.dumps([event | {"args": None}]))  # some tools write null
     assert tables.by_operator(tables.read(path))["name"].tolist() == ["aten::mm"]
-
-
-# ---- Pictures ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Checks: no wrong answer passes, no right one fails, and the message says what to fix.
 
 Answers are compared with the solution at once, as `check` compares a learner's: `make test` takes
-the first wrong answer to each TODO, `make test-long` all the others.
+the first wrong answer of each lab, `make test-long` all the others.
 """
 
 import re

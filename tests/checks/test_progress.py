@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from job_helpers import launch, over
 
 from course.checks import discovery, exercises
 from course.checks.predictions import predict, prediction, recall

@@ -420,9 +420,10 @@ def test_cancelling_ends_all_of_a_job_and_no_tasks_outlive_its_supervisor(here: 
 def test_jobs_and_runs_wait_in_one_queue(
     here: None, folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
+    site = idr_pytools._site()  # it adds to PATH: later, the jobs would need a second supervisor
     run = launch_running("holds.py")
     (first, last) = gpu_jobs_submitter([TELLS, "bash -c 'sleep 2'"])
-    waiting = idr_pytools._queue(idr_pytools._site(), "idr_tells")
+    waiting = idr_pytools._queue(site, "idr_tells")
     assert f"{first} idr_tells-{first} local pending one job at a time: {run.name}" in waiting
     display_slurm_queue("nobody")
     assert capsys.readouterr().out.endswith("No job named nobody waits or runs any more.\n")

@@ -115,7 +115,7 @@ def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
 
 @needs_two_cores
 def test_one_rank_that_fails_late_fails_the_run(runs_root, monkeypatch):
-    monkeypatch.setenv("FAILING_RANK", "1")
+    monkeypatch.setenv("COURSE_FAILING_RANK", "1")
     run = over(launch("one_rank_fails.py", gpus=2))
     assert run.record.status == "failed"
     assert "this rank failed" in run.record.error

@@ -46,7 +46,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Pat
     plain = submission.course_script("plain").read_text()
     assert plain.count('"steps": 96') == 1
     # In fp32: a CPU without 16-bit units would need minutes.
-    script.write_text(plain.replace('"steps": 96', '"steps": 32, "precision": "fp32"'))
+    script.write_text(plain.replace('"steps": 96', '"steps": 16, "precision": "fp32"'))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_RUNS", str(place / "runs"))
         patch.setenv("IPYTHONDIR", str(place / "ipython"))

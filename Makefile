@@ -1,7 +1,8 @@
 # setup: only the environment.   demo: run the first lab, and print the ladder of this machine.
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
 # check: lint, and the tests that start no job.   test: the tests.   test-long: every notebook, with
-# papermill, and every planted answer; CI runs it with NOTEBOOKS="day[12]*".
+# papermill, every planted answer, and every use of fast_resnet; CI runs it with
+# NOTEBOOKS="day[12]*".
 # test-formats: what depends on the CPU's number formats, on a CPU without 16-bit hardware.
 # benchmark: compare the training loop with a bare one.
 PYTHON ?= python3
@@ -37,10 +38,10 @@ check: lint
 test: lint
 	python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not long"
 	python -m pytest -q -n 2 --dist=loadfile -c fast_resnet/pyproject.toml fast_resnet/tests
-	TRITON_INTERPRET=1 python -m pytest -q -n 2 -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py
 
 test-long: setup
 	python -m pytest -m long
+	TRITON_INTERPRET=1 python -m pytest -q -n 2 -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py
 	course data
 	COURSE_RUNS=$(CURDIR)/runs/test-long course notebooks "$(NOTEBOOKS)" --quick
 

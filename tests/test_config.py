@@ -154,19 +154,6 @@ def test_vary_gives_each_combination_its_own_label() -> None:
 
 
 @pytest.mark.parametrize(
-    "values, message",
-    [
-        ({}, r"batch_size=\[8, 16, 32\]"),
-        ({"precision": "bf16"}, r"batch_size=\[8, 16, 32\]"),
-        ({"batch_size": [8, 0]}, "must be 1 or more"),
-    ],
-)
-def test_vary_refuses_bad_values(values: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        vary(rung("device"), **values)
-
-
-@pytest.mark.parametrize(
     "name, changes, script",
     [
         *((name, {}, "train.py") for name in LADDER),

@@ -1,4 +1,4 @@
-"""The project's own rules: dependencies agree, notebooks are clean, modules stay small."""
+"""The project's own rules: dependencies agree, notebooks are clean, links resolve."""
 
 import ast
 import re
@@ -14,7 +14,6 @@ import yaml
 from packaging.requirements import Requirement
 
 import course.analysis
-from course.checks import exercises
 from course.runs.run import PROJECT
 
 ANALYSIS = [module.name for module in iter_modules(course.analysis.__path__)]
@@ -145,14 +144,6 @@ PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_links_of_pages_resolve(page: Path) -> None:
     assert_links_resolve(page.read_text(), page.parent)
-
-
-@pytest.mark.parametrize("solution", exercises.solutions(), ids=lambda path: path.stem)
-def test_training_script_fits_its_limit(solution: Path) -> None:
-    """With all TODOs filled; the comments that mark them are not counted."""
-    text = solution.read_text()
-    lines = exercises.render(text, exercises.count(text)).splitlines()
-    assert len([line for line in lines if not line.strip().startswith("# TODO ")]) <= 200
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])

@@ -23,7 +23,7 @@ from small import batch, gradients, interpreter_problem, network, network_and_ba
 from torch import nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
@@ -176,14 +176,6 @@ def features_by_a_forward_hook(net):
     return features
 
 
-@use("has a hook")
-def a_full_backward_hook(net):
-    received = []
-    net.layer2.register_full_backward_hook(lambda _, below, above: received.append(above[0]))
-    step(net)
-    return received
-
-
 @use()
 def hooks_of_the_whole_network(net):
     received = []
@@ -251,14 +243,6 @@ def a_transposed_weight(net):
 def inference_mode_before_the_first_step(net):
     with torch.inference_mode():
         net(images_and_labels()[0])
-    step(net)
-    return results_of(net)
-
-
-@use("has a hook")
-def pruning(net):
-    step(net)
-    prune.l1_unstructured(net.layer1[0].conv3, "weight", 0.5)
     step(net)
     return results_of(net)
 

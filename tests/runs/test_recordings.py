@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from recorded_helpers import copy_row
 
-from course import compare, recorded, report, rung
+from course import compare, report, rung
 from course.analysis.traces import tables
-from course.jobs import launch, sites
+from course.jobs import launch
 from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import RECORDED
@@ -69,18 +69,6 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
         trace = tables.read_run(run)
         assert trace.device.startswith("NVIDIA") and len(trace.kernels) > 100
-
-
-def test_unknown_names_list_the_known() -> None:
-    with pytest.raises(ValueError, match="no trace 'ampp': there are .*amp, .*channels_last"):
-        recordings.trace_path("nvidia-h100", "ampp")
-    for call in (recorded, recordings.load, lambda name: recordings.trace_path(name, "amp")):
-        with pytest.raises(ValueError, match="nothing is recorded for 'abacus': .*nvidia-h100"):
-            call("abacus")
-    with pytest.raises(
-        ValueError, match="no site 'recorded-abacus': choose .*recorded-nvidia-h100"
-    ):
-        sites.get("recorded-abacus")
 
 
 def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, capsys) -> None:

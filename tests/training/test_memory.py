@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from course.config import GIB, rung
+from course.config import GIB
 from course.runs.recordings import recorded
 from course.training import memory
 from course.training.memory_prediction import predict_memory

@@ -61,8 +61,3 @@ def test_agrees_with_the_predicted_peak() -> None:
     assert peaks.no_grad_gib < 0.2 * peaks.grad_gib
     texts = [text.get_text() for text in plot_memory_by_part(table).axes[2].texts]
     assert sum(map(float, texts)) == pytest.approx(gib.sum(), rel=0.01)
-
-
-def test_a_rejected_step_names_what_to_raise() -> None:
-    with pytest.raises(ValueError, match="resnet18 cannot be trained.*Raise batch_size"):
-        memory_by_part(rung("device", **{**SMALL, "batch_size": 1, "image_px": 32}))

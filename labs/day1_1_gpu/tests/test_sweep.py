@@ -44,21 +44,3 @@ def test_recorded_sweep_is_a_line() -> None:
 def test_largest_batch_is_the_last_within_the_limit() -> None:
     line = Fit(fixed_gib=1.0, per_image_gib=0.5, largest_error=0.0, sizes=3)
     assert [line.largest_batch(gib) for gib in (0.5, 1.4, 1.5, 3.4, 3.5)] == [0, 0, 1, 4, 5]
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda t: t[t["status"] == "oom"], "two batch sizes or more, and there are 0: run small"),
-        (lambda t: pd.concat([t, t.assign(machine="B")]), "only in their batch.*'machine'"),
-        (lambda t: t.assign(peak_gib=[5.0, 4.0, 3.0, 2.0, 1.0, 1.0]), "does not grow with the"),
-    ],
-)
-def test_runs_that_are_on_no_line(change, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fit(change(recorded_sweep()))
-
-
-def test_a_sweep_needs_finished_runs() -> None:
-    with pytest.raises(ValueError, match=r"still running: wait\(runs, check=False\)"):
-        sweep(recorded("nvidia-h100").head(2).assign(status=["ok", "running"]))

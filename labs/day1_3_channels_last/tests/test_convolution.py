@@ -26,12 +26,3 @@ def test_convolution_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "forward and backward, fp32, batch 4, 28" in axes.get_title(loc="left")
     with pytest.raises(ValueError, match="rows must agree in machine, precision"):
         lab.plot_convolution_times(pd.concat([table, lab.recorded_convolution("nvidia-h100")]))
-
-
-def test_impossible_requests() -> None:
-    with pytest.raises(ValueError, match="no convolution in 'fp32'.*tf32, bf16, fp16"):
-        lab.recorded_convolution("nvidia-h100", "fp32")
-    with pytest.raises(ValueError, match="give counts of 1 or more"):
-        lab.convolution_times(CPU, [8, 0])
-    with pytest.raises(ValueError, match="precision='int8': choose fp32"):
-        lab.convolution_times(CPU, [8], "int8")

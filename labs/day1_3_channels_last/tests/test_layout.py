@@ -33,13 +33,6 @@ def test_addresses_and_their_figure(layout: str) -> None:
     assert letters[48:] == MEMORY[layout] + MEMORY[layout].upper()
 
 
-def test_tensors_that_cannot_be_drawn_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(1, 3, 8, 8\) is too large: draw up to 2 images"):
-        lab.plot_strides({"large": lab.addresses(torch.ones(1, 3, 8, 8))})
-    with pytest.raises(ValueError, match=r"4-d tensor \(N, C, H, W\), not one of \(2, 3\)"):
-        lab.addresses(torch.ones(2, 3))
-
-
 def network(on: bool = True) -> nn.Module:
     """Return a 1 × 1 convolution between two larger ones, as in a ResNet's block."""
     layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 1)]

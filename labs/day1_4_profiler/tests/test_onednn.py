@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from trace_files import message_of, onednn_line
+from trace_files import onednn_line
 
 from course.analysis.tensor_cores.onednn import onednn, onednn_summary
 from course.training.profiling import onednn_log
@@ -44,11 +44,3 @@ def test_onednn_summary_names_the_units(tmp_path: Path, kernel: str, kind: str, 
     table = onednn(path)
     assert table["seconds"].tolist() == pytest.approx([0.03, 0.01])
     assert words in onednn_summary(table) and "75%" in onednn_summary(table)
-
-
-def test_onednn_without_lines_and_with_other_text(tmp_path: Path) -> None:
-    path = tmp_path / "onednn.csv"
-    path.write_text("")
-    assert "PyTorch's own code" in onednn_summary(onednn(path))
-    path.write_text("name,value\na,1\n")
-    assert "onednn_verbose" in message_of(onednn, path)

@@ -107,12 +107,6 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
         assert words in text
 
 
-def test_a_run_without_a_trace_says_how_to_get_one(tmp_path: Path) -> None:
-    write_record(tmp_path, Record("ok"))
-    with pytest.raises(ValueError, match="profile_steps"):
-        tensor_cores.kernels_of_run(Run(tmp_path))
-
-
 def test_bars_add_up_to_the_gpu_time(h100) -> None:
     report = tensor_cores.tensor_core_report(h100["amp"])
     drawn = sum(bar.get_width() for bar in plot_tensor_cores(report).axes[0].patches)

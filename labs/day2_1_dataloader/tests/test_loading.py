@@ -23,7 +23,7 @@ from job_helpers import (
 from course.checks import exercises
 from course.config import Config, rung
 from course.jobs import launch
-from course.runs import failures, recordings
+from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import Run
 from labs.day2_1_dataloader import figures, loading
@@ -290,22 +290,3 @@ class TestFailures:
         run = run_faulty(tmp_path, collate=fill, first=first, workers=1)
         assert "timed out after 15 seconds" in run.record.error, run.record.error
         assert "could not hand its batch over" in run.record.error
-
-
-ADVICE = {  # by messages of PyTorch 2.11 to 2.15 and of Python
-    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-    "workers are out of shared memory.": "/dev/shm",
-    "unable to write to file </torch_1_2_0>: No space left on device (28)": "/dev/shm",
-    "OSError: [Errno 28] No space left on device: 'steps.jsonl'": "A disk is full",
-    "RuntimeError: received 0 items of ancdata": "ulimit -n",
-    "OSError: [Errno 12] Cannot allocate memory": "its own memory",
-    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(Seq": "This rank waited",
-    "Timed out after 61 seconds waiting for clients. 1/2 clients joined.": "This rank waited",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "",
-}
-
-
-def test_advice_on_errors() -> None:
-    for text, expected in ADVICE.items():
-        advice = failures.advice(text)
-        assert expected in advice and bool(expected) == bool(advice), text

@@ -82,14 +82,6 @@ def test_recorded_gpus_send_every_gradient_once() -> None:
     assert table["collectives"].nunique() == 3 == len(reports)
 
 
-def test_a_trace_of_one_process_is_refused_with_advice(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": [event("cpu_op", "aten::add", 0, 5)]}))
-    for read in (comm_report, figures.plot_timeline):
-        with pytest.raises(ValueError, match="gpus=2"):
-            read(tables.read(path))
-
-
 SAVING = {
     "from course.training.recorder import recording": "from course.training import sync_batchnorm"
     + NARROW,
@@ -223,9 +215,3 @@ def test_masks_change_training_and_not_validation() -> None:
     model.train()
     torch.manual_seed(0)
     assert not torch.allclose(model(of_two.IMAGES), model(of_two.IMAGES), atol=1e-3)
-
-
-def test_a_variant_needs_lines_that_occur_once(runs_root: Path) -> None:
-    for line, message in (("no_such_line()", "0 times"), ("with autocast:", "times: choose one")):
-        with pytest.raises(ValueError, match=message):
-            script_variant("wrong", {line: "pass"})

@@ -48,16 +48,6 @@ def test_a_search_ends_before_the_loss_diverges() -> None:
     assert search.steepest < search.lowest < search.table["lr"].max()
 
 
-def test_runs_without_the_needed_data_are_refused() -> None:
-    run = RECORDED["sgd-256-0.3"]
-    with pytest.raises(ValueError, match='expected schedule="find"'):
-        lab.read_rate_search(run)
-    with pytest.raises(ValueError, match="has no weights.pt. Launch it with save_weights=True"):
-        lab.load_network(run)
-    with pytest.raises(ValueError, match="0 batch sizes reach it, and the fit needs 3"):
-        lab.fit_critical_batch([run], 0.0)
-
-
 class SyntheticRun:
     """A training whose loss falls from 2 to 0 after the number of updates in the law."""
 

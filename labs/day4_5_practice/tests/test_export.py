@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_helpers import prepared
 from recorded_helpers import own_copy
 from typer.testing import CliRunner
 
 from course import __main__
-from course.config import rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 from labs.day4_5_practice import exports
@@ -115,23 +113,6 @@ def test_a_run_is_never_overwritten(runs: list[Run], tmp_path: Path, inside: str
     with pytest.raises(ValueError, match=f"contains {copy.name}: choose a different folder"):
         export(copy, "wandb", tmp_path / "runs" / inside.format(name=copy.name))
     assert before == {path: path.read_bytes() for path in copy.folder.rglob("*") if path.is_file()}
-
-
-def test_bad_requests_are_refused(
-    monkeypatch: pytest.MonkeyPatch, runs: list[Run], runs_root: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match="no tool 'comet'.*choose tensorboard, trackio, wandb"):
-        export(runs, "comet")
-    with pytest.raises(ValueError, match="no run to export"):
-        export([], "wandb")
-    run = prepared(runs_root / "waits", "", rung("baseline"))
-    with pytest.raises(ValueError, match=r"not over yet: waits \[queued\]"):
-        export(run, "wandb")
-    (tmp_path / "absent").mkdir()  # such as the folder wandb/ that the tool leaves
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(exports, "TOOLS", ("absent",))
-    with pytest.raises(ValueError, match="absent is not installed: pip install absent"):
-        export(runs, "absent")
 
 
 def test_the_command_chooses_runs(

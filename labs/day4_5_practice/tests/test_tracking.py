@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from job_helpers import eventually, slurm_says
 from recorded_helpers import own_copy
 
-from course.jobs import own_slurm
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
 from labs import day4_5_practice as lab
@@ -107,22 +105,3 @@ def test_the_commands_of_the_habits(shell: Path) -> None:
         output = run_command(f"{command} --dry-run", shell)
         assert output.returncode == 0, output.stderr
         assert "#SBATCH" in output.stdout or "python" in output.stdout
-
-
-def script(path: Path, *lines: str) -> None:
-    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-
-
-def test_slurm_runs_arrays_and_chains(slurm: Path, shell: Path) -> None:
-    script(shell / "sweep.sh", "touch task-$SLURM_ARRAY_TASK_ID")
-    script(shell / "train.sh", "sleep 1; echo trained > weights")
-    script(shell / "test.sh", "cat weights > tested.part; mv tested.part tested")
-    for habit in ("chained jobs", "job arrays"):
-        output = run_command(HABITS[habit], shell, **own_slurm.environment())
-        assert output.returncode == 0, output.stderr
-    eventually(lambda: (shell / "tested").exists(), "the second job of the chain has run")
-    assert (shell / "tested").read_text() == "trained\n"
-    tasks = [f"task-{number}" for number in range(8)]
-    eventually(lambda: sorted(path.name for path in shell.glob("task-*")) == tasks, "all 8 ran")
-    output = run_command(HABITS["short time limits"], shell, **own_slurm.environment())
-    assert "TimeLimit=00:20:00" in slurm_says("scontrol", "show", "job", output.stdout.split()[3])

@@ -23,11 +23,6 @@ def test_factors_multiply_to_the_matrix(precision: str) -> None:
     assert torch.equal(rounded, factors.packed)
 
 
-def test_an_unknown_format_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, fp16, bf16"):
-        lab.factor(torch.eye(3), "fp8")
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_refinement_converges_as_theory_predicts_and_gmres_further(precision: str) -> None:
     u = lab.ROUNDOFF[precision]

@@ -37,7 +37,6 @@ check: lint
 # More processes than cores, since many tests wait for jobs; few, because each imports PyTorch.
 test: lint
 	python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not long"
-	python -m pytest -q -n 2 --dist=loadfile -c fast_resnet/pyproject.toml fast_resnet/tests
 
 test-long: setup
 	python -m pytest -m long

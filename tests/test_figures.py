@@ -133,7 +133,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
     "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
-    "costs of networks": lambda: networks.plot_costs(networks.network_costs()),
     "limits of networks": lambda: networks.plot_limit_shares(
         benchmark(),
         networks.performance_limits(roofline.recorded_ceilings(H100)),

@@ -35,7 +35,8 @@ RUNNER = "from course.jobs.runner import main; main()"
 # between a user's shells and notebooks, are set by imports, or are read after them.
 PASSED_ON = (
     *("COURSE_", "PYTEST_", "JPY_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "_"),
-    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR", "CUDA_MODULE_LOADING"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "THP_MEM_ALLOC_ENABLE"),
+    *("TORCHINDUCTOR_CACHE_DIR", "CUDA_MODULE_LOADING"),
     *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_"),
 )
 _runners: list[subprocess.Popen] = []  # that this process has started

@@ -150,8 +150,11 @@ FIGURES: dict[str, Callable[[], Picture]] = {
 }
 
 
+LONG = {"limits of networks": pytest.mark.long}  # it counts what three networks compute
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in FIGURES])
 def test_a_figure_is_drawn_from_records(name: str) -> None:
     picture = FIGURES[name]()
     picture.draw_without_rendering()

@@ -81,33 +81,18 @@ def run_as(tmp_path: Path) -> Iterator[User]:
         MACHINE_LOCK.unlink(missing_ok=True)
 
 
-def is_over(home: Path) -> bool:
-    return len([*home.glob("runs/*/record.json")]) == 2
-
-
 def intervals(home: Path) -> list[list[float]]:
     return [json.loads(path.read_text()) for path in home.glob("runs/*/interval.json")]
 
 
-def test_all_users_share_one_turn_where_the_site_says_so(run_as: User, tmp_path: Path) -> None:
-    (tmp_path / "sites.toml").write_text("[local]\nshared = true\n")
-    for uid in (ALICE, BOB):
-        done = run_as(uid, "-c", LAUNCH)
-        assert done.returncode == 0, done.stderr
-    homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
-    eventually(lambda: all(map(is_over, homes)), "all jobs are over")
-    every = sorted(interval for home in homes for interval in intervals(home))
-    assert len(every) == 4
-    assert all(ended <= began for (_, ended), (began, _) in zip(every, every[1:]))
-
-
-def test_the_queue_names_other_users_whose_runs_cannot_be_cancelled(
+def test_users_compute_at_once_or_in_turns_where_the_site_says_so(
     run_as: User, tmp_path: Path
 ) -> None:
-    for uid in (ALICE, BOB):
-        code = LAUNCH.replace("sleeps.py", "holds.py")
-        assert run_as(uid, "-c", code).returncode == 0
+    """The queue names other users who compute, and their runs cannot be cancelled."""
     homes = [tmp_path / str(uid) for uid in (ALICE, BOB)]
+    for uid in (ALICE, BOB):
+        done = run_as(uid, "-c", LAUNCH.replace("sleeps.py", "holds.py"))
+        assert done.returncode == 0, done.stderr
     eventually(lambda: all([*home.glob("runs/*/started.json")] for home in homes), "both compute")
     done = run_as(ALICE, "-m", "course", "queue")
     assert f"at the same time as jobs of {BOB}" in done.stdout, done.stderr
@@ -117,6 +102,16 @@ def test_the_queue_names_other_users_whose_runs_cannot_be_cancelled(
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and "belongs to another user" in line
     assert not [*runs.glob("*/record.json")]
+
+    for path in tmp_path.glob("*/runs/*/launch.json"):
+        (path.parent / "go").touch()  # ends the run
+    (tmp_path / "sites.toml").write_text("[local]\nshared = true\n")
+    for uid in (ALICE, BOB):
+        assert run_as(uid, "-c", LAUNCH).returncode == 0
+    eventually(lambda: len([*tmp_path.glob("*/runs/*/record.json")]) == 8, "all jobs are over")
+    every = sorted(interval for home in homes for interval in intervals(home))
+    assert len(every) == 4
+    assert all(ended <= began for (_, ended), (began, _) in zip(every, every[1:]))
 
 
 def test_another_user_who_takes_the_private_folder_s_name_is_named(

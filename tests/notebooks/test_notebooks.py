@@ -29,6 +29,7 @@ def test_several_gpus_are_answered_from_recorded_runs(runs_root: Path) -> None:
     assert not [*runs_root.glob("*/launch.json")]
 
 
+@pytest.mark.long
 def test_an_elective_with_its_blanks_open(runs_root: Path) -> None:
     execute("lab_fast_step")
     assert not [*runs_root.glob("*/launch.json")]

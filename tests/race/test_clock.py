@@ -10,9 +10,11 @@ import torch
 from job_helpers import SCRIPTS, nothing_left, prepared  # noqa: F401
 from torch import nn
 
+from course.data import crop_set
+from course.data.crop_set import Crops
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training.recorder import recording
-from race import submission
+from race import referee, submission
 from race.entries import Entry
 from race.tracks import find_track
 
@@ -49,8 +51,10 @@ SLOW = "import time\nreal = time.perf_counter\ntime.perf_counter = lambda: real(
 
 
 @pytest.mark.slow
-def test_a_clock_that_a_script_slows_down_is_refused() -> None:
-    """Real jobs and the real referee: the supervisor counts outside the script's process."""
+def test_a_clock_that_a_script_slows_down_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real job, and a referee with few crops: the supervisor counts outside the script."""
+    crops = Crops(crop_set.ensure(), "val").first(64)
+    monkeypatch.setattr(submission, "judge", lambda runs, _: referee.write_verdict(*runs, crops))
     settings = submission.read_settings(LIGHT, "quick")
     entry = Entry.new("quick", "slower", "me", SLOW + LIGHT, settings, 1)
     failure = submission.run_all(SLOW + LIGHT, entry, [1]).failure

@@ -68,7 +68,7 @@ def test_tensorboard_reads_them(runs: list[Run], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_trackio_reads_them(runs: list[Run], tmp_path: Path) -> None:
-    export_twice(runs, "trackio", tmp_path)
+    export(runs, "trackio", tmp_path)
 
     def trackio(*words: str) -> dict[str, Any]:
         command = [str(BIN / "trackio"), *words, "--project", "course", "--json"]

@@ -40,8 +40,8 @@ def text_of(answer: dict[str, Any]) -> str:
 
 
 COUNT = len(WRONG + RIGHT)
-TODOS = [answer["todo"] for answer in WRONG]
-FIRST = [number for number, todo in enumerate(TODOS) if todo not in TODOS[:number]]
+LABS = {check.todo: lab.name for lab in discovery.labs() for check in lab.checks.values()}
+FIRST = list({LABS[answer["todo"]]: n for n, answer in reversed([*enumerate(WRONG)])}.values())
 OTHERS = [number for number in range(COUNT) if number not in FIRST]
 
 

@@ -58,14 +58,6 @@ class TestPrediction:
         )
         assert repr(kept) == "You predicted 3 for amp. It is stored, right or wrong."
 
-    @pytest.mark.slow
-    def test_stands_once_a_real_job_was_launched(self) -> None:
-        predict("baseline", 10)
-        run = launch("ok_light.py")
-        predict("baseline", 20)
-        over(run)
-        assert prediction("baseline").value == 10
-
     def test_after_a_run_says_so(self, runs_root: Path) -> None:
         pretend_launched(runs_root, "amp")
         entry = predict("amp", 2.7)

@@ -22,7 +22,8 @@ from course.runs.record import Record
 from course.runs.run import Run
 from labs.day2_3_scaling.configs import IMAGES_PER_GPU
 from labs.day2_3_scaling.efficiency import GPUS, node_prediction
-from labs.day2_3_scaling.model import Link, config_buckets, exposed_s, fit_link
+from labs.day2_3_scaling.model import Link, config_buckets, exposed_s
+from research.link_fit import fit_link
 from tools.pages import ladder_of
 
 FITTED = "nvidia-h200-x4"  # where rungs were recorded on one, two and four

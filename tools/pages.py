@@ -135,8 +135,8 @@ def _tensor_core_share(record: Record, machine: str) -> float:
     return report["tensor_core_s"].sum() / report["gpu_s"].sum()
 
 
-def day_2(one: str, several: str) -> str:
-    """Return the table of Day 2: one GPU that loads files, then several GPUs."""
+def day_2(one: str, several: str, network: str) -> str:
+    """Return the table of Day 2: one GPU that loads files, several GPUs, and pretended hosts."""
     loaded, scaled = _loaded(one), _scaled(several)
     rows = [*loaded, *scaled]
     sources = [f"Lab 2.1: {loaded[0]['machine']}, {loaded[0]['cores']} cores"]
@@ -145,8 +145,12 @@ def day_2(one: str, several: str) -> str:
         eight = efficiency.node_efficiency().to_dict("records")
         rows += [row | {"data": "synthetic", "lab": SCALED[row["rung"]]} for row in eight]
         sources.append(_source(efficiency.NODE, {recordings.load(efficiency.NODE)["date"]}))
+    rows += _on_hosts(network)
+    sources.append(_source(network, {recordings.load(network)["date"]}))
     for row in rows:
         row["card"] = row["machine"].split()[1]
+        if row.get("hosts", 1) > 1:
+            row["card"] += f", {row['hosts']} pretended hosts"
         row["share"] = "100%" if row["lab"] != "2.1" and row["gpus"] == 1 else ""
         row["share"] = row["share"] or f"{row['efficiency']:.1%}"
     return markdown(
@@ -157,8 +161,18 @@ def day_2(one: str, several: str) -> str:
         f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
         f"steps. JPEG rows: mean of all steps, with 256 images per step in lab 2.1, and 64 per GPU "
         f"and an older loader in lab 2.3. Efficiency compares with as many single GPUs, in lab 2.1 "
-        f"with synthetic data. Lab A is the elective on the fast step. {'. '.join(sources)}.*",
+        f"with synthetic data. Pretended hosts: NCCL sends between them through sockets. "
+        f"Lab A is the elective on the fast step. {'. '.join(sources)}.*",
     )
+
+
+def _on_hosts(machine: str) -> list[dict]:
+    """Return rows of `efficiency_table`: all GPUs, on one host and on pretended hosts."""
+    runs = recordings.recorded_runs(machine, "network")
+    runs = [run for run in runs if run.config.rung in ("channels_last", "compile")]
+    table = efficiency.efficiency_table(runs).query("gpus == gpus.max()")
+    table = table.sort_values(["rung", "hosts"])
+    return [row | {"data": "synthetic", "lab": "2.3"} for row in table.to_dict("records")]
 
 
 def _loaded(machine: str) -> list[dict]:
@@ -373,7 +387,7 @@ def draw(bars: pd.DataFrame, walls: pd.DataFrame) -> Figure:
 PAGES = {
     "README.md": {
         "ladder": partial(ladder, "nvidia-h100"),
-        "ladder of Day 2": partial(day_2, "nvidia-h200", "nvidia-h200-x4"),
+        "ladder of Day 2": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
         "formats of Day 3": partial(formats, "nvidia-h200"),
     },
     "docs/performance.md": {

@@ -40,6 +40,7 @@ PURPOSES = {
     "trace": "a short run of such a rung, for the trace of one step",
     "scaling": "a rung on one GPU and on several",
     "communication": "one traced step on several GPUs, which shows what they send each other",
+    "network": "a rung on pretended hosts, which send through a network, and on one host",
     "feeding": "a rung on one GPU and on several, with images from files",
     "batch sizes": "a rung at different batch sizes, up to running out of memory",
     "notebook": "what a notebook launches at full size",
@@ -65,6 +66,7 @@ LOADING_FIELDS = ("uint8",)  # config fields that only matter for LOADING_PURPOS
 LOADING_PURPOSES = ("loading", "formats", "augmentation", "feeding")
 OFF_LADDER = (  # purposes of runs that are not part of the ladder
     "trace",
+    "network",
     "variant",
     "optimizers",
     "compiler",

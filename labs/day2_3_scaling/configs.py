@@ -81,3 +81,16 @@ def communication(gpus: int) -> Runs:
     config = _config("channels_last", gpus, sizes)
     yield replace(config, rung="sync_batchnorm", sync_batchnorm=True), gpus
     yield replace(config, rung="find_unused", find_unused=True), gpus
+
+
+def network(gpus: int) -> Runs:
+    """Yield runs whose ranks are on pretended hosts, and the same on one host.
+
+    Of 4 GPUs, 2 hosts come first. Between hosts, NCCL sends through a network.
+    """
+    for name in ("channels_last", "compile"):
+        for count in reversed(gpu_counts(gpus)):
+            for hosts in [hosts for hosts in gpu_counts(count) if count % hosts == 0]:
+                yield replace(_config(name, count, FULL_SIZE), hosts=hosts), count
+    config = replace(_config("compile", gpus, FULL_SIZE), hosts=2)
+    yield from ((changed, gpus) for changed in vary(config, bucket_mb=[1.0, 5.0, 100.0]))

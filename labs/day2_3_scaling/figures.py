@@ -93,23 +93,26 @@ def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Pic
     return picture
 
 
-def plot_messages(table: pd.DataFrame, link: Link, title: str = "") -> Picture:
-    """Draw the durations of all-reduces over their bytes, and the fitted line.
+def plot_links(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> Picture:
+    """Draw the duration of all-reduces by size, and the model's line for each link.
 
     Args:
-        table: from `communication.messages`.
+        tables: from `links.measure_link` or `recorded_links`, by name.
+        links: α and β of each.
     """
-    picture = Picture(10, 3.9)
+    picture = Picture(10, 4.2)
     axes = picture.panel()
     points, fits = {}, {}
-    for ranks, rows in table.groupby("ranks"):
+    for name, rows in tables.items():
         sizes = np.geomspace(rows["bytes"].min(), rows["bytes"].max(), 99)
-        points[f"{ranks} GPUs, as traced"] = rows["bytes"], rows["duration_s"] * 1e6
-        fits[f"{ranks} GPUs, α and β alone"] = sizes, all_reduce_s(sizes, ranks, link) * 1e6
-    scatter_fit(axes, points, fits, colours=(BLUE, ORANGE, GREEN), size=5)
-    names = {"xlabel": "bytes that each rank puts in", "ylabel": "µs under way, waiting included"}
-    label(axes, title, size=10, xscale="log", yscale="log", **names)
-    axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+        points[name] = rows["bytes"], rows["seconds"] * 1e6
+        seconds = all_reduce_s(sizes, rows["ranks"].iloc[0], links[name])
+        fits[f"{name}, α and β alone"] = sizes, seconds * 1e6
+    scatter_fit(axes, points, fits, colours=(GREEN, BLUE, SKY, ORANGE, ACCENT, PURPLE), size=6)
+    names = {"xlabel": "bytes that each rank contributes", "ylabel": "µs of an all-reduce"}
+    label(axes, "points: measured; lines: α and β", size=10, xscale="log", yscale="log", **names)
+    handles, words = (part[: len(tables)] for part in axes.get_legend_handles_labels())
+    axes.legend(handles, words, frameon=False, fontsize=8.5, loc="upper left")
     return picture
 
 

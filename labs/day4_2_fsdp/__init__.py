@@ -10,7 +10,8 @@ _NAMES = {
     ),
     ".figures": "plot_comparison plot_rank_memory",
     ".measurements": (
-        "compare_with_ddp count_collectives losses_table measured_memory sharding_runs step_parts"
+        "compare_with_ddp count_collectives hosts_table losses_table measured_memory "
+        "sharding_runs step_parts"
     ),
     ".prediction": "predict_memory",
     "course.checks.lab_configs": "SMALL_VIT_SETTINGS",

@@ -78,4 +78,17 @@ def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 
-RECORDINGS = (Recording("sharding", [sharded_config(1, shard="")], several=_sharded_configs),)
+def _on_two_hosts(gpus: int) -> Iterator[tuple[Config, int]]:
+    """Yield a large network on two pretended hosts: sharded, sharded per host, replicated."""
+    for strategy in (
+        {"gather_bf16": True},
+        {"shard": "hybrid", "gather_bf16": True},
+        {"shard": ""},
+    ):
+        yield from ((sharded_config(gpus, **strategy, hosts=hosts), gpus) for hosts in (2, 1))
+
+
+RECORDINGS = (
+    Recording("sharding", [sharded_config(1, shard="")], several=_sharded_configs),
+    Recording("network", several=_on_two_hosts),
+)

@@ -24,6 +24,7 @@ CELLS = {
     "inference.fold": ("lab_inference", "fold"),
     "inference.int8": ("lab_inference", "to_int8"),
     "networks.timing": ("lab_networks", "seconds_per_step"),
+    "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
@@ -35,6 +36,10 @@ BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 PER_STEP = "(time.perf_counter() - begin) / iterations"
 RIGHT = {
+    "scaling.all_reduce": [
+        ("2 * (p - 1) * (alpha + n / p / beta)",),
+        ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
+    ],
     "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
     "fast_step.statistics": [
         (MEAN, SQUARE, VARIANCE),
@@ -77,6 +82,12 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "scaling.all_reduce": {
+        ("(p - 1) * (alpha + n / p / beta)",): "2 ranks, 0 bytes, .*: 1 s, expected 2",
+        ("2 * (p - 1) * (alpha + n / beta)",): "1 GB at 1 GB/s, .*: 2 s, expected 1:",
+        ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
+        ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
+    },
     "networks.timing": {
         ("wait()", "pass", PER_STEP): "the clock is read while the device still computes",
         ("pass", "wait()", PER_STEP): "it includes queued steps of the warm-up",

@@ -16,6 +16,7 @@ from course.config import Config, rung
 from course.jobs import launch
 from course.runs.ranks import rank_table
 from course.runs.run import Run
+from course.training.evidence import group_and_loader
 
 pytestmark = pytest.mark.slow
 # Without random crops, results do not depend on the number of ranks. The scripts store each rank's
@@ -142,3 +143,16 @@ def test_a_skipped_collective_ends_with_advice(runs_root: Path, small_set: Path)
     assert len(table) == 2
     assert table["error"].str.contains("waited for another that did not come").any()
     assert run.record.wall_s is None or run.record.wall_s < 60
+
+
+def test_nccl_reports_the_hosts_of_the_group_of_all_ranks(tmp_path, monkeypatch) -> None:
+    text = "comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0\n"
+    text += "comm 0x2 rank 0 nRanks 4 nNodes 2 localRanks 2 localRank 0\n"
+    text += "Channel 00/0 : 3[3] -> 0[0] [receive] via NET/Socket/0\n"
+    text += "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
+    (tmp_path / "nccl.txt").write_text(text)
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "nccl.txt"))
+    monkeypatch.setenv("NCCL_HOSTID", "host0")
+    report = group_and_loader.nccl(rung("device", hosts=2))["nccl"]
+    assert report["hosts"] == report["ranks_per_host"] == 2
+    assert report["transports"] == ["NET/Socket", "P2P/CUMEM"]

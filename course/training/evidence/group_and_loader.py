@@ -48,8 +48,10 @@ def nccl(config: Config) -> dict[str, Any]:
     report: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
     text = path.read_text(errors="replace") if path.exists() else ""
-    if counts := re.search(r"nNodes (\d+) localRanks (\d+)", text):
-        report |= {"hosts": int(counts[1]), "ranks_per_host": int(counts[2])}
+    # NCCL reports each group; the one of all ranks has the most hosts.
+    if groups := re.findall(r"nNodes (\d+) localRanks (\d+)", text):
+        hosts, ranks = max((int(hosts), int(ranks)) for hosts, ranks in groups)
+        report |= {"hosts": hosts, "ranks_per_host": ranks}
     report["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
     return {"nccl": report}
 

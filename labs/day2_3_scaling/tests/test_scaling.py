@@ -5,13 +5,10 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import distributed
 
-from course.analysis import communication
 from course.config import rung
 from course.runs.record import Record
 from course.runs.run import Run
@@ -86,12 +83,9 @@ def test_energy_is_that_of_all_gpus(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def group_of_one():
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29491"}.items():
-            patch.setenv(key, value)
-        distributed.init_process_group("gloo", rank=0, world_size=1)
-        yield
-        distributed.destroy_process_group()
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
 
 
 @pytest.mark.slow
@@ -132,53 +126,6 @@ def model_runs(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list
     return runs
 
 
-def link_messages(link: Link, late: float) -> pd.DataFrame:
-    """Draw all-reduces as in a trace, 20 of each size over 2 and over 4 ranks.
-
-    Args:
-        late: the share of those that wait for a late rank, up to a thousandfold.
-    """
-    random, rows = np.random.default_rng(0), []
-    for ranks in (2, 4):
-        for size in np.repeat((500, 3e6, 3e7), 20):
-            noise = random.uniform(1, 1.05)
-            noise *= 10 ** random.uniform(0, 3) if random.random() < late else 1.0
-            rows.append((ranks, int(size), all_reduce_s(size, ranks, link) * noise, "run"))
-    return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])
-
-
-@pytest.mark.slow
-def test_fit_recovers_a_link(tmp_path: Path) -> None:
-    runs = model_runs(tmp_path, LINK, [(2, 25), (4, 25), (4, 1)])
-    messages = link_messages(LINK, late=0.7)
-    fit = lab.fit_link(runs, messages)
-    assert fit.link.alpha_s == pytest.approx(LINK.alpha_s, rel=0.15)
-    assert fit.link.bytes_per_s == pytest.approx(LINK.bytes_per_s, rel=0.15)
-    assert fit.overhead_s == pytest.approx(OVERHEAD_S, rel=0.1)
-    assert 0.8 * LINK.alpha_s < fit.low.alpha_s <= fit.link.alpha_s <= fit.high.alpha_s
-    for some_runs, rows in ((runs[1:], messages), (runs, messages.head(0))):
-        with pytest.raises(ValueError, match="nothing to fit: expected traced runs"):
-            lab.fit_link(some_runs, rows)
-
-
-@pytest.mark.slow
-def test_the_recorded_link_is_nvlink_and_explains_the_steps() -> None:
-    runs = lab.scaling_runs(FOUR)
-    traced = [run for gpus in (2, 4) for run in communication.traced_runs(FOUR, gpus).values()]
-    messages = communication.messages(traced)
-    assert set(messages["ranks"]) == {2, 4} and len(messages) > 100
-    fit = lab.fit_link(runs, messages)
-    assert 0.5e-6 < fit.link.alpha_s < 10e-6
-    assert 50e9 < fit.link.bytes_per_s < 450e9  # an H200's NVLink has 450 GB/s each way
-    # Two GPUs predict four.
-    two = lab.fit_link(runs[:2], messages)
-    four = lab.predict_scaling(runs[0], two.link, [4], overhead_s=two.overhead_s)["step_ms"][0]
-    assert four == pytest.approx(1e3 * runs[2].record.step_s, rel=0.005)
-    assert lab.efficiency_table(runs)["efficiency"].iloc[-1] > 0.97
-    picture = lab.plot_messages(messages, fit.link)
-    assert "2 GPUs, as traced" in picture.alt and "4 GPUs, as traced" in picture.alt
-
-
 @pytest.mark.slow
 def test_predictions_repeat_the_fitted_runs(tmp_path: Path) -> None:
     runs = model_runs(tmp_path, LINK, [(2, 25), (4, 25)])
@@ -203,3 +150,26 @@ def test_a_node_that_is_not_recorded_is_not_drawn() -> None:
     table = lab.efficiency_table(lab.scaling_runs(FOUR, "compile"))
     picture = lab.plot_scaling(table, lab.node_with_prediction("compile", "abacus"))
     assert [*picture.axes[0].get_xticks()] == [1, 2, 4] and "predicted" not in legend_of(picture)
+
+
+@pytest.mark.slow
+def test_a_link_is_measured_in_a_job_of_two_processes(runs_root: Path) -> None:
+    table = lab.measure_link()
+    assert [*table["bytes"]] == [4**power for power in range(5, 14)] and set(table["ranks"]) == {2}
+    assert (table["low"] <= table["seconds"]).all() and (table["seconds"] <= table["high"]).all()
+    assert table["seconds"].iloc[-1] > 5 * table["seconds"].iloc[0] > 0
+
+
+def test_runs_on_pretended_hosts_are_as_slow_as_predicted() -> None:
+    machine, links = "nvidia-h100-x4", lab.recorded_links("nvidia-h100-x4")
+    assert [*links][:2] == ["2 GPUs, 1 host", "2 GPUs, 2 hosts"]
+    table = lab.predict_hosts(machine, "compile", {(4, 2): Link(15e-6, 4e9)})
+    assert table["predicted"][0] == pytest.approx(table["measured"][0], abs=2)
+    runs = lab.technique_runs(machine, "compile")
+    assert [*runs] == ["one GPU", "DDP", *lab.TECHNIQUES]
+    step_ms = lab.compare_steps(runs)["step_ms"]
+    assert step_ms["one GPU"] < step_ms["accumulate"] < step_ms["DDP"] < step_ms["powersgd"]
+    with pytest.raises(ValueError, match="compile on 3 GPUs of 3 pretended hosts is not recorded"):
+        lab.network_run(machine, "compile", 3, 3)
+    fits = dict.fromkeys(links, Link(15e-6, 4e9))
+    assert "4 GPUs, 2 hosts" in lab.plot_links(links, fits).alt

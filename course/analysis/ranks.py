@@ -70,6 +70,7 @@ def _run_rank(
     arguments: tuple,
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it
+    os.environ.clear()
     os.environ.update(env)
     null = os.open(os.devnull, os.O_WRONLY)  # warnings of ranks would appear in the notebook
     os.dup2(null, 1)

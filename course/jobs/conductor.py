@@ -10,20 +10,24 @@ the supervisor's side; `course.training.turns` is the training process's side.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import itertools
 import json
 import math
 import os
 import random
 import secrets
+import socket
+import socketserver
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import AuthenticationError, Pipe
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +40,9 @@ from course.runs.run import Run
 from course.training.turns import NO_MORE
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
-# Threads that accept connections: another program that connects and sends nothing blocks one.
-ACCEPTING_THREADS = 64
+# For a connection to prove that it has the key: other programs of the network may connect, too.
+HANDSHAKE_S = 10.0
+NONCE_BYTES = 32
 
 
 def start_turns(
@@ -72,6 +77,7 @@ def start_turns(
             conductor = Conductor(active)
             if not has_all_ranks:
                 conductor.listen(os.environ["SLURM_LAUNCH_NODE_IPADDR"], path)
+            conductor.start()
             return conductor
     except Exception as error:  # any error: the runs can run one after another
         reason = f"{type(error).__name__}: {error}"
@@ -132,6 +138,10 @@ class Conductor:
         self.members = [*self._by_folder.values()]
         self._is_closing = False
         self._last_turn = 0
+        self._server: _Server | None = None
+
+    def start(self) -> None:
+        """Begin to conduct, once all connections are possible."""
         threading.Thread(target=self._conduct, daemon=True).start()
 
     def connect(self, run: Run, rank: int) -> Connection:
@@ -142,26 +152,33 @@ class Conductor:
 
     def listen(self, host: str, path: Path) -> None:
         """Accept connections; write address and key to a file that only this user can read."""
-        key = secrets.token_bytes(16)
-        listener = Listener((host, 0), backlog=ACCEPTING_THREADS, authkey=key)
-        host, port = listener.address
-        decision = {"host": host, "port": port, "key": key.hex()}
-        write_atomically(path, json.dumps(decision), mode=0o600)
-        for _ in range(ACCEPTING_THREADS):
-            threading.Thread(target=self._accept, args=[listener], daemon=True).start()
+        self._server = _Server((host, 0), _Handler)
+        self._server.add = self._add
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        host, port = self._server.server_address
+        decision = {"host": host, "port": port, "key": self._server.key.hex()}
+        try:
+            write_atomically(path, json.dumps(decision), mode=0o600)
+        except OSError:
+            self._stop_listening()
+            raise
 
-    def _accept(self, listener: Listener) -> None:
-        while True:
-            with contextlib.suppress(AuthenticationError, EOFError, OSError):
-                connection = listener.accept()
-                folder, rank = connection.recv()
-                self._by_folder[folder].connections[rank] = connection
+    def _add(self, folder: str, rank: int, connection: Connection) -> None:
+        if self._is_closing or folder not in self._by_folder:
+            connection.close()
+        else:
+            self._by_folder[folder].connections[rank] = connection
+
+    def _stop_listening(self) -> None:
+        if self._server:
+            self._server.shutdown()
+            self._server.server_close()
 
     def end(self, run: Run, status: str) -> None:
         """Note that this run's processes have ended, perhaps before they requested a turn."""
-        member = self._by_folder[str(run.folder)]
-        member.has_left |= status != "ok"
-        member.is_gone = True
+        if member := self._by_folder.get(str(run.folder)):
+            member.has_left |= status != "ok"
+            member.is_gone = True
 
     def _conduct(self) -> None:
         try:
@@ -182,6 +199,8 @@ class Conductor:
             while any(member.connections for member in self.members):
                 self._receive()
         finally:  # a waiting member notices that the turns are over
+            self._is_closing = True
+            self._stop_listening()
             for member in self.members:
                 for connection in member.connections.values():
                     connection.close()
@@ -262,10 +281,56 @@ class RemoteConductor:
         self._address, self._key = (host, port), bytes.fromhex(key)
 
     def connect(self, run: Run, rank: int) -> Connection:
-        """Return a connection for a rank's process, which this process must then close."""
-        connection = Client(self._address, authkey=self._key)
-        connection.send((str(run.folder), rank))
+        """Return a connection for a rank's process, which this process must then close.
+
+        Raises:
+            ConnectionError: the conductor does not answer.
+        """
+        try:
+            with socket.create_connection(self._address, timeout=HANDSHAKE_S) as peer:
+                nonce = peer.recv(NONCE_BYTES, socket.MSG_WAITALL)
+                peer.sendall(hmac.digest(self._key, nonce, "sha256"))
+                peer.settimeout(None)
+                connection = Connection(peer.detach())
+            connection.send((str(run.folder), rank))
+        except OSError as error:
+            host, port = self._address
+            raise ConnectionError(
+                f"no process controls the turns at {host}:{port} ({error}). Launch again"
+            ) from None
         return connection
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Accepts connections of other supervisors; each one has a thread until it is authenticated."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+    add: Callable[[str, int, Connection], None]
+
+    def __init__(self, *arguments: Any) -> None:
+        self.key = secrets.token_bytes(16)
+        super().__init__(*arguments)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore connections that are not authenticated; the log is the run's."""
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    """Authenticates a connection: it must sign a random number with the key."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        self.request.settimeout(HANDSHAKE_S)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self.request.sendall(nonce)
+        proof = self.request.recv(NONCE_BYTES, socket.MSG_WAITALL)
+        if not hmac.compare_digest(proof, hmac.digest(self.server.key, nonce, "sha256")):
+            return
+        self.request.settimeout(None)
+        connection = Connection(self.request.detach())
+        self.server.add(*connection.recv(), connection)
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:

@@ -66,7 +66,7 @@ def slurm_task() -> Task:
     return Task(job.global_rank, job.num_tasks, job.local_rank, job.job_id, job.num_nodes)
 
 
-class Ended(Exception):
+class Ended(BaseException):  # so that no handler of errors takes it for one
     """This supervisor was asked to end."""
 
 
@@ -160,6 +160,8 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
             for member in [*waiting]:
                 if member.run.record:
                     waiting.remove(member)
+                    if conductor and member.rank == 0:
+                        conductor.end(member.run, member.run.record.status)
                     continue
                 current = (running or waiting)[0].run
                 if (conductor or member.run == current) and member.may_begin():
@@ -255,6 +257,9 @@ class SupervisedRank:
         self._conductor = conductor
         try:
             self._begin()
+        except ConnectionError as error:  # to the conductor
+            self.kill()
+            self.write_verdict(Record("failed", error=str(error)))
         except OSError as error:  # a run that no one can see must not compute
             self.kill()
             self.write_verdict(_unwritable(error))

@@ -1,6 +1,7 @@
 """Measure all-reduces of different sizes between a job's ranks.
 
-    course run labs/day2_3_scaling/all_reduce.py --gpus 2
+    course run labs/day2_3_scaling/all_reduce.py --gpus 2                   # on CPUs
+    course run labs/day2_3_scaling/all_reduce.py --gpus 4 --rung device --set hosts=2
 
 Rank 0 writes all_reduce.jsonl into the run's folder, one row per size: ranks and hosts, bytes that
 each rank contributes, and the seconds of one all-reduce as quartiles of several blocks.

@@ -3,9 +3,8 @@
 import json
 import os
 import signal
+import socket
 from dataclasses import replace
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs import launch
-from course.jobs.conductor import Conductor
+from course.jobs.conductor import Conductor, RemoteConductor
 from course.runs import ratio
 from course.runs.run import Run, all_runs
 
@@ -210,8 +209,14 @@ def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
     conductor.listen("127.0.0.1", path)
     assert path.stat().st_mode & 0o077 == 0  # it has the key
     address = json.loads(path.read_text())
-    with pytest.raises(AuthenticationError):
-        Client((address["host"], address["port"]), authkey=b"wrong")
+    silent = [socket.create_connection((address["host"], address["port"])) for _ in range(50)]
+    wrong = RemoteConductor(**address | {"key": "00" * 16}).connect(conductor.members[0].run, 0)
+    with pytest.raises((EOFError, ConnectionError)):
+        wrong.recv()
+    right = RemoteConductor(**address).connect(conductor.members[0].run, 0)
+    eventually(lambda: list(conductor.members[0].connections) == [0], "it is connected")
+    for connection in (right, *silent):
+        connection.close()
 
 
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:

@@ -90,15 +90,18 @@ def train_on(site: str, technique: str) -> dict[str, Run]:
     """Train a small network on one rank of a site, and on two with and without a technique."""
     sizes = SYNTHETIC | {"model": "resnet18", "image_px": 32, "steps": 24, "budget_s": 0.0}
     config = rung("baseline", quick=True, **sizes | {"batch_size": 32})
-    runs = {
-        "one rank": launch(SOLUTION, replace(config, batch_size=16), site=site),
-        "DDP": launch(SOLUTION, config, site=site, gpus=2),
-        technique: launch(
-            script_variant(technique, TECHNIQUES[technique]), config, site=site, gpus=2
-        ),
+    script = script_variant(technique, TECHNIQUES[technique])
+    single = replace(config, batch_size=16)
+    wanted = {
+        "one rank": (SOLUTION, single, 1),
+        "DDP": (SOLUTION, config, 2),
+        technique: (script, config, 2),
     }
-    wait([*runs.values()])
-    return runs
+    # One after another, because jobs on simulated nodes share this machine's cores.
+    return {
+        name: wait(launch(path, changed, site=site, gpus=ranks))
+        for name, (path, changed, ranks) in wanted.items()
+    }
 
 
 def predict_efficiency(single: Run, ranks: int, link: Link) -> float:

@@ -123,8 +123,8 @@ def numbers(text: str, name: str = "text") -> list[int]:
 
 def seams(text: str, name: str = "text", todo: int = 0) -> list[Seam]:
     """Return the seams of a solution, of one TODO or of all."""
-    found = [item for item in parse(text, name) if isinstance(item, Seam)]
-    return [seam for seam in found if not todo or seam.number == todo]
+    seams = [item for item in parse(text, name) if isinstance(item, Seam)]
+    return [seam for seam in seams if not todo or seam.number == todo]
 
 
 def count(text: str) -> int:

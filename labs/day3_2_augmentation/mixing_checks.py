@@ -123,8 +123,8 @@ def draw(name: str, mix: Callable, alpha: float) -> Drawn:
         expect(is_box, "what is pasted is no box: all rows and columns from one to another")
     _check_labels(name, pixels.mean(axis=(2, 3)), labels)
     expect(((labels > CLOSE).sum(axis=1) <= 2).all(), "an image is made of more than two")
-    others = labels * (1 - np.eye(IMAGES))
-    shares, partners = others.sum(axis=1), others.argmax(axis=1)
+    partner_labels = labels * (1 - np.eye(IMAGES))
+    shares, partners = partner_labels.sum(axis=1), partner_labels.argmax(axis=1)
     return Drawn(shares, partners, shares > CLOSE, boxes & (name == "cutmix"))
 
 

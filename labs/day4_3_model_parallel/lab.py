@@ -43,7 +43,7 @@ CHECKS = {
         small=NO_WEIGHTS | {"lr": 0.0},
     ),
     "day4.entry": of_ranks(
-        title="what lies before an MLP learns from all of it",
+        title="layers before an MLP learn from all its parts",
         todo=31,
         configs=({"rung": "large"}, {}, {"ranks": 4}),
         shows={

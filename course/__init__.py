@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _NAMES = {
     ".config": "Config LADDER rung vary",
     ".jobs.launch": "launch launch_all wait cancel explain",
-    ".jobs.plan": "batch_script device_for",
+    ".jobs.plan": "batch_script device_for without_loading",
     ".widgets.queue": "queue",
     ".widgets.quiz": "quiz",
     ".runs.run": "Run find_runs runs_root PROJECT",

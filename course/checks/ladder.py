@@ -26,7 +26,7 @@ class Ladder:
     """The rungs that were measured, displayed as a figure, or as text.
 
     table: one row per rung with lab, predicted, ratio (to the previous rung), low and high (ends of
-    the ratio's interval), images_per_s; and for the recorded machine recorded_images_per_s and
+    the ratio's interval), images_per_s, setup (data, sizes); and for the recorded machine recorded_images_per_s and
     recorded_on ("CPU" if its GPU was not used). NaN: not measured yet.
     """
 
@@ -62,7 +62,7 @@ def ladder(beside: str = BESIDE) -> Ladder:
         row = {"rung": name, "lab": _lab_of(name), **_predicted(name)}
         if run is not None:
             machine = run.record.machine
-            row["images_per_s"] = run.record.images_per_s
+            row |= {"images_per_s": run.record.images_per_s, "setup": run.config.setup}
             if partner is not None:
                 speedup = ratio(run, partner)
                 row |= {"ratio": speedup.value, "low": speedup.low, "high": speedup.high}
@@ -90,6 +90,7 @@ COLUMNS = [
     "low",
     "high",
     "images_per_s",
+    "setup",
     "recorded_images_per_s",
     "recorded_on",
 ]
@@ -148,10 +149,13 @@ def _machine_name(table: pd.DataFrame) -> str:
 
 
 def _lines(table: pd.DataFrame) -> Iterator[str]:
+    setup = ""
     for row in table.itertuples():
         guess = f", you predicted {digits(row.predicted)}×" if pd.notna(row.predicted) else ""
         if pd.isna(row.images_per_s):
             yield f"{row.rung:15}not yet: lab {row.lab}{guess}"
             continue
         against = f", {digits(row.ratio)}× the previous rung" if pd.notna(row.ratio) else ""
-        yield f"{row.rung:15}{digits(row.images_per_s)} images/s{against}{guess}"
+        changed = f" ({row.setup})" if setup not in ("", row.setup) else ""
+        setup = row.setup
+        yield f"{row.rung:15}{digits(row.images_per_s)} images/s{against}{changed}{guess}"

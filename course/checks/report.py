@@ -17,7 +17,7 @@ from course.checks.predictions import prediction, settle, verdict
 from course.checks.todo import needed_todos
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.runs.ratio import Ratio, explain_ratio, host_bound_warning, pair, ratio, ratio_of_pair
+from course.runs.ratio import Ratio, explain_ratio, idle_gpu_warning, pair, ratio, ratio_of_pair
 from course.runs.record import Record
 from course.runs.run import Run
 from course.text import digits
@@ -250,7 +250,7 @@ def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> It
             f"{record.machine} has no instructions for {emulated}: software emulates the format, "
             f"and that is slow."
         )
-    if reason := host_bound_warning(run):
+    if reason := idle_gpu_warning(run):
         yield f"Mind that {reason}."
     if record.last_loss is None:
         yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."

@@ -32,7 +32,7 @@ from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.runs import failures
-from course.runs.ratio import SURE, Ratio, host_bound_warning, ratio
+from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
 from course.runs.run import Run
 
 PASSED, FAILED = "passed", "failed"
@@ -286,7 +286,7 @@ def _effect(wanted: Check, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
-    speedup, reason = ratio(run, against), host_bound_warning(run)
+    speedup, reason = ratio(run, against), idle_gpu_warning(run)
     part = judge(speedup, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part

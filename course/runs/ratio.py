@@ -25,6 +25,7 @@ MIN_TURNS = 6  # turns for an interval with this confidence
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
 FEW_PIXELS = 100 * 224**2
+WAITING = 0.3  # share of a step in which a GPU waits for images, from which that sets its speed
 
 
 @dataclass(frozen=True)
@@ -190,10 +191,17 @@ def why_not(run: Run) -> str:
     return ""
 
 
-def host_bound_warning(run: Run) -> str:
-    """Return why Python, and not the GPU, may have limited this run's speed; or ""."""
-    config = run.config
-    if run.record.device == "cpu" or config.batch_size * config.image_px**2 >= FEW_PIXELS:
+def idle_gpu_warning(run: Run) -> str:
+    """Return why loading or Python, and not the GPU, may have limited this run's speed; or ""."""
+    config, record = run.config, run.record
+    if record.device == "cpu":
+        return ""
+    if record.load_s and record.load_s > WAITING * record.step_s:
+        return (
+            f"the GPU waited for images in {record.load_s / record.step_s:.0%} of a step: "
+            f'data="synthetic" measures the GPU alone, and lab 2.1 speeds up loading'
+        )
+    if config.batch_size * config.image_px**2 >= FEW_PIXELS:
         return ""
     return (
         f"a step of {config.batch_size} images of {config.image_px} px gives a fast GPU so little "

@@ -30,11 +30,12 @@ def norm_relu(
     scale: torch.Tensor,
     shift: torch.Tensor,
     out: torch.Tensor,
+    block: int = ROWS,
 ) -> None:
     """Compute max(0, scale · x + shift) of a matrix (rows, channels)."""
     rows, channels = x.shape
-    tile = {"ROWS": ROWS, "BLOCK": triton.next_power_of_2(channels)}
-    kernel[(triton.cdiv(rows, ROWS),)](x, scale, shift, out, rows, channels, **tile)
+    tile = {"ROWS": block, "BLOCK": triton.next_power_of_2(channels)}
+    kernel[(triton.cdiv(rows, block),)](x, scale, shift, out, rows, channels, **tile)
 
 
 def matmul(

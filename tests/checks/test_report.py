@@ -13,7 +13,7 @@ from course.checks.predictions import prediction
 from course.checks.report import ladder_table
 from course.cli import tables
 from course.jobs.launch import JobError
-from course.runs.ratio import host_bound_warning, ratio
+from course.runs.ratio import idle_gpu_warning, ratio
 from course.runs.record import Record
 from course.runs.run import Run
 
@@ -227,7 +227,7 @@ def test_reports_that_a_gpu_waits_for_python(make_run) -> None:
         ("big", large, "cuda", False),
     ]:
         run = make_run(name, [1, 1, 0.1], config, device=device)
-        assert bool(host_bound_warning(run)) == held
+        assert bool(idle_gpu_warning(run)) == held
         assert ("Python may set the pace" in " ".join(report(run).sentences)) == held
 
 

@@ -110,7 +110,8 @@ def _measured(name: str, before: str) -> tuple[Run | None, Run | None]:
         if not before:
             return run, None
         for other in run.together:
-            if other != run and other.status == "ok" and _computes(before, other, run):
+            ended_alike = other.status == "ok" and other.gpus == run.gpus
+            if other != run and ended_alike and _computes(before, other, run):
                 return run, other
     return None, None
 

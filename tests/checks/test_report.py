@@ -46,7 +46,9 @@ def make_run(runs_root: Path):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(config.to_json())
         beside = {"together": [".", f"../{together}"]} if together else {}
-        (folder / "launch.json").write_text(json.dumps({"rung": config.rung} | beside))
+        (folder / "launch.json").write_text(
+            json.dumps({"rung": config.rung, "gpus": fields.get("gpus", 1)} | beside)
+        )
         (folder / "train.py").write_text("print('hello')\n")
         rows = [{"step": i, "step_s": s, "loss": 1.0} for i, s in enumerate(step_s)]
         (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -219,16 +221,17 @@ def test_the_printed_ladder_names_what_the_machine_lacks(make_run, capsys) -> No
     assert "extremes" not in capsys.readouterr().out
 
 
-def test_reports_that_a_gpu_waits_for_python(make_run) -> None:
+def test_reports_that_a_gpu_waits_for_python_or_for_images(make_run) -> None:
     large = replace(CONFIG, batch_size=256, image_px=224)
-    for name, config, device, held in [
-        ("gpu", CONFIG, "cuda", True),
-        ("cpu", CONFIG, "cpu", False),
-        ("big", large, "cuda", False),
+    for name, config, device, load_s, expected in [
+        ("gpu", CONFIG, "cuda", 0.01, "Python may set the pace"),
+        ("cpu", CONFIG, "cpu", 0.08, ""),
+        ("big", large, "cuda", 0.01, ""),
+        ("files", large, "cuda", 0.08, "waited for images in 80% of a step"),
     ]:
-        run = make_run(name, [1, 1, 0.1], config, device=device)
-        assert bool(idle_gpu_warning(run)) == held
-        assert ("Python may set the pace" in " ".join(report(run).sentences)) == held
+        run = make_run(name, [1, 1, 0.1], config, device=device, step_s=0.1, load_s=load_s)
+        assert bool(idle_gpu_warning(run)) == bool(expected)
+        assert expected in " ".join(report(run).sentences)
 
 
 def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) -> None:
@@ -249,13 +252,15 @@ def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     assert ladder().table["ratio"].isna().all() and not ladder().machine
     predict("device", 2)
     amp, last = (
-        replace(CONFIG, rung=name, device="auto", precision="bf16") for name in ("amp", "other")
+        replace(CONFIG, rung=name, device="auto", precision="bf16", batch_size=16)
+        for name in ("amp", "other")
     )
     make_run("first", [1, 1, 0.4], started_at="1", machine="here")
     make_run("base", [1, 1, 0.2], started_at="2", machine="here")
     device = replace(CONFIG, rung="device", device="auto")
     make_run("device", [1, 1, 0.1], device, "base", started_at="3", machine="here")
-    make_run("amp", [1, 1, 0.01], amp, "device", started_at="4", machine="here")
+    make_run("amp", [1, 1, 0.02], amp, "device", started_at="4", machine="here")
+    make_run("pair", [1, 1, 0.01], device, "device", started_at="7", gpus=2)  # has more ranks
     make_run("alone", [1, 1, 0.001], amp, started_at="5", machine="here")  # did not take turns
     make_run("other", [1, 1, 0.001], last, "amp", started_at="6")  # is on no rung
     result = ladder()
@@ -266,7 +271,11 @@ def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     assert rows["images_per_s"].isna()["channels_last"] and result.machine == "here"
     assert rows.loc["channels_last", "recorded_images_per_s"] > 3000
     text = repr(result)
-    assert "amp            800 images/s, 10× the previous rung" in text
+    setup = f"(default data, {CONFIG.image_px} px, batch 16)"
+    assert f"amp            800 images/s, 10× the previous rung {setup}" in text
+    assert (
+        f"device         {CONFIG.batch_size / 0.1:.0f} images/s, 2× the previous rung, you" in text
+    )
     assert "channels_last  not yet: lab 1.3" in text
     assert 'alt="yours: here' in result._repr_mimebundle_()["text/html"]
 

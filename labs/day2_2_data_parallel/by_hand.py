@@ -1,0 +1,34 @@
+"""Train a small network with DDP, without the course: each process is one rank.
+
+The lab starts it with torchrun and with srun.
+"""
+
+import os
+import socket
+import time
+from datetime import timedelta
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+# Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
+rank, local_rank = distributed.get_rank(), os.environ["LOCAL_RANK"]
+# With GPUs: torch.cuda.set_device(int(local_rank))
+node = socket.gethostname()
+print(f"rank {rank} is local rank {local_rank} of {node}, process {os.getpid()}", flush=True)
+
+torch.manual_seed(rank)  # other images on each rank
+model = DDP(nn.Linear(10, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    images = torch.randn(32, 10)
+    loss = (model(images) - images.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    weights = model.module.weight.sum()
+    print(f"rank {rank}, step {step}: loss {loss:.3f}, sum of weights {weights:.4f}", flush=True)
+    time.sleep(0.5)
+distributed.destroy_process_group()

@@ -26,8 +26,8 @@ class Ladder:
     """The rungs that were measured, displayed as a figure, or as text.
 
     table: one row per rung with lab, predicted, ratio (to the previous rung), low and high (ends of
-    the ratio's interval), images_per_s, setup (data, sizes); and for the recorded machine recorded_images_per_s and
-    recorded_on ("CPU" if its GPU was not used). NaN: not measured yet.
+    the ratio's interval), images_per_s, setup (data, sizes); and for the recorded machine
+    recorded_images_per_s and recorded_on ("CPU" if its GPU was not used). NaN: not measured yet.
     """
 
     table: pd.DataFrame

@@ -55,6 +55,7 @@ def make_run(runs_root: Path):
         middle = sorted(step_s[config.warmup_steps :])[len(step_s[config.warmup_steps :]) // 2]
         speed = config.batch_size / middle
         values = {
+            "step_s": middle,
             "images_per_s": speed,
             "images_per_s_q1": speed,
             "images_per_s_q3": speed,
@@ -229,7 +230,7 @@ def test_reports_that_a_gpu_waits_for_python_or_for_images(make_run) -> None:
         ("big", large, "cuda", 0.01, ""),
         ("files", large, "cuda", 0.08, "waited for images in 80% of a step"),
     ]:
-        run = make_run(name, [1, 1, 0.1], config, device=device, step_s=0.1, load_s=load_s)
+        run = make_run(name, [1, 1, 0.1], config, device=device, load_s=load_s)
         assert bool(idle_gpu_warning(run)) == bool(expected)
         assert expected in " ".join(report(run).sentences)
 

@@ -20,6 +20,7 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.jobs import own_slurm
 from course.runs.run import PROJECT
+from labs.day2_2_data_parallel.terminal import run_command
 from tools.slurm_box import control, setup
 from tools.slurm_box.network import PROGRAMS, Network
 from tools.slurm_box.setup import NODES, ClusterError, ports
@@ -108,6 +109,22 @@ def test_gradients_cross_the_link_at_its_rate_until_it_goes_down(
     eventually(lambda: slurm_says("squeue", "--noheader") == "", "the other node is free")
     status = control.up("2gbit")  # which also repairs the link
     assert status["nodes"] == "2 of 2 ready" and status["network"].startswith("2Gbit")
+
+
+def test_ranks_started_by_hand_have_cores_of_their_own_and_name_a_killed_one(
+    network: Network, capfd: pytest.CaptureFixture
+) -> None:
+    srun = "srun --nodes 2 --ntasks-per-node 1"
+    cores = slurm_says(*srun.split(), "sh", "-c", "grep Cpus_allowed_list /proc/self/status")
+    if psutil.cpu_count() > 1:
+        assert len(set(cores.splitlines())) == 2
+    names = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
+    names += " MASTER_ADDR=node1 MASTER_PORT=29500"
+    script = "labs/day2_2_data_parallel/by_hand.py"
+    run_command(f"{srun} bash -c 'export {names}; python {script}'", send="KILL")
+    output = capfd.readouterr().out
+    assert "rank 1 is local rank 0 of node2" in output and "node2: task 1: Killed" in output
+    assert f"Connection closed by peer [{network.addresses['node2']}]" in output
 
 
 def test_down_after_crashes_leaves_nothing(network: Network, tmp_path: Path) -> None:

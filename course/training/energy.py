@@ -64,24 +64,36 @@ class EnergyMeter:
 
     The host runs ahead of the device, so its clock cannot assign joules to steps. The mean power
     needs no such assignment, because the device is busy from the first reading to the last.
+
+    The counter changes only a few times a second, so a reading may be old, but not at the moment of
+    a change. So an interval is measured from the first change that was seen in it to the last.
     """
 
     def __init__(self, read: Callable[[], float] | None) -> None:
         self._read = read
         self._joules = self._seconds = 0.0
-        self._begin: tuple[float, float] | None = None
+        self._latest: float | None = None  # reading in this interval
+        self._changes: list[tuple[float, float]] = []  # the first and the last: joules, seconds
 
     def start(self) -> None:
-        """Begin an interval, unless one has begun."""
-        if self._read and self._begin is None:
-            self._begin = self._read(), time.perf_counter()
+        """Begin an interval, or read the counter within it. Call this in every step."""
+        if not self._read:
+            return
+        joules = self._read()
+        if self._latest is not None and joules != self._latest:
+            self._changes[1:] = [(joules, time.perf_counter())]
+        self._latest = joules
 
     def stop(self) -> None:
         """End the interval, if one has begun. Synchronize with the device first."""
-        if self._read and self._begin:
-            self._joules += self._read() - self._begin[0]
-            self._seconds += time.perf_counter() - self._begin[1]
-            self._begin = None
+        if self._latest is None:
+            return
+        self.start()
+        if len(self._changes) == 2:
+            (joules, begin), (end_joules, end) = self._changes
+            self._joules += end_joules - joules
+            self._seconds += end - begin
+        self._latest, self._changes = None, []
 
     @property
     def watts(self) -> float | None:

@@ -8,17 +8,27 @@ import torch
 from course.training.energy import EnergyMeter, counter
 
 
+TICK_S = 0.1  # the counter changes this often
+
+
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch):
-    """Return a meter, and a function that lets time pass at a constant power."""
+    """Return a meter, and a function that trains for some time at a constant power."""
     joules, now = [5e6], [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    counted = [joules[0]]
+    meter = EnergyMeter(lambda: counted[0])
 
-    def run(seconds: float, watts: float) -> None:
-        now[0] += seconds
-        joules[0] += seconds * watts
+    def train(seconds: float, watts: float, step_s: float = 0.064) -> None:
+        for _ in range(round(seconds / step_s)):
+            meter.start()
+            ticks = now[0] // TICK_S
+            now[0] += step_s
+            joules[0] += step_s * watts
+            if now[0] // TICK_S > ticks:
+                counted[0] = joules[0] - watts * (now[0] % TICK_S)
 
-    return EnergyMeter(lambda: joules[0]), run
+    return meter, train
 
 
 def test_a_cpu_has_no_counter() -> None:
@@ -30,25 +40,29 @@ def test_a_cpu_has_no_counter() -> None:
 
 
 def test_power_is_the_mean_of_the_intervals(meter) -> None:
-    meter, run = meter
-    meter.start()
-    run(2, 300)
-    meter.start()  # called in every measured step
-    run(1, 300)
+    meter, train = meter
+    train(3.2, 300)
     meter.stop()
-    run(10, 1000)  # validation
-    meter.start()
-    run(1, 700)
+    train(0.064, 300)  # too short to be counted
+    meter.stop()
+    train(3.2, 700)
     meter.stop()
     meter.stop()
-    assert meter.watts == pytest.approx((3 * 300 + 700) / 4)
+    assert meter.watts == pytest.approx(500, rel=0.01)
     assert meter.summary(200) == {"watts": meter.watts, "joules_per_image": meter.watts / 200}
+
+
+@pytest.mark.parametrize("seconds", [1.2, 1.5, 2.05])
+def test_a_stale_counter_costs_no_accuracy(meter, seconds: float) -> None:
+    meter, train = meter
+    train(seconds, 600, step_s=0.01)
+    meter.stop()
+    assert meter.watts == pytest.approx(600, rel=0.011)  # of two readings, up to 10 % wrong
 
 
 @pytest.mark.parametrize("seconds, watts", [(0.9, 400), (2.0, 0)])
 def test_a_short_interval_or_a_constant_counter_gives_no_power(meter, seconds, watts) -> None:
-    meter, run = meter
-    meter.start()
-    run(seconds, watts)
+    meter, train = meter
+    train(seconds, watts)
     meter.stop()
     assert meter.watts is None

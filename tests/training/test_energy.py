@@ -7,7 +7,6 @@ import torch
 
 from course.training.energy import EnergyMeter, counter
 
-
 TICK_S = 0.1  # the counter changes this often
 
 

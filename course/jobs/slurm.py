@@ -194,11 +194,12 @@ def cancel(run: Run) -> None:
     """
     number = [str(run.launched["job_id"])] if "job_id" in run.launched else []
     deadline = time.monotonic() + CANCEL_S
-    while is_alive(run):
-        # By its name too: a launch that was interrupted does not know the job's number.
+    while True:
+        # By its name too: a launch that was interrupted does not know the job's number. At least
+        # once, because the job of such a launch may enter the queue after the run seemed over.
         done = ask("scancel", "--me", f"--name={run.job.name}", *number)
         _forget()
-        if done and not done.returncode:
+        if (done and not done.returncode) or not is_alive(run):
             return
         if time.monotonic() > deadline:
             raise TimeoutError("Slurm does not answer; the job goes on. Try again")

@@ -16,9 +16,14 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
 rank, local_rank = distributed.get_rank(), os.environ["LOCAL_RANK"]
 # With GPUs: torch.cuda.set_device(int(local_rank))
-node = socket.gethostname()
-print(f"rank {rank} is local rank {local_rank} of {node}, process {os.getpid()}", flush=True)
 
+
+def say(text: str) -> None:
+    """Print a line in one piece, so that lines of two ranks do not mix."""
+    print(f"rank {rank}{text}\n", end="", flush=True)
+
+
+say(f" is local rank {local_rank} of {socket.gethostname()}, process {os.getpid()}")
 torch.manual_seed(rank)  # other images on each rank
 model = DDP(nn.Linear(10, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -28,7 +33,6 @@ for step in range(6):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    weights = model.module.weight.sum()
-    print(f"rank {rank}, step {step}: loss {loss:.3f}, sum of weights {weights:.4f}", flush=True)
+    say(f", step {step}: loss {loss:.3f}, sum of weights {model.module.weight.sum():.4f}")
     time.sleep(0.5)
 distributed.destroy_process_group()

@@ -1,63 +1,83 @@
-"""Record how a run was interrupted, and which checkpoints and weights it has."""
+"""Interrupt a run where its config plans it, and record this and the run's checkpoints."""
 
 from __future__ import annotations
 
-import zlib
+import io
+import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from course.config import Config
-from course.runs.restarts import CHECKPOINTS, METADATA, interruptions, step_of
-from course.training.evidence import shards
-from course.training.interruption import Planted
+from course.runs.files import write_atomically
+from course.runs.restarts import CHECKPOINTS, INTERRUPTED, METADATA, interruptions, step_of
 
 FEW = 16  # steps of a run whose checkpoints are opened: those of long runs may be large
-MUCH = 2**28  # bytes of weights: a checksum of more would take seconds
 
 
-class Moments:
-    """Interrupts a run as its config asks, and describes its checkpoints and its weights."""
+class Interruptions:
+    """Causes the interruptions that a run's config plans, each of them once in the run."""
 
     def __init__(self, folder: Path | None, config: Config, first: int) -> None:
         self._config, self._folder, self._first, self._step = config, folder, first, first
-        self.planted = Planted(folder, config)
+        done = [row["how"] for row in interruptions(folder)] if folder else ["SIGTERM", "SIGKILL"]
+        self._term_step = 0 if "SIGTERM" in done else config.sigterm_step
+        self._kill_step = 0 if "SIGKILL" in done else config.sigkill_step
         self._at_start = self._checkpoints()
 
+    def before_update(self) -> None:
+        """Send SIGTERM if it is planned between backward and the update of this step."""
+        if self._term_step and self._step == self._term_step:
+            self._term_step = 0
+            self._note("SIGTERM", self._step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def end_step(self) -> None:
-        """Count a step, and end the process where the config plans it."""
+        """Count a step; if planned, kill the process in the middle of its next torch.save."""
         self._step += 1
-        self.planted.after_step(self._step)
+        if not self._kill_step or self._step != self._kill_step:
+            return
+        self._kill_step, torch_save, step = 0, torch.save, self._step
+
+        def save_half(state: Any, file: Any, *args: Any, **options: Any) -> None:
+            torch.save = torch_save
+            buffer = io.BytesIO()
+            torch_save(state, buffer, *args, **options)
+            self._note("SIGKILL", step)
+            half = buffer.getvalue()[: buffer.tell() // 2]
+            if hasattr(file, "write"):
+                file.write(half)
+                file.flush()
+            else:
+                Path(file).write_bytes(half)
+            os.kill(os.getpid(), signal.SIGKILL)  # as in a power failure: nothing is flushed
+
+        torch.save = save_half
+
+    def _note(self, how: str, step: int) -> None:
+        rows = [*interruptions(self._folder), {"how": how, "step": step}]
+        write_atomically(self._folder / INTERRUPTED, json.dumps(rows))
 
     def _checkpoints(self) -> list[dict[str, Any]]:
         place = self._folder / CHECKPOINTS if self._folder else None
         is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
         return inspect_checkpoints(place) if place and place.exists() and is_small else []
 
-    def evidence(self, weights: list[torch.Tensor]) -> dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """Return the evidence for the record.
 
         began_at: the number of steps that earlier processes completed. found: the checkpoints at
-        the start; left: those at the end. interrupted: what was planted so far. at_end: a checksum
-        of the weights at the end, equal for two runs only if these are bitwise identical.
+        the start; left: those at the end. interrupted: what was planned so far.
         """
-        is_small = self._config.deterministic and shards.size(weights) <= MUCH
         return {
             "began_at": self._first,
             "found": self._at_start,
             "left": self._checkpoints(),
             "interrupted": interruptions(self._folder) if self._folder else [],
-            "at_end": _checksum(weights) if is_small else None,
         }
-
-
-def _checksum(tensors: list[torch.Tensor]) -> int:
-    checksum = 0
-    for tensor in tensors:
-        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        checksum = zlib.crc32(content.numpy(), checksum)
-    return checksum
 
 
 def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:

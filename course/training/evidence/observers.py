@@ -12,10 +12,10 @@ from course.training import profiling
 from course.training.clocks import Clock
 from course.training.evidence import group_and_loader
 from course.training.evidence.graph_breaks import Compiled
-from course.training.evidence.interruptions import Moments
+from course.training.evidence.interruptions import Interruptions
 from course.training.evidence.operators import Observer
 from course.training.evidence.pipeline_passes import Actions
-from course.training.evidence.saving import Held
+from course.training.evidence.shards import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
 
@@ -50,7 +50,9 @@ class Observers:
         self._observed_part = ""
         self._updates = Updates()
         is_restartable = config.save_every or config.deterministic
-        self._moments = Moments(run.rank_folder, config, first) if is_restartable else None
+        self._interruptions = (
+            Interruptions(run.rank_folder, config, first) if is_restartable else None
+        )
         self._compiled = Compiled() if config.compile else None
         self._actions = Actions(clock, device) if config.pipeline else None
         self._held = Held() if config.save_weights and config.shard else None
@@ -83,8 +85,8 @@ class Observers:
         in_time = 0 < self.config.overflow_step <= step < self._warmup_end and not self._first
         if in_time:
             self._updates.overflow()
-        if self._moments:
-            self._moments.planted.in_step(step)
+        if self._interruptions:
+            self._interruptions.before_update()
 
     def end_phase(self, phase: str, step: int, is_first_pass: bool) -> None:
         if phase == "backward" and self._observer:
@@ -94,7 +96,7 @@ class Observers:
             traced[str(step)] = traced.get(str(step), 0) + 1  # phases of the step
 
     def end_step(self) -> None:
-        for watcher in (*self._watchers, self._moments):
+        for watcher in (*self._watchers, self._interruptions):
             if watcher:
                 watcher.end_step()
 
@@ -179,8 +181,8 @@ class Observers:
             evidence["compiled"] = self._compiled.evidence()
         if self._actions:
             evidence["actions"] = self._actions.evidence()
-        if self._moments:
-            evidence |= self._moments.evidence(self._updates.parameters())
+        if self._interruptions:
+            evidence |= self._interruptions.evidence()
         evidence |= group_and_loader.nccl(self.config)  # it names a transport once it is used
         is_useful = self.run.world_size > 1 or self._compiled or "forward_types" in evidence
         self.run.set(evidence=evidence if is_useful else {})

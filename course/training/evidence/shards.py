@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakSet
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 GATHER, SCATTER = ("allgather", "all_gather"), ("reduce_scatter",)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def part(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,3 +82,25 @@ class Order:
             return {}
         types = {f"{name}_types": dict(counter) for name, counter in self._types.items()}
         return {"gathers": self._gathers, **types}
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes that were allocated in this context and are in use; `most`: the maximum.
+
+    It measures saving: with shards, a rank needs at most one full weight at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alive: WeakSet[torch.UntypedStorage] = WeakSet()
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind not in PLAIN for kind in types):
+            return NotImplemented  # let DTensor run the operator on plain tensors
+        before = [x.untyped_storage() for x in tree_leaves((args, kwargs)) if type(x) in PLAIN]
+        output = func(*args, **(kwargs or {}))
+        after = [x.untyped_storage() for x in tree_leaves(output) if type(x) in PLAIN]
+        self._alive |= {*after} - {*before}
+        self.most = max(self.most, sum(storage.nbytes() for storage in self._alive))
+        return output

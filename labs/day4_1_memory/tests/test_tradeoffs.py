@@ -11,7 +11,7 @@ from torch import nn
 from course import predict_memory
 from course.config import rung
 from course.training import models
-from course.training.evidence.saved_activations import Kept
+from course.training.evidence.operators import Kept
 from labs import day4_1_memory as lab
 
 

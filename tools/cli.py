@@ -17,7 +17,7 @@ from course.text import printable
 
 if TYPE_CHECKING:
     from labs.day0_start_here.doctor import Check
-    from tools.rehearsal_page import Outcome
+    from tools.rehearsal import Outcome
 
 
 @app.command()

@@ -4,37 +4,87 @@ from __future__ import annotations
 
 import ast
 import math
+import os
+import platform
 import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from course.checks import discovery
 from course.checks.exercises import SOLUTION
 from course.jobs import launch, sites
-from course.runs import run
-from tools.rehearsal_page import (
-    FAILED,
-    INTERRUPTED,
-    NOT_RUN,
-    OK,
-    RUNNING,
-    Outcome,
-    Rehearsal,
-    describe_environment,
-    started_cells,
-    used_runs,
-    write_page,
-)
+from course.jobs.slurm_partitions import ask
+from course.runs.files import write_atomically
+from course.runs.run import PROJECT, Run, all_runs, git_sha, runs_root
+from course.text import digits, printable
 
-FOLDER = run.PROJECT / "notebooks"
+FOLDER = PROJECT / "notebooks"
+TEMPLATE = Path(__file__).with_name("rehearsal.html.j2")
+PACKAGES = ("torch", "torchvision", "papermill", "jupyterlab")
 SLOW_CELLS, SLOW_S = 5, 1.0  # the report lists up to this many cells that took this long
+NOT_RUN, RUNNING, OK, FAILED, INTERRUPTED = "not run", "running", "ok", "failed", "interrupted"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell that was started: its number in In [ ], id, first line, and time."""
+
+    number: int | None
+    cell_id: str
+    line: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one notebook: not run, running, ok, failed or interrupted."""
+
+    notebook: str
+    status: str
+    executed: Path
+    page: Path
+    seconds: float = 0.0
+    error: str = ""
+    cell: Cell | None = None  # where it stopped, unless it is ok
+    slowest: tuple[Cell, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass
+class Rehearsal:
+    """Notebooks executed one after another on a site, and their outcomes so far."""
+
+    site: str
+    script: str
+    quick: bool
+    cell_minutes: float
+    minutes: float  # limit per notebook; 0: none
+    folder: Path
+    environment: dict[str, str]
+    started_at: str
+    outcomes: list[Outcome]
+    ended_at: str = ""  # empty while it runs, or if it was interrupted
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.status == OK for outcome in self.outcomes)
+
+    @property
+    def interrupted(self) -> bool:
+        return any(outcome.status == INTERRUPTED for outcome in self.outcomes)
 
 
 def matching(pattern: str = "*") -> list[Path]:
@@ -47,12 +97,6 @@ def matching(pattern: str = "*") -> list[Path]:
         names = ", ".join(path.stem for path in paths)
         raise ValueError(f"no notebook fits {pattern!r}: there are {names}")
     return chosen
-
-
-def output_folder(site: str) -> Path:
-    """Return the folder for a site's executed notebooks and report."""
-    name = re.sub(r"[^\w.-]", "_", site).lstrip(".")
-    return run.runs_root() / "notebooks" / (name or "_")
 
 
 def rehearse(
@@ -87,8 +131,11 @@ def rehearse(
         raise ValueError(f"cell_minutes={cell_minutes:g}: expected a number above 0")
     if not 0 <= minutes < math.inf:
         raise ValueError(f"minutes={minutes:g}: expected 0, which means no limit, or more")
-    folder = output_folder(site)
-    outcomes = [_outcome(path, folder, NOT_RUN) for path in notebooks]
+    folder = runs_root() / "notebooks" / (re.sub(r"[^\w.-]", "_", site).lstrip(".") or "_")
+    outcomes = [
+        Outcome(path.stem, NOT_RUN, folder / path.name, folder / f"{path.stem}.html")
+        for path in notebooks
+    ]
     environment = describe_environment(place, command)
     limits = cell_minutes, minutes
     rehearsal = Rehearsal(site, script, quick, *limits, folder, environment, _now(), outcomes)
@@ -103,7 +150,7 @@ def rehearse(
     for number, source in enumerate(notebooks):
         outcomes[number] = replace(outcomes[number], status=RUNNING)
         _update_page(rehearsal)
-        outcomes[number] = execute(source, rehearsal)
+        outcomes[number] = _execute(source, outcomes[number], rehearsal)
         _update_page(rehearsal)
         on_outcome(outcomes[number])
         if rehearsal.interrupted:
@@ -113,34 +160,19 @@ def rehearse(
     return rehearsal
 
 
-def _outcome(notebook: Path, folder: Path, status: str) -> Outcome:
-    page = folder / f"{notebook.stem}.html"
-    return Outcome(notebook.stem, status, folder / notebook.name, page)
-
-
-def _update_page(rehearsal: Rehearsal) -> None:
-    try:
-        write_page(rehearsal)
-    except OSError as error:  # the notebooks still count, and the command prints their outcomes
-        print(f"{rehearsal.report} could not be written: {error}", file=sys.stderr)
-
-
 def _now() -> str:
     return datetime.now().isoformat(timespec="seconds")
 
 
-def execute(source: Path, rehearsal: Rehearsal) -> Outcome:
+def _execute(source: Path, outcome: Outcome, rehearsal: Rehearsal) -> Outcome:
     """Execute one notebook with papermill, and write it with its output, also as HTML."""
-    outcome = _outcome(source, rehearsal.folder, OK)
-    start, since = time.monotonic(), _now()
-    stopped = True
+    start, since, stopped = time.monotonic(), _now(), True
     try:
         for path in (outcome.executed, outcome.page):  # of an earlier rehearsal
             path.unlink(missing_ok=True)
         _run_papermill(source, outcome.executed, rehearsal)
         error = _exceeded(rehearsal, time.monotonic() - start)
-        status = FAILED if error else OK
-        stopped = False
+        status, stopped = FAILED if error else OK, False
     except KeyboardInterrupt:
         status, error = INTERRUPTED, "interrupted from the keyboard"
     except Exception as problem:  # a dead kernel, a full disk: the other notebooks still count
@@ -192,7 +224,7 @@ def _parameters(source: Path, rehearsal: Rehearsal) -> dict[str, Any]:
     if name not in ("", Path(SOLUTION).name):  # a notebook with a different script
         script = Path(rehearsal.script).with_name(name)
         parameters["script"] = str(script)
-        if not (run.PROJECT / script).exists():
+        if not (PROJECT / script).exists():
             del parameters["script"]  # the notebook creates it
     return parameters
 
@@ -224,22 +256,87 @@ def _exceeded(rehearsal: Rehearsal, seconds: float) -> str:
 
 def _with_details(outcome: Outcome, since: str, stopped: bool) -> Outcome:
     """Add cells and runs to an outcome, and cancel jobs that a failed notebook left behind."""
-    cells, runs = started_cells(outcome.executed), used_runs(outcome.executed, since)
+    cells, runs = started_cells(outcome.executed), _printed_runs(outcome.executed)
     slow = sorted((cell for cell in cells if cell.seconds >= SLOW_S), key=lambda c: -c.seconds)
     error = outcome.error
-    left = [used for used in runs if used.fresh and used.status in ("queued", "running")]
+    left = [
+        run
+        for run in runs
+        if run.launched.get("launched_at", "") >= since and run.status in ("queued", "running")
+    ]
     if outcome.status != OK and left:
-        launch.cancel_all([run.Run(used.folder) for used in left])
-        names = ", ".join(f"{used.run} ({used.status})" for used in left)
+        names = ", ".join(f"{run.name} ({run.status})" for run in left)
+        launch.cancel_all(left)
         error += f"\nCancelled, because the notebook left them behind: {names}"
-        runs = used_runs(outcome.executed, since)
     return replace(
         outcome,
         error=error,
-        runs=tuple(runs),
+        runs=tuple(_row(run, since) for run in runs),
         slowest=tuple(slow[:SLOW_CELLS]),
         cell=cells[-1] if cells and stopped else None,
     )
+
+
+def started_cells(executed: Path) -> list[Cell]:
+    """Return the code cells that papermill started, in order; the last may not have ended."""
+    import nbformat
+
+    cells = []
+    for cell in nbformat.read(executed, as_version=4).cells:
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time"):
+            lines = [line for line in cell.source.splitlines() if line.strip()]
+            code = [line for line in lines if not line.startswith(("#", "%"))]
+            seconds = cell.metadata.papermill.duration or 0.0
+            first = next(iter([*code, *lines]), "")
+            cells.append(Cell(cell.execution_count, cell.get("id", ""), first, seconds))
+    return cells
+
+
+def _printed_runs(executed: Path) -> list[Run]:
+    """Return the runs that the notebook's output names, by time.
+
+    `launch` prints the name of every run, so runs of other people and notebooks in the same folder
+    are excluded. `wait` also names runs that a run waits for: these are not the notebook's.
+    """
+    printed = re.sub(r" waits: .*", "", "\n".join(_outputs(executed)))
+    runs = [run for run in all_runs() if re.search(rf"(?<!\w){run.name}(?!\.?\w)", printed)]
+    for run in runs:
+        launch.refresh(run)
+    return sorted(runs, key=lambda run: (run.launched.get("launched_at", ""), _job_id(run)))
+
+
+def _outputs(executed: Path) -> Iterator[str]:
+    import nbformat
+
+    for cell in nbformat.read(executed, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            yield output.get("text", "")
+            yield output.get("data", {}).get("text/plain", "")
+            yield output.get("evalue", "")
+
+
+def _job_id(run: Run) -> str:
+    return str(run.launched.get("job_id", "")).zfill(12)
+
+
+def _row(run: Run, since: str) -> dict[str, Any]:
+    """Describe a run for the report; it is fresh if it was launched after `since`."""
+    launched_at, began = run.launched.get("launched_at", ""), run.started.get("started_at", "")
+    times = [datetime.fromisoformat(text) for text in (launched_at, began) if text]
+    measured = {name: getattr(run.record, name, None) for name in ("wall_s", "images_per_s")}
+    return measured | {
+        "run": run.name,
+        "status": run.status,
+        "fresh": launched_at >= since,
+        "gpus": run.gpus,
+        "job_id": str(run.launched.get("job_id", "")),
+        "host": run.started.get("host", ""),  # of the first process
+        "machine": getattr(run.record, "machine", ""),
+        "launched_at": launched_at,
+        "waited_s": (times[1] - times[0]).total_seconds() if len(times) == 2 else None,
+        "error": getattr(run.record, "error", ""),
+        "folder": str(run.folder),
+    }
 
 
 def _to_html(executed: Path) -> str:
@@ -253,3 +350,50 @@ def _to_html(executed: Path) -> str:
     config = Config({"NbConvertBase": {"display_data_priority": mime_types}})
     exporter = HTMLExporter(preprocessors=preprocessors, config=config)
     return exporter.from_filename(str(executed))[0]
+
+
+def write_page(rehearsal: Rehearsal) -> None:
+    """Write the report as one file. Raises OSError if its folder cannot be written."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "seconds": lambda value: "–" if value is None else f"{digits(value)} s",
+        "digits": digits,
+        "plain": printable,
+        "quoted": quote,
+    }
+    states = [outcome.status for outcome in rehearsal.outcomes]
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        rehearsal=rehearsal,
+        counts=", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+        written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),
+        link=lambda path: quote(os.path.relpath(path, rehearsal.folder)),
+    )
+    write_atomically(rehearsal.report, page)
+
+
+def _update_page(rehearsal: Rehearsal) -> None:
+    try:
+        write_page(rehearsal)
+    except OSError as error:  # the notebooks still count, and the command prints their outcomes
+        print(f"{rehearsal.report} could not be written: {error}", file=sys.stderr)
+
+
+def describe_environment(site: sites.Site, command: str) -> dict[str, str]:
+    """Describe what was executed and where, for later readers of the page."""
+    settings = {name: value for name, value in asdict(site).items() if value and name != "name"}
+    slurm = ask("sinfo", "--version")
+    versions = [f"Python {platform.python_version()}"]
+    versions += [f"{name} {metadata.version(name)}" for name in PACKAGES]
+    versions += [slurm.stdout.strip()] if slurm and slurm.stdout.strip() else []
+    return {
+        "command": command,
+        "site": ", ".join(f"{name} {value}" for name, value in settings.items()),
+        "notebooks run on": f"{platform.node()}, {os.cpu_count()} cores, {platform.platform()}",
+        "runs folder": str(runs_root()),
+        "versions": ", ".join(versions),
+        "commit": git_sha() or "not a git clone",
+    }

@@ -6,13 +6,13 @@ import pytest
 from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
 
 from course.runs.run import all_runs
-from tools import rehearsal, rehearsal_page
+from tools import rehearsal
 from tools.rehearsal import rehearse
 
 pytestmark = pytest.mark.slow
 
 
-def execute(name: str, **options: object) -> list[rehearsal_page.UsedRun]:
+def execute(name: str, **options: object) -> list[dict]:
     """Execute a notebook with the solution; return the runs that it used."""
     (outcome,) = rehearse(rehearsal.matching(name), cell_minutes=5, **options).outcomes
     assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
@@ -21,8 +21,8 @@ def execute(name: str, **options: object) -> list[rehearsal_page.UsedRun]:
 
 def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
     used = execute("day0_start_here", site="slurm", quick=True)
-    assert {run.status for run in used} == {"ok", "cancelled", "timeout", "failed"}
-    assert all(run.job_id.isdigit() for run in used if run.status == "ok")  # Slurm numbered them
+    assert {run["status"] for run in used} == {"ok", "cancelled", "timeout", "failed"}
+    assert all(run["job_id"].isdigit() for run in used if run["status"] == "ok")  # Slurm numbered them
 
 
 def test_several_gpus_are_answered_from_recorded_runs(runs_root: Path) -> None:

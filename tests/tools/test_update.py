@@ -17,16 +17,8 @@ FILES = {
 
 
 def git(folder: Path, *words: str) -> str:
-    command = [
-        "git",
-        "-C",
-        str(folder),
-        "-c",
-        "user.name=A",
-        "-c",
-        "user.email=a@b.example",
-        *words,
-    ]
+    author = ("-c", "user.name=A", "-c", "user.email=a@b.example")
+    command = ["git", "-C", str(folder), *author, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -68,13 +60,14 @@ def test_edits_are_backed_up_and_new_files_taken(upstream: Path, clone: Path) ->
     commit(upstream, new)
     done = update(clone)
     assert {name: (clone / name).read_text() for name in new} == new
-    assert {name: (done.backup / name).read_text() for name in edits} == edits
+    (backup,) = (clone / "backups").iterdir()
+    assert {name: (backup / name).read_text() for name in edits} == edits
     assert (clone / "exercises/train_sharded.py").read_text() == "another answer\n"
     assert git(clone, "status", "--porcelain").split() == ["M", "exercises/train_sharded.py"]
     for name in edits:
-        assert f"{name} is new; your version is {done.backup / name}" in str(done)
-    assert "make setup" in str(done) and "5 files changed" in str(done)
-    assert "already up to date" in str(update(clone))
+        assert f"{name} is new; your version is {backup / name}" in done
+    assert "make setup" in done and "5 files changed" in done
+    assert "already up to date" in update(clone)
 
 
 def test_commits_of_ones_own_are_left_alone(upstream: Path, clone: Path) -> None:

@@ -115,8 +115,10 @@ def ensure_complete(
     *,
     is_complete: Callable[[Path], bool],
     fill: Callable[[Path], None],
-    needs_mb: int,
     what: str,
+    needs_mb: int = 0,
+    marker: tuple[str, str] = (MANIFEST, "recipe"),
+    resumed: bool = False,
 ) -> Path:
     """Return the folder; fill it first if it is not complete.
 
@@ -124,7 +126,9 @@ def ensure_complete(
     interruption leaves nothing that looks like the set, and a second process waits.
 
     Args:
-        fill: writes everything into an empty folder, a manifest with a "recipe" last.
+        fill: writes everything into an empty folder, the file that marks it last.
+        marker: a JSON file in the folder, and one of its keys: another folder is not replaced.
+        resumed: after an interruption, `fill` gets the temporary folder as it is.
 
     Raises:
         DataError: the folder cannot be written, or contains other files.
@@ -138,24 +142,29 @@ def ensure_complete(
             if is_complete(root):
                 return root
             has_files = root.exists() and any(root.iterdir())
-            if has_files and "recipe" not in read_dict(root / MANIFEST):
+            if has_files and marker[1] not in read_dict(root / marker[0]):
                 raise DataError(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
                     f"set COURSE_DATA to an empty or a new folder"
                 )
-            shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
+            if not resumed:
+                shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
             try:
-                partial.mkdir()
+                partial.mkdir(exist_ok=True)
                 fill(partial)
                 shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
                 partial.rename(root)
             except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
+                if not resumed:
+                    shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
+        advice = f"It needs about {needs_mb} MB"
+        if resumed:
+            advice = f"What is done is kept in {partial}, and the same command goes on with it"
         raise DataError(
-            f"cannot make the {what} in {root}: {error.strerror or error}. It needs about "
-            f"{needs_mb} MB; set COURSE_DATA to a folder in a place with room that you may write"
+            f"cannot make the {what} in {root}: {error.strerror or error}. {advice}; set "
+            f"COURSE_DATA to a folder in a place with room that you may write"
         ) from error
     return root
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +19,6 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from course.config import Config
-from course.data import folders
 from course.data.default_set import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
@@ -108,27 +109,70 @@ class Files(datasets.ImageFolder):
     Hidden files and folders are skipped, and their number is printed on standard error.
     """
 
-    def __init__(self, root: Path, view: v2.Transform) -> None:
+    def __init__(self, root: Path, view: v2.Transform | None = None) -> None:
         self._hidden: list[str] = []
-        super().__init__(
-            str(root),
-            view,
-            loader=open_image,
-            is_valid_file=lambda path: folders.is_image(path, str(root), self._hidden),
-        )
-        folders.report_hidden(root, self._hidden)
+        super().__init__(str(root), view, loader=open_image, is_valid_file=self._is_image)
+        if self._hidden:
+            print(
+                f"{root}: skipped {len(self._hidden)} hidden files and folders, such as "
+                f"{self._hidden[0]}",
+                file=sys.stderr,
+            )
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-        """Return the names of the class folders, sorted, and their numbers."""
-        names = folders.class_names(directory, self._hidden)
+        """Return the names of the class folders, sorted, and their numbers.
+
+        A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
+        """
+        names = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+        self._hidden += [f"{directory}/{name}" for name in names if name.startswith(".")]
+        names = [name for name in names if not name.startswith(".")]
         if not names:
             raise FileNotFoundError(f"no class folder in {directory}")
         return names, {name: number for number, name in enumerate(names)}
+
+    def _is_image(self, path: str) -> bool:
+        """Return whether this is an image that is not hidden, as macOS's ._x.JPEG would be."""
+        if not path.lower().endswith(datasets.folder.IMG_EXTENSIONS):
+            return False
+        if is_hidden := f"{os.sep}." in path[len(str(self.root)) :]:
+            self._hidden.append(path)
+        return not is_hidden
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]
+
+
+def open_folder(
+    root: Path, split: str, view: v2.Transform | None = None, kind: type[Files] = Files
+) -> Files:
+    """Return the images in root/split.
+
+    Raises:
+        DataError: the folder, a class or an image is missing; the message names it.
+    """
+    folder = root / split
+    if not folder.is_dir():
+        raise DataError(
+            f"no folder {folder}: data_root must contain train/ and val/, each with one folder "
+            f"a class, as ImageNet has it"
+        )
+    try:
+        return kind(folder, view)
+    except FileNotFoundError as error:
+        # torchvision's message names the classes without images, or reports that there are none.
+        raise DataError(f"{folder} is incomplete: {error}") from error
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error}") from error
+
+
+def check_classes(root: Path, train: Sequence[str], val: Sequence[str]) -> None:
+    """Raise DataError if the splits have different classes."""
+    if train != val:
+        differing = sorted({*train} ^ {*val})[:5]
+        raise DataError(f"train/ and val/ in {root} differ in their class folders: {differing}")
 
 
 @contextmanager

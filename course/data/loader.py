@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
-from torchvision.transforms import v2
 
 from course.config import Config
 from course.data import crop_set, default_set
@@ -24,7 +23,7 @@ from course.data.crop_set import Crops, OnDevice
 from course.data.default_set import DataError
 from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
-from course.data.images import Files, epoch_px, train_view, val_view
+from course.data.images import Files, check_classes, epoch_px, open_folder, train_view, val_view
 from course.data.images import normalised as normalised  # and this
 from course.runs import failures
 
@@ -66,15 +65,11 @@ def image_sets(cfg: Config) -> ImageSets:
             tars = shards.paths(stored, "train")
         else:
             root = stored
-        special = {"raw": Raw, "gpu_decode": partial(_folder, kind=gpu_decode.Encoded)}
-        open_split = special.get(cfg.format, _folder)
+        special = {"raw": Raw, "gpu_decode": partial(open_folder, kind=gpu_decode.Encoded)}
+        open_split = special.get(cfg.format, open_folder)
         train = open_split(root, "train", train_view(cfg))
         val = open_split(root, "val", val_view(cfg))
-        if train.classes != val.classes:
-            differing = sorted(set(train.classes) ^ set(val.classes))
-            raise DataError(
-                f"train/ and val/ in {root} differ in their class folders: {differing[:5]}"
-            )
+        check_classes(root, train.classes, val.classes)
         if cfg.format in convert.KINDS:
             _check_converted(train, val, stored, cfg.format)
     _check_count(len(train), cfg, root)
@@ -307,19 +302,3 @@ class Synthetic:
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(self.length):
             yield self.images, self.labels
-
-
-def _folder(root: Path, split: str, view: v2.Transform, kind: type[Files] = Files) -> Files:
-    folder = root / split
-    if not folder.is_dir():
-        raise DataError(
-            f"no folder {folder}: data_root must contain train/ and val/, each with one folder "
-            f"a class, as ImageNet has it"
-        )
-    try:
-        return kind(folder, view)
-    except FileNotFoundError as error:
-        # torchvision's message names the classes without images, or reports that there are none.
-        raise DataError(f"{folder} is incomplete: {error}") from error
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error}") from error

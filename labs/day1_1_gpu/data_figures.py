@@ -9,7 +9,7 @@ import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
 from course.charts.primitives import label, limit, mark, plot_bar_panels, timeline
-from course.data.folders import class_names, images_below
+from course.data.images import open_folder
 
 WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
 CLASSES, PER_CLASS = 16, 3
@@ -17,17 +17,19 @@ CLASSES, PER_CLASS = 16, 3
 
 def plot_samples(root: Path) -> Picture:
     """Plot a few training images of each of the first classes of an ImageNet-style folder."""
-    folders = [root / "train" / name for name in class_names(root / "train", [])][:CLASSES]
-    columns = min(8, len(folders))
-    blocks = -(-len(folders) // columns)
-    alt = "; ".join(folder.name for folder in folders)
+    files = open_folder(root, "train")
+    names = files.classes[:CLASSES]
+    columns = min(8, len(names))
+    blocks = -(-len(names) // columns)
+    alt = "; ".join(names)
     picture = Picture(1.25 * columns, blocks * (PER_CLASS * 0.97 + 0.25), alt=alt)
     # One panel per block of classes: Matplotlib takes longer for a panel than for its content.
     for number, axes in enumerate(picture.subplots(blocks, squeeze=False).flat):
-        shown = folders[number * columns : (number + 1) * columns]
-        axes.imshow(_side_by_side(shown, columns, PER_CLASS))
-        middles = [(column + 0.5) * WIDTH - GAP / 2 for column in range(len(shown))]
-        axes.set_xticks(middles, [folder.name for folder in shown], fontsize=8)
+        labels = range(len(names))[number * columns : (number + 1) * columns]
+        paths = [[p for p, label in files.samples if label == at][:PER_CLASS] for at in labels]
+        axes.imshow(_side_by_side(paths, columns))
+        middles = [(column + 0.5) * WIDTH - GAP / 2 for column in range(len(paths))]
+        axes.set_xticks(middles, [names[at] for at in labels], fontsize=8)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)
         axes.yaxis.set_visible(False)
@@ -35,13 +37,13 @@ def plot_samples(root: Path) -> Picture:
     return picture
 
 
-def _side_by_side(folders: list[Path], columns: int, rows: int) -> np.ndarray:
-    """Return the first images of each folder, one below the other, with transparent gaps."""
+def _side_by_side(paths: list[list[str]], columns: int) -> np.ndarray:
+    """Return the images of each class, one below the other, with transparent gaps."""
     from PIL import Image
 
-    canvas = Image.new("RGBA", (columns * WIDTH - GAP, rows * HEIGHT - GAP))
-    for column, folder in enumerate(folders):
-        for row, path in enumerate(sorted(images_below(folder, []))[:rows]):
+    canvas = Image.new("RGBA", (columns * WIDTH - GAP, PER_CLASS * HEIGHT - GAP))
+    for column, images in enumerate(paths):
+        for row, path in enumerate(images):
             with Image.open(path) as image:
                 image.thumbnail((WIDTH - GAP, HEIGHT - GAP))
                 left = column * WIDTH + (WIDTH - GAP - image.width) // 2

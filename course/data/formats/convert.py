@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from filelock import FileLock
 from PIL import Image
 from tqdm import tqdm
 
-from course.data import default_set, folders
+from course.data import default_set
 from course.data.default_set import DataError
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
@@ -37,7 +36,7 @@ SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
 SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
 QUALITY = 90  # of small JPEG files
-FileTable = dict[str, dict[str, Any]]  # bytes and SHA-256 by file name
+FileTable = dict[str, dict[str, int]]  # bytes by file name
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Listing:
     classes: list[str]
     images: dict[str, list[Source]]
     digest: str  # of each file's name, size and modification time
-    hidden: tuple[str, ...]  # files and folders that are skipped
 
 
 @dataclass(frozen=True)
@@ -87,31 +85,20 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
     if kind not in KINDS:
         raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
     listing = list_images(default_set.ensure() if root is None else root.expanduser().resolve())
-    folders.report_hidden(listing.root, listing.hidden)
-    target = target_folder(kind, listing.root)
     plan = {
         "kind": kind,
         "version": VERSION,
         "source": str(listing.root),
         "listing": listing.digest,
     }
-    if _is_complete(target, plan):
-        return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{target}.lock"):  # a second process waits, and finds it complete
-            if not _is_complete(target, plan):
-                _check_replaceable(target)
-                _convert_all(target, listing, plan, skip_damaged)
-    except OSError as error:
-        existing = next(path for path in (target, *target.parents) if path.exists())
-        free = shutil.disk_usage(existing).free / 1e9
-        raise DataError(
-            f"cannot write to {target}: {error.strerror or error} ({free:.1f} GB free). What is "
-            f"done is kept in {target.name}.partial, and the same command goes on with it; or set "
-            f"COURSE_DATA to a folder in a place with room that you may write"
-        ) from error
-    return target
+    return default_set.ensure_complete(
+        target_folder(kind, listing.root),
+        is_complete=lambda folder: _is_complete(folder, plan),
+        fill=lambda folder: _fill(folder, listing, plan, skip_damaged),
+        what=f"{kind} images",
+        marker=(INDEX, "kind"),
+        resumed=True,
+    )
 
 
 def target_folder(kind: str, root: Path) -> Path:
@@ -155,28 +142,20 @@ def list_images(root: Path) -> Listing:
     Raises:
         DataError: a split or a class is missing or has no image; the message names it.
     """
-    classes: dict[str, list[str]] = {}
+    from course.data.images import check_classes, open_folder  # here: torchvision takes 2 s
+
+    splits = {split: open_folder(root, split) for split in SPLITS}
+    classes = splits["train"].classes
+    check_classes(root, classes, splits["val"].classes)
     images: dict[str, list[Source]] = {}
-    digest, hidden = hashlib.sha256(), []
-    for split in SPLITS:
-        folder = root / split
-        if not folder.is_dir():
-            raise DataError(f"no folder {folder}: a set of images has train/ and val/")
-        classes[split] = folders.class_names(folder, hidden)
+    digest = hashlib.sha256()
+    for split, files in splits.items():
         images[split] = []
-        for label, name in enumerate(classes[split]):
-            files = sorted(folders.images_below(folder / name, hidden))
-            if not files:
-                raise DataError(f"{folder / name} contains no image")
-            for path in files:
-                status = path.stat()
-                source = Source(path.relative_to(root).as_posix(), label)
-                images[split].append(source)
-                digest.update(f"{source.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    if classes["train"] != classes["val"] or not classes["train"]:
-        differing = sorted(set(classes["train"]) ^ set(classes["val"]))
-        raise DataError(f"train/ and val/ in {root} differ in their class folders: {differing[:5]}")
-    return Listing(root, classes["train"], images, digest.hexdigest(), tuple(hidden))
+        for path, label in files.samples:
+            status, name = os.stat(path), Path(path).relative_to(root).as_posix()
+            images[split].append(Source(name, label))
+            digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return Listing(root, classes, images, digest.hexdigest())
 
 
 def _parts(kind: str, listing: Listing) -> Iterator[Part]:
@@ -190,15 +169,14 @@ def _parts(kind: str, listing: Listing) -> Iterator[Part]:
             yield Part(split, number, tuple(sources[i] for i in order[begin : begin + size]))
 
 
-def _convert_all(target: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
-    partial = target.with_name(f"{target.name}.partial")
-    if read_dict(partial / PLAN) != plan:  # of different images, or a different version
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / DONE).mkdir(parents=True)
-        write_atomically(partial / PLAN, json.dumps(plan))
-    for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
-        path.unlink()
+def _fill(partial: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
     if not _is_complete(partial, plan):
+        if read_dict(partial / PLAN) != plan:  # of different images, or a different version
+            shutil.rmtree(partial)
+            (partial / DONE).mkdir(parents=True)
+            write_atomically(partial / PLAN, json.dumps(plan))
+        for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
+            path.unlink()
         parts = [*_parts(plan["kind"], listing)]
         converted = _convert_parts(plan["kind"], parts, listing.root, partial, skip_damaged)
         if list_images(listing.root).digest != listing.digest:
@@ -208,14 +186,8 @@ def _convert_all(target: Path, listing: Listing, plan: dict[str, Any], skip_dama
             )
         about = plan | {"classes": listing.classes, "splits": _summarize(parts, converted)}
         write_atomically(partial / INDEX, json.dumps(about, indent=1))
-    old = target.with_name(f"{target.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():  # of other images, or damaged
-        target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(target / DONE)
-    (target / PLAN).unlink()
+    shutil.rmtree(partial / DONE, ignore_errors=True)
+    (partial / PLAN).unlink(missing_ok=True)
 
 
 def _convert_parts(
@@ -280,21 +252,13 @@ def _exist(folder: Path, files: FileTable) -> bool:
     return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
-def _check_replaceable(target: Path) -> None:
-    if target.exists() and any(target.iterdir()) and "kind" not in read_dict(target / INDEX):
-        raise DataError(
-            f"{target} contains files that are not converted images, so it stays unchanged: "
-            f"move it, or set COURSE_DATA to a different folder"
-        )
-
-
 def write_part(
     kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool
 ) -> dict[str, Any]:
     """Convert a part of the set in `root` to files in `folder`.
 
     Returns:
-        files: their bytes and SHA-256 by name; images: their number; damaged: the files left out.
+        files: their bytes by name; images: their number; damaged: the files left out.
 
     Raises:
         DataError: an image is damaged, and must not be skipped; the message names it.
@@ -402,7 +366,4 @@ def _create(path: Path) -> AbstractContextManager[IO[bytes]]:
 
 
 def _describe(folder: Path, path: Path) -> FileTable:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    about = {"bytes": path.stat().st_size, "sha256": digest}
-    return {path.relative_to(folder).as_posix(): about}
+    return {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size}}

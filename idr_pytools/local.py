@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from datetime import datetime
@@ -20,11 +19,8 @@ from idr_pytools.script import BatchJob, minutes, render
 def submit(job: BatchJob) -> str:
     """Put the job into the queue of the course's runs, and return its id at once.
 
-    It runs in the current folder. It is not a training run of the course: its folder has no config,
-    and its record no measurement.
-
-    Raises:
-        JobError: the runs folder is not writable.
+    It runs in the current folder. Its run has no config and no measurement. Raise JobError if the
+    runs folder is not writable.
     """
     available = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
     _, text, log = job.write()
@@ -77,9 +73,9 @@ def check_gpus(gpus: int) -> None:
 
 @cache
 def gpu_count() -> int:
-    """Return how many GPUs PyTorch detects, without the seconds and memory of its import here."""
+    """Return how many GPUs PyTorch detects; without one, do not wait for its import."""
     if not local.has_gpu():
         return 0
-    code = "import torch; print(torch.accelerator.device_count())"
-    process = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    return int(process.stdout) if process.returncode == 0 else 0
+    import torch
+
+    return torch.accelerator.device_count()

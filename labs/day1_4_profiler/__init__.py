@@ -3,12 +3,11 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    "course.analysis.tensor_cores.counters": "compare_with_counters summarize_verdicts",
     ".figures": "plot_tensor_cores plot_time_by plot_timeline",
     ".nsight": "read_ncu read_nsys",
     ".roofline_figures": "plot_roofline",
     "course.analysis.tensor_cores.rules": "classify",
-    "course.analysis.tensor_cores.scores": "score",
+    ".verdicts": "judge_kernels score summarize_verdicts",
     "course.analysis.tensor_cores": "kernels_of_run tensor_core_report tensor_core_summary",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

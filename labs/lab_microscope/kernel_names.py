@@ -8,8 +8,8 @@ from functools import cache
 
 import pandas as pd
 
+from course.analysis.tensor_cores.counters import labelled
 from course.analysis.tensor_cores.rules import USED, classify
-from course.analysis.tensor_cores.scores import labelled
 
 # How the name begins, and why the kernel does or does not use Tensor Cores.
 EXAMPLES = (

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from course.analysis.roofline.timing import quartiles, seconds
+from course.analysis.timing import quartiles, seconds
 from labs.lab_numerics.solvers import backward_error, factor, random_matrix, refine
 from research.sweep import command
 

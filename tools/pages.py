@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from course.analysis import tensor_cores
-from course.analysis.roofline.bounds import points, recorded_ceilings
-from course.analysis.roofline.cost import fusion_traffic, operators
+from course.analysis.roofline import fusion_traffic, operators, points, recorded_ceilings
 from course.analysis.traces import tables as traces
 from course.checks import discovery
 from course.config import RUNGS, from_dict, rung

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis.roofline.timing import number_format, quartiles, seconds
+from course.analysis.timing import number_format, quartiles, seconds
 from course.runs.recordings import load, origin
 from course.training.recorder import Recorder
 

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from course.analysis.roofline.bounds import Ceilings
+from course.analysis.roofline import Ceilings
 from course.charts.base import DARK, FORMAT_COLOURS, Picture
 from course.charts.primitives import label, scatter_fit
 from course.text import digits

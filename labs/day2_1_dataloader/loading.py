@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from course.analysis.stage_times import median_ms, time_stages
+from course.analysis.timing import median_ms, time_stages
 from course.config import rung
 from course.data import default_set
 from course.data.images import decode_jpeg, normalised, train_view

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.analysis.stage_times import time_stages
+from course.analysis.timing import time_stages
 from course.data import default_set
 from course.data.formats.convert import convert
 from course.data.formats.raw import Raw

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from course.analysis.stage_times import median_ms, time_stages
+from course.analysis.timing import median_ms, time_stages
 from course.config import rung
 from course.data import default_set
 from course.data.augment import OPERATIONS, STRENGTH

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course.analysis.roofline.timing import FORMATS, number_format
+from course.analysis.timing import FORMATS, number_format
 from course.training.precision import channels_last
 
 DTYPES = {

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from course.analysis import gpus
-from course.analysis.roofline.bounds import Ceilings, recorded_ceilings
+from course.analysis.roofline import Ceilings, recorded_ceilings
 from course.analysis.tensor_cores.rules import NOT, classify
 from course.runs.recordings import origin, part
 from labs.day1_3_channels_last.convolution import recorded_convolution

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from course.analysis.roofline.timing import quartiles, seconds
+from course.analysis.timing import quartiles, seconds
 from labs.lab_microscope.cases import Case, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches

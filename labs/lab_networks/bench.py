@@ -14,7 +14,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course.analysis.roofline.timing import number_format
+from course.analysis.timing import number_format
 from course.runs.run import runs_root
 from course.training import memory
 from course.training.clocks import clock_for, speed_quartiles

@@ -8,8 +8,7 @@ import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.analysis.roofline.bounds import Ceilings
-from course.analysis.roofline.cost import count_operators
+from course.analysis.roofline import Ceilings, count_operators
 from course.training.models import parameter_count
 from labs.lab_networks import catalogue
 from labs.lab_networks.bench import Setting, Workload
@@ -20,7 +19,7 @@ PUBLISHED_MILLIONS = {"ssd300": 22.0, "unet3d": 31.2, "resnet50": 23.0}
 
 @lru_cache
 def operator_costs(network: str, precision: str) -> pd.DataFrame:
-    """Count what each kind of operator costs per image, with `roofline.cost.operators`' columns."""
+    """Count what each kind of operator costs per image, with `roofline.operators`' columns."""
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
         workload = Workload(Setting(network, precision), torch.device("cpu"))
         next(workload.batches)

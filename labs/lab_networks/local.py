@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from course.analysis.roofline.timing import number_format
+from course.analysis.timing import number_format
 from course.training.clocks import speed_quartiles
 from course.training.recorder import Recorder
 from labs.lab_networks import bench

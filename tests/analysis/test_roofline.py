@@ -4,8 +4,14 @@ import pandas as pd
 import pytest
 import torch
 
-from course.analysis.roofline.bounds import Ceilings, points, recorded_ceilings
-from course.analysis.roofline.cost import fusion_traffic, operators, step_cost
+from course.analysis.roofline import (
+    Ceilings,
+    fusion_traffic,
+    operators,
+    points,
+    recorded_ceilings,
+    step_cost,
+)
 from course.config import rung
 from course.runs.recordings import recorded
 from course.training import models

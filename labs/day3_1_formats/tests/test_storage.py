@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from job_helpers import small_disk
 
-from course.analysis import stage_times
+from course.analysis import timing
 from course.checks import discovery
 from labs import day3_1_formats as lab
 from labs.day3_1_formats.formats import STAGES
@@ -26,7 +26,7 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_costs_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_times, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "ROUNDS", 1)
     table = lab.core_costs(images=4, image_px=64)
     assert [*table.index] == ["files", "shards", "small", "raw", "raw, cut out"]
     assert np.allclose(table[[*STAGES]].sum(axis=1), table["ms"])

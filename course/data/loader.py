@@ -210,8 +210,7 @@ def _lower_priority(worker: int) -> None:
     If workers keep all cores busy, the process that starts the device's kernels would wait for a
     core again and again, and so would the device.
     """
-    if hasattr(os, "nice"):  # not on Windows
-        os.nice(NICENESS)
+    os.nice(NICENESS)
 
 
 def last_val_loader() -> DataLoader | None:
@@ -220,8 +219,9 @@ def last_val_loader() -> DataLoader | None:
 
 
 def _rank_and_size() -> tuple[int, int]:
-    is_member = distributed.is_available() and distributed.is_initialized()
-    return (distributed.get_rank(), distributed.get_world_size()) if is_member else (0, 1)
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def val_subset(val: Files | Raw | Crops, cfg: Config) -> Subset:
@@ -271,9 +271,7 @@ class EpochSampler(Sampler):
         for number in itertools.count():
             if number and hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][
-                :remaining
-            ]  # the sampler may be a tensor
+            order = [int(image) for image in self.sampler][:remaining]  # it may be a tensor
             if number == 0:
                 self.taken.append(order[:NOTED])
             elif hasattr(self.sampler, "set_epoch"):

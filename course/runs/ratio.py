@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 SURE = 0.05  # a ratio is certain enough if its interval extends at most this far on either side
 CONFIDENCE = 0.95
-LEAST_TURNS = (
-    8  # before a ratio can be certain: with few turns, an interval may be narrow at random
-)
+LEAST_TURNS = 8  # before a ratio can be certain: few turns may agree at random
 MIN_TURNS = 6  # turns for an interval with this confidence
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
@@ -117,13 +115,11 @@ def _turn_ratios(run: Run, partner: Run) -> np.ndarray:
 
 
 def _speed_by_turn(run: Run) -> pd.Series | None:
-    """Return images per second of each turn's last block; None without turns."""
+    """Return images per second of each turn; None without turns."""
     steps = run.steps
     if "turn" not in steps:
         return None
     steps = steps[steps["turn"] > 0]
-    if "again" in steps:
-        steps = steps[steps["again"] == steps.groupby("turn")["again"].transform("max")]
     return run.config.batch_size / steps.groupby("turn")["step_s"].mean()
 
 

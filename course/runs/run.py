@@ -224,9 +224,7 @@ class Run:
     @property
     def record(self) -> Record | None:
         """The record, or None while the run is not over."""
-        if (
-            row := self._row
-        ):  # its record has only the fields of the config that the machine changed
+        if row := self._row:  # its record has only those fields of the config that changed
             config = row["config"] | row["record"]["config"]
             return Record.from_values(row["record"] | {"config": config})
         path = self.folder / "record.json"

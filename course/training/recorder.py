@@ -85,7 +85,7 @@ def recording() -> Iterator[Recorder]:
         prefix = f"rank {recorder.rank}: " if recorder.world_size > 1 else ""
         recorder.finish(status, error=prefix + message)
         raise
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_initialized():
         distributed.destroy_process_group()
     if recorder.is_interrupted:
         sys.exit(GO_ON)  # without a record: the supervisor starts the script again
@@ -283,19 +283,13 @@ class Recorder:
         return path
 
     @property
-    def has_folder(self) -> bool:
-        """Whether there is a run's folder to write to."""
-        return self._run is not None
-
-    @property
     def is_over(self) -> bool:
         """Whether the run has its status, or this process is about to end."""
         return "status" in self._values or self.is_interrupted
 
     def group_size(self) -> int:
         """Return how many processes train together, including this one."""
-        is_member = distributed.is_available() and distributed.is_initialized()
-        return distributed.get_world_size() if is_member else 1
+        return distributed.get_world_size() if distributed.is_initialized() else 1
 
     def check_process_group(self) -> None:
         """Refuse several processes that train separately, and pretended hosts without NCCL.
@@ -306,7 +300,7 @@ class Recorder:
             RuntimeError: there are several processes, but no process group; or it has no NCCL.
         """
         if self.world_size > 1 and self.group_size() == 1:
-            is_member = distributed.is_available() and distributed.is_initialized()
+            is_member = distributed.is_initialized()
             how = "each in a separate process group" if is_member else "in no process group"
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them {how}: "

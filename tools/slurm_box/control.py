@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +99,7 @@ def down() -> list[str]:
         if process := programs(home).get(daemon.name):
             ended.append(daemon.name)
             _end(process)
-    _end_strays(home)
+    _end(*_strays(home), timeout_s=3)  # slurmstepd ignores SIGTERM
     Network(home).remove()
     return ended
 
@@ -114,17 +113,6 @@ def _cancel_jobs(home: Path) -> None:
     ):
         while _output(home, "squeue", "-h") and time.monotonic() < deadline:
             time.sleep(0.2)
-
-
-def _end_strays(home: Path) -> None:
-    """End processes that jobs left behind in a crash: steps leave their slurmd's group."""
-    strays = _strays(home)
-    for process in strays:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    for process in psutil.wait_procs(strays, timeout=3)[1]:  # slurmstepd ignores SIGTERM
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def status() -> dict[str, str]:
@@ -227,21 +215,16 @@ def _strays(home: Path) -> list[psutil.Process]:
     return strays
 
 
-def _end(process: psutil.Process) -> None:
-    """Terminate a program, and kill it after ten seconds."""
-    try:
-        children = process.children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        process.wait(10)
-    except psutil.TimeoutExpired:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-    for child in children:
-        try:
-            child.kill()
-        except psutil.NoSuchProcess:
-            continue
+def _end(*processes: psutil.Process, timeout_s: float = 10) -> None:
+    """Terminate processes with their children, and kill those that have not ended in time."""
+    ending = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            ending += [process, *process.children(recursive=True)]
+            process.terminate()
+    for process in psutil.wait_procs(ending, timeout=timeout_s)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextmanager

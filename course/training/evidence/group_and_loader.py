@@ -26,7 +26,7 @@ LOADER = (
 
 def group() -> dict[str, Any]:
     """Return the backend and timeout of this process's group; {} if it has joined none."""
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not distributed.is_initialized():
         return {}
     default = distributed.distributed_c10d._get_default_group()
     description: dict[str, Any] = {"backend": distributed.get_backend_config()}

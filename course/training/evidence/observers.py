@@ -117,7 +117,7 @@ class Observers:
         """Observe the first validation; without one, saving begins here."""
         if not self.config.val_steps:
             self._watch_saving()
-        elif self._epoch == 0 and self.run.has_folder and not self.run.is_over:
+        elif self._epoch == 0 and self.run.rank_folder and not self.run.is_over:
             self._observe("validation")
 
     def _end_validation(self) -> None:
@@ -126,7 +126,7 @@ class Observers:
 
     def _watch_saving(self) -> None:
         """After the last epoch, record how much memory a rank needs to save its network."""
-        if self._held and self._epoch + 1 == self.config.epochs and self.run.has_folder:
+        if self._held and self._epoch + 1 == self.config.epochs and self.run.rank_folder:
             self._held.__enter__()
             self.run.before_end = self._end_saving
 

@@ -14,14 +14,11 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from course.analysis.tensor_cores import (
-    tensor_core_kernels,
-    tensor_core_report,
-    tensor_core_summary,
-)
+from course.analysis.tensor_cores import tensor_core_report, tensor_core_summary
+from course.analysis.tensor_cores.rules import classify
 from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import read
-from course.analysis.traces.tables import Trace
+from course.analysis.traces.tables import Trace, by_kernel
 
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 FORMAT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -89,7 +86,8 @@ def summarize(trace: Trace) -> dict[str, Any]:
     """
     report = tensor_core_report(trace)
     (summary,) = tensor_core_summary(step=report).drop(columns="name").to_dict("records")
-    kernels = tensor_core_kernels(trace).head(KERNELS)[["kernel", "share", "verdict"]]
+    kernels = by_kernel(trace).head(KERNELS)[["name", "share"]].rename(columns={"name": "kernel"})
+    kernels["verdict"] = [classify(name).verdict for name in kernels["kernel"]]
     kernels["kernel"] = kernels["kernel"].str[:NAME_LENGTH]
     operators = report.head(OPERATORS).rename(columns={"gpu_share": "share"})
     shares = report.groupby(report["operator"].map(kind))["gpu_share"].sum()

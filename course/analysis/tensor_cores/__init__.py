@@ -45,32 +45,11 @@ NO_OPERATOR = "(none known)"
 PARTS = {USED: "tensor_core", NOT: "other", UNKNOWN: "unknown"}  # columns of a verdict's kernels
 
 
-def tensor_core_kernels(source: Trace | pd.DataFrame) -> pd.DataFrame:
-    """Classify every kernel, longest first.
-
-    Columns: kernel, verdict, generation, formats, count, seconds, share, tensor_active (its
-    highest share of cycles by a counter, NaN without one), why.
-    """
-    table = _kernels(source).groupby("kernel", as_index=False)
-    table = table.agg(
-        count=("duration_s", "size"),
-        seconds=("duration_s", "sum"),
-        tensor_active=("tensor_active", "max"),
-    )
-    rules = [classify(name) for name in table["kernel"]]
-    for column in ("verdict", "generation", "formats", "why"):
-        table[column] = [getattr(rule, column) for rule in rules]
-    table["share"] = table["seconds"] / table["seconds"].sum()
-    table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
-    columns = "kernel verdict generation formats count seconds share tensor_active why"
-    return table[columns.split()]
-
-
 def _kernels(source: Trace | pd.DataFrame) -> pd.DataFrame:
     kernels = source.kernels if isinstance(source, Trace) else source
     if missing := {"kernel", "duration_s"} - set(kernels.columns):
         raise ValueError(f"no column {sorted(missing)}: expected a Trace, or its table `kernels`")
-    defaults = {"operator": "", "tensor_active": float("nan"), "input_types": None}
+    defaults = {"operator": "", "input_types": None}
     return kernels.assign(**{name: v for name, v in defaults.items() if name not in kernels})
 
 

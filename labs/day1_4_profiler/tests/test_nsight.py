@@ -137,9 +137,7 @@ def test_nsight_compute_has_durations_and_tensor_core_counters(tmp_path: Path) -
     assert conv.duration_s == pytest.approx(26.784e-6) and other.duration_s == pytest.approx(3.5e-6)
     assert conv.tensor_instructions == 1048576 and other.tensor_instructions == 0
     assert tables.by_kernel(trace)["name"].tolist() == [product, copy]
-    table = tensor_cores.tensor_core_kernels(trace).set_index("kernel")
-    assert table.loc[product, ["verdict", "generation"]].tolist() == ["used", "hopper"]
-    assert table.loc[product, "tensor_active"] == pytest.approx(0.535)
+    assert conv.tensor_active == pytest.approx(0.535)
     with pytest.raises(ValueError, match="no times"):
         plot_timeline(trace)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -32,12 +30,8 @@ def merge_intervals(intervals: Iterable[Interval]) -> Intervals:
 
 def overlap_s(interval: Interval, merged: Intervals) -> float:
     """Return the seconds of an interval that merged intervals cover."""
-    seconds, index = 0.0, max(bisect(merged, (interval[0], math.inf)) - 1, 0)
-    while index < len(merged) and merged[index][0] < interval[1]:
-        begin, end = merged[index]
-        seconds += max(0.0, min(interval[1], end) - max(interval[0], begin))
-        index += 1
-    return seconds
+    uncovered = subtract_intervals(interval, merged)
+    return interval[1] - interval[0] - sum(end - begin for begin, end in uncovered)
 
 
 def subtract_intervals(interval: Interval, merged: Intervals) -> Intervals:

@@ -28,11 +28,13 @@ from course.data.loader import image_sets, loaders
 
 # A background job of a shell inherits an ignored SIGINT.
 SCRIPT = """
-import signal, sys
+import signal, sys, time
 from pathlib import Path
 from course.data.formats import convert
 signal.signal(signal.SIGINT, signal.default_int_handler)
 convert.MIN_PART, convert.MAX_PARTS = 4, 10_000
+encode = convert._encode
+convert._encode = lambda *args: time.sleep(0.05) or encode(*args)  # long enough to interrupt it
 convert.convert(sys.argv[1], Path(sys.argv[2]))
 """
 PX = 64  # in place of SMALL_PX

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from course.data import default_set
@@ -291,12 +291,13 @@ def _encode(kind: str, data: bytes) -> Any:
         rgb = image.convert("RGB")  # decodes it: a damaged file must be noticed for shards, too
     if kind == "shards":
         return data
+    square = (SMALL_PX, SMALL_PX)
     if kind == "raw":
-        return _centre_square(rgb)
-    scale = min(1, SMALL_PX / min(rgb.size))
-    size = (round(rgb.width * scale), round(rgb.height * scale))
+        return np.asarray(ImageOps.fit(rgb, square, Image.Resampling.BICUBIC))
+    if min(rgb.size) > SMALL_PX:
+        rgb = ImageOps.cover(rgb, square, Image.Resampling.BICUBIC)
     small = io.BytesIO()
-    rgb.resize(size, Image.Resampling.BICUBIC).save(small, "JPEG", quality=QUALITY)
+    rgb.save(small, "JPEG", quality=QUALITY)
     return small.getvalue()
 
 
@@ -344,20 +345,6 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, 
 
 _WRITERS = {"shards": _write_shard, "small": _write_small, "raw": _write_raw}
 KINDS = tuple(_WRITERS)
-
-
-def _centre_square(image: Image.Image) -> np.ndarray:
-    """Return the centre of the image, SMALL_PX × SMALL_PX."""
-    longest = 4 * min(image.size)  # scaling all of a strip of 1 × 50,000 pixels needs much memory
-    if max(image.size) > longest:
-        width, height = (min(side, longest) for side in image.size)
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        image = image.crop((left, top, left + width, top + height))
-    scale = SMALL_PX / min(image.size)
-    size = (max(SMALL_PX, round(image.width * scale)), max(SMALL_PX, round(image.height * scale)))
-    image = image.resize(size, Image.Resampling.BICUBIC)
-    left, top = (image.width - SMALL_PX) // 2, (image.height - SMALL_PX) // 2
-    return np.asarray(image.crop((left, top, left + SMALL_PX, top + SMALL_PX)))
 
 
 def _create(path: Path) -> AbstractContextManager[IO[bytes]]:

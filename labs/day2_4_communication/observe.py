@@ -31,7 +31,8 @@ class Message:
     is_async: bool
     in_backward: bool
     ready: int  # gradients that were ready when it was started
-    waits: list[int] = field(default_factory=list)  # steps
+    # For each wait: the step, and whether it was during backward.
+    waits: list[tuple[int, bool]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -52,25 +53,25 @@ class Handle:
     """
 
     def __init__(self, tensor: torch.Tensor, all_reduce: Callable, note_wait: Callable) -> None:
-        self._tensor, self._sum = tensor, tensor.detach().clone()
+        self._tensor, self._sum, self._has_arrived = tensor, tensor.detach().clone(), False
         self._work, self._note_wait = all_reduce(self._sum), note_wait
 
-    def wait(self, *timeout: Any) -> bool:
-        if self._work:
-            self._work.wait(*timeout)
+    def _deliver(self, *_: object) -> list[torch.Tensor]:
+        if not self._has_arrived:
             self._tensor.detach().copy_(self._sum)
-        self._work = None
+        self._has_arrived = True
+        return [self._tensor]
+
+    def wait(self, *timeout: Any) -> bool:
         self._note_wait()
-        return True
+        self._work.wait(*timeout)
+        return bool(self._deliver())
 
     def is_completed(self) -> bool:
-        return self._work is None or self._work.is_completed() and self.wait()
+        return self._work.is_completed() and bool(self._deliver())
 
     def get_future(self) -> torch.futures.Future:
-        self.wait()
-        future = torch.futures.Future()
-        future.set_result([self._tensor])
-        return future
+        return self._work.get_future().then(self._deliver)
 
 
 def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
@@ -92,7 +93,7 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
         handle = Handle(
             tensor,
             lambda values: started(values, op, group, async_op=True),
-            lambda: message.waits.append(steps.index(now)),
+            lambda: message.waits.append((steps.index(now), in_backward)),
         )
         return handle if async_op else handle.wait() and None
 

@@ -71,7 +71,7 @@ def check_messages(function: Callable) -> str:
             f"as soon as its gradients have {LIMIT} bytes or more, and make one message of each "
             f"bucket, by `torch.cat`"
         )
-        assert all(each.is_async for each in messages), (
+        assert all(message.is_async for message in messages), (
             "all_reduce made backward wait for its result: expected async_op=True, which returns "
             "a handle at once"
         )
@@ -82,7 +82,12 @@ def check_messages(function: Callable) -> str:
                 f"expected with {moment} of 6 gradients ready: start it {HOOK}, when the bucket's "
                 f"last gradient is there"
             )
-        assert not any(later > number for each in messages for later in each.waits), (
+        waits = [wait for message in messages for wait in message.waits]
+        assert not any(in_backward for _, in_backward in waits), (
+            "a handle's `wait()` was called during backward, expected afterwards: until the sum "
+            "has arrived, nothing is computed"
+        )
+        assert all(where == number for where, _ in waits), (
             "in the second step, `wait` waits for the first step's all-reduces again: forget an "
             "all-reduce that has been waited for"
         )

@@ -186,6 +186,11 @@ WRONG = [
         "step 2: no all-reduce was started, expected 3: .* ready for the next step",
     ),
     ("watch", [ANSWERS["watch"][0].replace(COMPLETE, "if ready:")], "of `send`.* not ready yet"),
+    (
+        "watch",
+        [ANSWERS["watch"][0] + "\n            under_way[-1][-1].wait()"],
+        "called during backward, expected afterwards",
+    ),
     ("average_gradients", ["pass"], f"{OWN}: wait for the all-reduce"),
     ("average_gradients", ["for each in under_way:\n            receive(*each)"], "forget an all"),
     ("average_gradients", ["receive(*under_way.pop())"], f"0.*weight {OWN}|0.*bias {OWN}|begins"),

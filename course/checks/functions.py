@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 from course.checks import discovery
@@ -84,15 +86,42 @@ def _plain(function: Function) -> Function:
     return getattr(function, "fn", function)
 
 
+def globals_of(function: Function) -> dict[str, Any]:
+    """Return the global names that a function and the functions inside it use, with their values.
+
+    A function that is not written in Python has none.
+    """
+    plain = _plain(function)
+    names, known = [], getattr(plain, "__globals__", {})
+    codes = [getattr(plain, "__code__", None)]
+    while codes:
+        if isinstance(code := codes.pop(), CodeType):
+            names += [op.argval for op in dis.get_instructions(code) if op.opname == "LOAD_GLOBAL"]
+            codes += code.co_consts
+    return {name: known[name] for name in names if name in known}
+
+
+def with_helpers(function: Function, callers: tuple[Function, ...] = ()) -> list[Function]:
+    """Return a function, and before it those of its own module or notebook that it uses."""
+    plain, helpers = _plain(function), {}
+    for value in globals_of(plain).values():
+        is_own = isinstance(value, FunctionType) and value.__module__ == plain.__module__
+        if is_own and value not in (plain, *callers):
+            helpers |= dict.fromkeys(with_helpers(value, (plain, *callers)))
+    return [*helpers, plain]
+
+
 def _blank(function: Function) -> str:
-    """Return the first line that still has `...`; "" if there is none."""
-    try:
-        lines, first = inspect.getsourcelines(_plain(function))
-    except (OSError, TypeError):  # typed in a console that keeps no source
-        return ""
-    for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-        if isinstance(node, ast.Constant) and node.value is ...:
-            return f"line {node.lineno}: {lines[node.lineno - 1].strip()}"
+    """Return the first line of a function or its helpers that still has `...`; "" if none has."""
+    for each in with_helpers(function):
+        try:
+            lines, _ = inspect.getsourcelines(each)
+        except (OSError, TypeError):  # typed in a console that keeps no source
+            continue
+        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
+            if isinstance(node, ast.Constant) and node.value is ...:
+                name = f"{each.__name__}, " if each is not _plain(function) else ""
+                return f"{name}line {node.lineno}: {lines[node.lineno - 1].strip()}"
     return ""
 
 

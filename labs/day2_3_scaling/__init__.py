@@ -5,8 +5,8 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".efficiency": "efficiency_table node_with_prediction published_efficiencies scaling_runs",
     ".figures": "plot_extrapolation plot_links plot_overlap plot_scaling",
-    ".links": "measure_link recorded_links",
     ".model": "Link bucket_timeline ddp_buckets predict_scaling",
+    "course.analysis.links": "measure_link recorded_links",
     ".techniques": "TECHNIQUES compare_steps mean_step_s network_run predict_efficiency "
     "predict_hosts technique_runs train_on",
 }

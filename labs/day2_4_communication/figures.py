@@ -1,4 +1,4 @@
-"""Figures of communication: a step's timeline, its buckets, BatchNorm's spread."""
+"""Figures of communication: bandwidth, a step's timeline, its buckets, BatchNorm's spread."""
 
 from __future__ import annotations
 
@@ -15,6 +15,27 @@ from course.runs.record import PHASES
 
 NARROW = 0.035  # of the picture's width: narrower bars have no room for words
 SMALL = 5e5  # bytes: smaller collectives have no words
+SIZES = ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB")
+
+
+def plot_bandwidth(links: Mapping[str, pd.DataFrame]) -> Picture:
+    """Draw the time and the bus bandwidth of all-reduces by their size.
+
+    Args:
+        links: from `measure_link` or `recorded_links`, with a column bus_gb_s; by name.
+    """
+    picture = Picture(10, 3.6)
+    time, bandwidth = picture.panels(1, 2)
+    axes = {"xscale": "log", "yscale": "log", "xlabel": "what each rank contributes"}
+    lines(time, {k: (t["bytes"], 1e6 * t["seconds"]) for k, t in links.items()}, marker="o")
+    lines(bandwidth, {k: (t["bytes"], t["bus_gb_s"]) for k, t in links.items()}, marker="o")
+    label(time, "µs of an all-reduce", size=10, **axes)
+    label(bandwidth, "bus bandwidth, GB/s", size=10, **axes)
+    for panel in (time, bandwidth):
+        panel.set_xticks([2**10, 2**14, 2**18, 2**22, 2**26], SIZES)
+        panel.minorticks_off()
+    legend(picture, 3)
+    return picture
 
 
 def plot_timeline(trace: Trace) -> Picture:

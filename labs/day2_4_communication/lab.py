@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab, Recording
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from labs.day2_3_scaling import configs
+
+
+def _average_gradients() -> FunctionCheck:
+    from labs.day2_4_communication import ddp, verify
+
+    return FunctionCheck(ddp.average_gradients, verify.check_gradients, verify.check_messages)
+
 
 LAB = Lab(
     number="2.4",
     title="communication between ranks",
     minutes=50,
+    functions={"communication.ddp": Function("the heart of DDP", _average_gradients)},
     recordings=(
         Recording("communication", several=configs.traced, node=True),
         Recording("communication", several=configs.communication),
     ),
-    jobs="10, of 2 processes",
+    jobs="6, of 2 processes",
     prepare="as 2.2",
-    stuck="the first step has one bucket; a run that fails on purpose",
+    stuck="the hook, and what it must forget after each step; a run that fails on purpose",
 )

@@ -152,14 +152,6 @@ def test_a_node_that_is_not_recorded_is_not_drawn() -> None:
     assert [*picture.axes[0].get_xticks()] == [1, 2, 4] and "predicted" not in legend_of(picture)
 
 
-@pytest.mark.slow
-def test_a_link_is_measured_in_a_job_of_two_processes(runs_root: Path) -> None:
-    table = lab.measure_link()
-    assert [*table["bytes"]] == [4**power for power in range(5, 14)] and set(table["ranks"]) == {2}
-    assert (table["low"] <= table["seconds"]).all() and (table["seconds"] <= table["high"]).all()
-    assert table["seconds"].iloc[-1] > 5 * table["seconds"].iloc[0] > 0
-
-
 def test_runs_on_pretended_hosts_are_as_slow_as_predicted() -> None:
     machine, links = "nvidia-h100-x4", lab.recorded_links("nvidia-h100-x4")
     assert [*links][:2] == ["2 GPUs, 1 host", "2 GPUs, 2 hosts"]

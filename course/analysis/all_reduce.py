@@ -1,7 +1,7 @@
 """Measure all-reduces of different sizes between a job's ranks.
 
-    course run labs/day2_3_scaling/all_reduce.py --gpus 2                   # on CPUs
-    course run labs/day2_3_scaling/all_reduce.py --gpus 4 --rung device --set hosts=2
+    course run course/analysis/all_reduce.py --gpus 2                   # on CPUs
+    course run course/analysis/all_reduce.py --gpus 4 --rung device --set hosts=2
 
 Rank 0 writes all_reduce.jsonl into the run's folder, one row per size: ranks and hosts, bytes that
 each rank contributes, and the seconds of one all-reduce as quartiles of several blocks.
@@ -40,23 +40,24 @@ def all_reduce_s(size: int, device: torch.device) -> list[float]:
     return np.percentile(seconds[1:], [25, 50, 75]).tolist()  # the first one also connects
 
 
-with recording() as run:
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    device = torch.device("cpu")
-    if accelerator and run.config.device == "auto":
-        device = torch.device(accelerator.type, run.local_rank)
-        torch.accelerator.set_device_index(run.local_rank)
-    distributed.init_process_group(timeout=timedelta(seconds=run.config.collective_timeout_s))
-    run.set(**run.describe(device))
-    rows = [
-        {
-            "ranks": run.world_size,
-            "hosts": run.config.hosts,
-            "bytes": size,
-            "seconds": all_reduce_s(size, device),
-        }
-        for size in SIZES
-    ]
-    if run.rank == 0 and run.folder:
-        (run.folder / "all_reduce.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    distributed.destroy_process_group()
+if __name__ == "__main__":  # a job runs it; labs import this package's modules
+    with recording() as run:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        device = torch.device("cpu")
+        if accelerator and run.config.device == "auto":
+            device = torch.device(accelerator.type, run.local_rank)
+            torch.accelerator.set_device_index(run.local_rank)
+        distributed.init_process_group(timeout=timedelta(seconds=run.config.collective_timeout_s))
+        run.set(**run.describe(device))
+        rows = [
+            {
+                "ranks": run.world_size,
+                "hosts": run.config.hosts,
+                "bytes": size,
+                "seconds": all_reduce_s(size, device),
+            }
+            for size in SIZES
+        ]
+        if run.rank == 0 and run.folder:
+            (run.folder / "all_reduce.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+        distributed.destroy_process_group()

@@ -8,7 +8,7 @@ from course.config import rung
 from course.jobs.launch import launch, wait
 from course.runs import recordings
 
-SCRIPT = "labs/day2_3_scaling/all_reduce.py"
+SCRIPT = "course/analysis/all_reduce.py"
 
 
 def measure_link(site: str = "local") -> pd.DataFrame:

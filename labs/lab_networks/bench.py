@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +29,6 @@ CHOICES = {
     "layout": ("contiguous", "channels_last"),
     "data": ("synthetic", "photographs"),
 }
-MIN_STEPS = 8  # that are timed, however short the time
 # Sizes for which a CPU needs seconds.
 QUICK = {
     "ssd300": {"batch": 2},
@@ -56,8 +54,6 @@ class Setting:
     gpus: int = 1
     warmup: int = 100
     iterations: int = 300
-    seconds: float = 0.0  # limit for the timed steps; 0: all iterations
-    tries: bool = True  # cuDNN tries its kernels in the first step, instead of choosing by rule
     traced: bool = True  # on a GPU, one further step is traced
 
     def __post_init__(self) -> None:
@@ -67,8 +63,6 @@ class Setting:
                 raise ValueError(f"{name}={value!r}: choose {' or '.join(choices)}")
         if network.fixed and self.px not in (0, network.px):
             raise ValueError(f"px={self.px}: {self.network} needs {network.px}, so leave it out")
-        if self.seconds and self.gpus > 1:
-            raise ValueError("seconds=… needs gpus=1: several GPUs must agree on their steps")
         px, multiple = self.px or network.px, network.multiple
         if px % multiple or px < 2 * multiple:
             raise ValueError(f"px={px}: {self.network} needs {2 * multiple}, {3 * multiple}, …")
@@ -76,45 +70,41 @@ class Setting:
         object.__setattr__(self, "px", px)
 
 
-def bench(setting: Setting, log: Path | None = None, device: str = "") -> dict[str, Any]:
+def bench(setting: Setting, log: Path | None = None) -> dict[str, Any]:
     """Measure a setting here or on several GPUs; return the row, as `measure` does.
 
     On a machine without GPUs, CPU processes with one thread each replace them.
     """
     if setting.gpus == 1:
-        return measure(setting, log, device)
+        return measure(setting, log)
     from course.analysis.ranks import on_ranks
 
-    nccl = torch.cuda.device_count() >= setting.gpus and device != "cpu"
-    arguments = (asdict(setting), str(log) if log else "", "" if nccl else "cpu")
-    rows = on_ranks(measure_rank, setting.gpus, *arguments, backend="nccl" if nccl else "gloo")
-    return rows[0]
+    backend = "nccl" if torch.cuda.device_count() >= setting.gpus else "gloo"
+    return on_ranks(measure_rank, setting.gpus, setting, log, backend=backend)[0]
 
 
-def measure_rank(rank: int, ranks: int, setting: dict[str, Any], log: str, device: str) -> Any:
+def measure_rank(rank: int, ranks: int, setting: Setting, log: Path | None) -> dict[str, Any]:
     """Measure in one of several processes."""
-    return measure(Setting(**setting), Path(log) if log else None, device)
+    return measure(setting, log)
 
 
-def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict[str, Any]:
+def measure(setting: Setting, log: Path | None = None) -> dict[str, Any]:
     """Time a setting in this process.
 
-    Returns the row: the setting's fields; images_per_s and step_s with quartiles; timed (steps);
-    first_loss and last_loss; formats (number of products by format); took_s (the measurement's own
-    time, by stage); on a GPU peak_gib and what `evidence.trace_step` returns; of several ranks
-    weights_apart and first_losses.
+    Returns the row: the setting's fields; images_per_s and step_s with quartiles; first_loss and
+    last_loss; formats (number of products by format); on a GPU peak_gib and what
+    `evidence.trace_step` returns; of several ranks weights_apart and first_losses.
 
     Args:
         log: a file to which a JSON line is added per step, as in the published benchmark.
-        device: "cpu" for instance; by default the accelerator, if there is one.
 
     Raises:
         ValueError: TF32 on a device without it.
     """
-    place = device_of(device)
-    torch.backends.cudnn.benchmark = setting.tries
-    with number_format(place, setting.precision):
-        workload = Workload(setting, place)
+    device = device_of()
+    torch.backends.cudnn.benchmark = True
+    with number_format(device, setting.precision):
+        workload = Workload(setting, device)
         try:
             return _measure(workload, log)
         finally:
@@ -123,16 +113,14 @@ def measure(setting: Setting, log: Path | None = None, device: str = "") -> dict
 
 def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
     setting, device = workload.setting, workload.device
-    stages = {"begin": time.perf_counter()}
     formats = workload.count_formats()
-    stages["first_pass"] = time.perf_counter()
-    count = _warm_up(workload)
-    stages["warm_up"] = time.perf_counter()
+    for _ in range(setting.warmup):
+        workload.step()
+    workload.wait()
     # Only of the timed steps, without the kernels that were tried. An unused GPU has no peak.
     memory.reset_peak(device)
-    seconds = _time_steps(workload, count)
-    stages["timed"] = time.perf_counter()
-    row = asdict(setting) | {"timed": count, "formats": formats}
+    seconds = _time_steps(workload)
+    row = asdict(setting) | {"formats": formats}
     row |= speed_quartiles(_mean_by_round(setting, seconds), workload.images)
     row |= {"parameters": parameter_count(workload.network)}
     row |= {"first_loss": workload.losses[0], "last_loss": workload.losses[-1]}
@@ -142,9 +130,6 @@ def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
         row |= evidence.trace_step(workload.step)
     if _ranks() > 1:
         row |= _compare_ranks(workload)
-    stages["traced"] = time.perf_counter()
-    ends = [*stages.values()]
-    row["took_s"] = dict(zip([*stages][1:], np.diff(ends).tolist()))
     row["machine"] = Recorder(None).describe(device)["machine"]
     if log and _rank() == 0:
         _write(log, row, seconds, workload.images)
@@ -160,13 +145,14 @@ def _compare_ranks(workload: Workload) -> dict[str, Any]:
     return {"weights_apart": max(sums) - min(sums), "first_losses": losses}
 
 
-def device_of(name: str = "") -> torch.device:
-    """Return the device of this name, or this machine's accelerator; with several GPUs, the rank's.
+def device_of() -> torch.device:
+    """Return this machine's accelerator, if it has one; with several GPUs, the rank's.
 
     A GPU has its index, because `torch.cuda.set_device` needs it.
     """
-    default = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    device = torch.device(name) if name else default
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None or (distributed.is_initialized() and distributed.get_backend() == "gloo"):
+        return torch.device("cpu")
     return torch.device(device.type, _rank()) if device.type == "cuda" else device
 
 
@@ -193,8 +179,7 @@ class Workload:
         if setting.layout == "channels_last":
             formats = {2: torch.channels_last, 3: torch.channels_last_3d}
             self.layout = formats[self.spec.dims]
-            _set_layout(self.network, self.layout, self.spec.dims + 2)
-        self.network.train(setting.mode == "train")
+        self.network.to(memory_format=self.layout).train(setting.mode == "train")
         self.model: nn.Module | Callable = self.network
         if distributed.is_initialized():
             # Gradients stay in the buckets; copying each back would be one more call.
@@ -265,35 +250,11 @@ class Workload:
         return [float(loss) for loss in self._losses] or [float("nan")]
 
 
-def _set_layout(network: nn.Module, layout: torch.memory_format, dims: int) -> None:
-    """Do `network.to(memory_format=layout)` by replacing weights: fake ones cannot be moved."""
-    for module in network.modules():
-        for name, weight in [*module.named_parameters(recurse=False)]:
-            if weight.dim() == dims:
-                weight = weight.detach().contiguous(memory_format=layout)
-                module.register_parameter(name, nn.Parameter(weight))
-
-
-def _warm_up(workload: Workload) -> int:
-    """Run the steps of the warm-up; return how many steps to time, from the last one's time."""
-    setting = workload.setting
-    for _ in range(setting.warmup - 1):
-        workload.step()
-    workload.wait()
-    begin = time.perf_counter()
-    workload.step()
-    workload.wait()
-    if not setting.seconds:
-        return setting.iterations
-    fitting = int(setting.seconds / (time.perf_counter() - begin))
-    return min(setting.iterations, max(MIN_STEPS, fitting))
-
-
-def _time_steps(workload: Workload, count: int) -> np.ndarray:
+def _time_steps(workload: Workload) -> np.ndarray:
     """Return the seconds of each step."""
     clock = clock_for(workload.device)
     marks = [clock.mark()]
-    for _ in range(count):
+    for _ in range(workload.setting.iterations):
         workload.step()
         marks.append(clock.mark())
     workload.wait()

@@ -22,7 +22,7 @@ from course.analysis.traces.tables import Trace, by_kernel
 
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 FORMAT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-KERNELS, OPERATORS, NAME_LENGTH = 4, 6, 90  # limits of a step's summary
+KERNELS, NAME_LENGTH = 4, 90  # limits of a step's summary
 TRACED_STEP = "measured"  # the range of the step in a trace
 # What an operator does, by its name; the first that fits.
 KINDS = (
@@ -81,20 +81,18 @@ def summarize(trace: Trace) -> dict[str, Any]:
     """Summarize a traced step.
 
     Keys: gpu_s, tensor_core_share, eligible_share and so on (`tensor_core_summary`); kinds (shares
-    by what operators do); kernels, the longest (kernel, share, verdict about Tensor Cores);
-    operators, the longest (operator, share); and those of `busy_seconds`.
+    by what operators do); kernels, the longest (kernel, share, verdict about Tensor Cores); and
+    those of `busy_seconds`.
     """
     report = tensor_core_report(trace)
     (summary,) = tensor_core_summary(step=report).drop(columns="name").to_dict("records")
     kernels = by_kernel(trace).head(KERNELS)[["name", "share"]].rename(columns={"name": "kernel"})
     kernels["verdict"] = [classify(name).verdict for name in kernels["kernel"]]
     kernels["kernel"] = kernels["kernel"].str[:NAME_LENGTH]
-    operators = report.head(OPERATORS).rename(columns={"gpu_share": "share"})
     shares = report.groupby(report["operator"].map(kind))["gpu_share"].sum()
     return summary | {
         "kinds": shares.reindex([name for name, _ in KINDS], fill_value=0.0).to_dict(),
         "kernels": kernels.to_dict("records"),
-        "operators": operators[["operator", "share"]].to_dict("records"),
         **busy_seconds(trace),
     }
 

@@ -125,25 +125,10 @@ def speeds_with_published(table: pd.DataFrame, name: str) -> pd.DataFrame:
     return speeds.loc[[(network, gpu) for network in speeds.index.unique(0) for gpu in gpus]]
 
 
-def layout_speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """Return what channels_last and the compiler gain in training in fp16, by network.
-
-    Columns: contiguous, channels_last, compiled (in channels_last), in images_per_busy_s; layout
-    and compiler, the speedups over the column before. NaN: not measured.
-    """
-    speeds = _pivot(table, "train", "images_per_busy_s")
-    layouts = pd.DataFrame(
-        {
-            "contiguous": speeds.get(("fp16", "contiguous", False)),
-            "channels_last": speeds.get(("fp16", "channels_last", False)),
-            "compiled": speeds.get(("fp16", "channels_last", True)),
-        },
-        index=speeds.index,
-        dtype=float,
-    )
-    layouts["layout"] = layouts["channels_last"] / layouts["contiguous"]
-    layouts["compiler"] = layouts["compiled"] / layouts["channels_last"]
-    return layouts
+def layout_speedups(table: pd.DataFrame) -> pd.Series:
+    """Return what channels_last gains in training in fp16, by network, while the GPU is at work."""
+    speeds = _pivot(table, "train", "images_per_busy_s")["fp16"]
+    return speeds["channels_last", False] / speeds["contiguous", False]
 
 
 def inference_speedups(table: pd.DataFrame) -> pd.DataFrame:
@@ -178,10 +163,9 @@ def loading_speeds(table: pd.DataFrame) -> pd.DataFrame:
 def scaling_efficiency(machine: str) -> pd.DataFrame:
     """Return how training scales by data parallelism, by network, batch per GPU, and gpus.
 
-    Columns: images_per_s of all GPUs; efficiency, compared with as many single GPUs; step_s;
-    computing_s (busy with more than communication) and computing, its share of step_s (NaN: not
-    traced); nccl_s (of NCCL's kernels, which also wait for other GPUs); megabytes (gradients per
-    step, in fp32).
+    Columns: efficiency, compared with as many single GPUs; step_s; computing_s (busy with more
+    than communication) and computing, its share of step_s; nccl_s (of NCCL's kernels, which also
+    wait for other GPUs); megabytes (gradients per step, in fp32).
 
     Raises:
         ValueError: nothing was recorded there.
@@ -194,7 +178,6 @@ def scaling_efficiency(machine: str) -> pd.DataFrame:
     ideal = single.reindex(table.index.droplevel("gpus")).to_numpy() * gpus
     result = pd.DataFrame(
         {
-            "images_per_s": table["images_per_s"],
             "efficiency": table["images_per_s"] / ideal,
             "step_s": table["step_s"],
             "computing_s": computing_s,

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from torch import distributed
 
@@ -19,7 +20,7 @@ def visible_gpus(rank: int, count: int) -> str:
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
-def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> dict:
+def narrow_row(rank: int, count: int, setting: Any, log: Any) -> dict:
     """Measure a row of the benchmark with narrow networks."""
     sys.path.append(SCRIPTS)
     import narrow_networks
@@ -27,4 +28,4 @@ def narrow_row(rank: int, count: int, setting: dict, log: str, device: str) -> d
     from labs.lab_networks import bench
 
     narrow_networks.use()
-    return bench.measure_rank(rank, count, setting, log, device)
+    return bench.measure_rank(rank, count, setting, log)

@@ -119,14 +119,12 @@ class TestBench:
 
     def test_the_log_has_each_step_and_the_result(self, tmp_path: Path) -> None:
         log = tmp_path / "new" / "bench.jsonl"
-        row = bench.measure(Setting("unet3d", **TINY), log, "cpu")
+        row = bench.measure(Setting("unet3d", **TINY), log)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         assert [line["type"] for line in lines] == ["PARAMETER", "LOG", "LOG", "RESULT"]
         steps = [line["data"]["step_s"] for line in lines[1:3]]
         assert row["step_s"] == pytest.approx(np.median(steps))
-        assert row["images_per_s"] == pytest.approx(2 / row["step_s"]) and row["timed"] == 2
-        short = Setting("unet3d", batch=2, warmup=2, seconds=1e-6)
-        assert bench.measure(short, None, "cpu")["timed"] == bench.MIN_STEPS
+        assert row["images_per_s"] == pytest.approx(2 / row["step_s"])
 
     @pytest.mark.parametrize(
         ("message", "fields"),
@@ -134,7 +132,6 @@ class TestBench:
             ("network='vgg': choose", {"network": "vgg"}),
             ("so leave it out", {"network": "ssd300", "px": 512}),
             ("px=18: unet3d needs 8, 12", {"network": "unet3d", "px": 18}),
-            ("several GPUs must agree", {"gpus": 2, "seconds": 1.0}),
         ],
     )
     def test_wrong_settings_are_refused(self, message: str, fields: dict) -> None:
@@ -146,7 +143,7 @@ class TestBench:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bench, "measure_rank", of_ranks.narrow_row)
-        row = bench.bench(Setting("resnet50", px=32, gpus=2, **TINY), device="cpu")
+        row = bench.bench(Setting("resnet50", px=32, gpus=2, **TINY))
         assert row["weights_apart"] == 0 and len(set(row["first_losses"])) == 2
         assert row["images_per_s"] == pytest.approx(4 / row["step_s"])
 
@@ -199,9 +196,7 @@ class TestTables:
         assert gains["at_most"].tolist() == [2, 2, 2]  # products take half of the time
         assert gains["tf32"].tolist() == [2, 2, 2]
         assert gains.loc[("unet3d", 2), "fp16_a100"] == pytest.approx(8.2, abs=0.01)
-        layouts = lab.layout_speedups(rows)
-        assert layouts["layout"].tolist() == [6 / 4] * 3
-        assert layouts["compiler"].to_numpy() == pytest.approx(7 / 6)
+        assert lab.layout_speedups(rows).tolist() == [6 / 4] * 3
         assert np.allclose(lab.inference_speedups(rows), 5 * 0.8)
         files = lab.loading_speeds(rows)
         assert files.loc["ssd300", "kept"] == 0.5

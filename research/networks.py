@@ -3,10 +3,9 @@
     python -m research.networks OUT.jsonl [--limit 550]
 
 On a machine with one GPU: 5 steps of warm-up, then 20 timed ones (the recorded rows have 8 to 60,
-in the column `timed`), and one traced step of training; from files 30 steps of warm-up and 60 timed
-ones. With several GPUs: 10 steps of warm-up, 30 timed ones and a traced one, on one GPU and on all.
-cuDNN chooses its kernels by trying. Nothing else may run on that machine: eager steps of small
-batches wait for the host.
+in the column `timed`), and one traced step of training. With several GPUs: 10 steps of warm-up, 30
+timed ones and a traced one, on one GPU and on all. cuDNN chooses its kernels by trying. Nothing
+else may run on that machine: eager steps of small batches wait for the host.
 """
 
 from __future__ import annotations
@@ -19,22 +18,14 @@ import torch
 
 from labs.lab_networks.bench import Setting, bench
 from labs.lab_networks.catalogue import NETWORKS
-from labs.lab_networks.measurements import BEST, INFERENCE, ORDER
+from labs.lab_networks.measurements import INFERENCE, ORDER
 from research.sweep import command
 
 BATCHES = [(name, NETWORKS[name].batch_size) for name in ORDER]
 LARGE = ("resnet50", 256)
+BEST = {"precision": "fp16", "layout": "channels_last"}
 PUBLISHED = (("fp32", "contiguous"), ("tf32", "contiguous"), ("fp16", "contiguous"))
 BF16 = (("bf16", "channels_last"), ("bf16", "contiguous"))
-WORKERS = 10  # of 16 cores: the rest are for training, and for the thread that pins memory
-FROM_FILES = {
-    "data": "photographs",
-    "workers": WORKERS,
-    "traced": False,
-    "warmup": 3 * WORKERS,  # longer than the two batches that each worker prefetches
-    "iterations": 6 * WORKERS,
-    **BEST,
-}
 # A row's maximum time: trying kernels for each layer, compiling, and the rest.
 TRIES_S, COMPILES_S, REST_S = 25.0, {"train": 60.0, "infer": 30.0}, 4.0
 # Network, batch of each GPU, and the layout in which eager steps are faster.
@@ -63,8 +54,6 @@ def plan(gpus: int) -> Iterator[Setting]:
     for precision, layout, compiled in INFERENCE:
         if not compiled:
             yield from _all_networks("infer", precision=precision, layout=layout)
-    for name, batch in BATCHES[1:]:
-        yield Setting(name, batch=batch, **FROM_FILES)
     yield _brief(*LARGE, "train", **BEST)
     for mode in ("train", "infer"):
         yield from _all_networks(mode, compile=True, **BEST)
@@ -91,10 +80,10 @@ def measure(**setting: Any) -> dict[str, Any]:
 
 
 def longest_s(**setting: Any) -> float:
-    """Return the longest time of a row. cuDNN tries kernels only in synthetic training."""
+    """Return the longest time of a row. cuDNN tries kernels only in training."""
     if setting["compile"]:
         return COMPILES_S[setting["mode"]]
-    return REST_S + TRIES_S * (setting["mode"] == "train" and setting["data"] == "synthetic")
+    return REST_S + TRIES_S * (setting["mode"] == "train")
 
 
 if __name__ == "__main__":

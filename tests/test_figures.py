@@ -146,7 +146,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "ladder of networks": lambda: networks.plot_ladder(benchmark()),
     "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),
     "busy time of networks": lambda: networks.plot_busy(benchmark(), "fp32"),
-    "loading for networks": lambda: networks.plot_loading(networks.loading_speeds(benchmark())),
 }
 
 

@@ -32,10 +32,6 @@ def bench(
         int | None, typer.Option(help="Per GPU; by default the published size.")
     ] = None,
     px: Annotated[int | None, typer.Option("--px", help="Pixels, or voxels, per side.")] = None,
-    data: Annotated[
-        str, typer.Option(help="synthetic, or photographs (loaded from files).")
-    ] = "synthetic",
-    workers: Annotated[int, typer.Option(help="Processes that load photographs.")] = 0,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs; DDP averages the gradients.")] = 1,
     warmup: Annotated[
         int | None, typer.Option(help="Untimed steps; by default 100, on a CPU 1.")
@@ -52,7 +48,7 @@ def bench(
 
     optional = {"batch": batch, "px": px, "warmup": warmup, "iterations": iterations}
     options = {name: value for name, value in optional.items() if value is not None}
-    options |= {"compile": compile_, "data": data, "workers": workers, "gpus": gpus}
+    options |= {"compile": compile_, "gpus": gpus}
     choices = {
         "mode": mode or ["train"],
         "layout": layout or ["contiguous"],

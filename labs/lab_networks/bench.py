@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,11 @@ from course.training.models import parameter_count
 from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
 from labs.lab_networks import catalogue, evidence
-from labs.lab_networks.catalogue import Batch
 
 CHOICES = {
     "precision": ("fp32", "tf32", "fp16", "bf16"),
     "mode": ("train", "infer"),
     "layout": ("contiguous", "channels_last"),
-    "data": ("synthetic", "photographs"),
 }
 # Sizes for which a CPU needs seconds.
 QUICK = {
@@ -49,8 +47,6 @@ class Setting:
     compile: bool = False
     batch: int = 0  # per GPU; 0: the published benchmark's
     px: int = 0  # per side of an image or volume; 0: the network's
-    data: str = "synthetic"
-    workers: int = 0  # that load photographs
     gpus: int = 1
     warmup: int = 100
     iterations: int = 300
@@ -104,11 +100,7 @@ def measure(setting: Setting, log: Path | None = None) -> dict[str, Any]:
     device = device_of()
     torch.backends.cudnn.benchmark = True
     with number_format(device, setting.precision):
-        workload = Workload(setting, device)
-        try:
-            return _measure(workload, log)
-        finally:
-            workload.batches.close()  # ends a loader's workers; the collector would take 5 s each
+        return _measure(Workload(setting, device), log)
 
 
 def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
@@ -121,7 +113,7 @@ def _measure(workload: Workload, log: Path | None) -> dict[str, Any]:
     memory.reset_peak(device)
     seconds = _time_steps(workload)
     row = asdict(setting) | {"formats": formats}
-    row |= speed_quartiles(_mean_by_round(setting, seconds), workload.images)
+    row |= speed_quartiles(seconds, workload.images)
     row |= {"parameters": parameter_count(workload.network)}
     row |= {"first_loss": workload.losses[0], "last_loss": workload.losses[-1]}
     # On a CPU, the peak would include the rest of the process.
@@ -165,7 +157,7 @@ def _ranks() -> int:
 
 
 class Workload:
-    """A network, its batches, and the step that is timed."""
+    """A network, its batch, and the step that is timed."""
 
     def __init__(self, setting: Setting, device: torch.device) -> None:
         self.setting, self.device = setting, device
@@ -179,7 +171,8 @@ class Workload:
         if setting.layout == "channels_last":
             formats = {2: torch.channels_last, 3: torch.channels_last_3d}
             self.layout = formats[self.spec.dims]
-        self.network.to(memory_format=self.layout).train(setting.mode == "train")
+            self.network.to(memory_format=self.layout)
+        self.network.train(setting.mode == "train")
         self.model: nn.Module | Callable = self.network
         if distributed.is_initialized():
             # Gradients stay in the buckets; copying each back would be one more call.
@@ -189,34 +182,18 @@ class Workload:
         self.optimizer = torch.optim.SGD(self.network.parameters(), self.spec.lr, momentum=0.9)
         scales = setting.precision == "fp16" and setting.mode == "train"
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
-        self.batches = self._create_batches()
+        generator = torch.Generator().manual_seed(_rank())
+        inputs, targets = self.spec.random_batch(setting.batch, setting.px, generator)
+        self.inputs = inputs.to(device, memory_format=self.layout)
+        several = isinstance(targets, tuple)
+        self.targets = tuple(t.to(device) for t in targets) if several else targets.to(device)
         self.images = setting.batch * _ranks()  # of one step on all ranks
         self.step = self._train if setting.mode == "train" else self._infer
         self._losses: list[torch.Tensor] = []
 
-    def _create_batches(self) -> Generator[Batch]:
-        batch, px, workers = self.setting.batch, self.setting.px, self.setting.workers
-        if self.setting.data == "photographs":
-            loader = self.spec.loader(batch, px, workers)
-            while True:
-                yield from map(self._to_device, loader)
-        generator = torch.Generator().manual_seed(_rank())
-        data = self._to_device(self.spec.random_batch(batch, px, generator))
-        while True:
-            yield data
-
-    def _to_device(self, batch: Batch) -> Batch:
-        def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(self.device, non_blocking=True)
-
-        inputs, targets = batch
-        targets = tuple(map(move, targets)) if isinstance(targets, tuple | list) else move(targets)
-        return move(inputs).contiguous(memory_format=self.layout), targets
-
     def _train(self) -> None:
-        inputs, targets = next(self.batches)
         with autocast(self.device, self.setting.precision):
-            loss = self.spec.loss(self.model(inputs), targets)
+            loss = self.spec.loss(self.model(self.inputs), self.targets)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -224,18 +201,16 @@ class Workload:
         self._losses.append(loss.detach())
 
     def _infer(self) -> None:
-        inputs, _ = next(self.batches)
         with torch.inference_mode(), autocast(self.device, self.setting.precision):
-            self.model(inputs)
+            self.model(self.inputs)
 
     def count_formats(self) -> dict[str, int]:
         """Count the network's products by output format, in a first forward pass."""
-        inputs, _ = next(self.batches)
         training = self.network.training
         cast = autocast(self.device, self.setting.precision)
         # In evaluation, BatchNorm does not change its statistics.
         with evidence.count_formats(self.network.eval()) as counts, torch.inference_mode(), cast:
-            self.network(inputs)
+            self.network(self.inputs)
         self.network.train(training)
         return dict(counts)
 
@@ -259,19 +234,6 @@ def _time_steps(workload: Workload) -> np.ndarray:
         marks.append(clock.mark())
     workload.wait()
     return np.array([clock.seconds(*pair) for pair in zip(marks, marks[1:])])
-
-
-def _mean_by_round(setting: Setting, seconds: np.ndarray) -> np.ndarray:
-    """Return the mean step of each round of a loader's workers; without a loader, each step.
-
-    Workers that began together deliver their batches at about the same time, followed by a pause,
-    so a single step is too short or too long.
-    """
-    workers = setting.workers if setting.data == "photographs" else 0
-    rounds = len(seconds) // max(1, workers)
-    if workers < 2 or not rounds:
-        return seconds
-    return seconds[: rounds * workers].reshape(rounds, workers).mean(1)
 
 
 def _write(log: Path, row: dict[str, Any], seconds: np.ndarray, images: int) -> None:

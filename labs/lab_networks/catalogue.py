@@ -1,4 +1,4 @@
-"""The three networks of the benchmark, each with its loss, its batch and its data."""
+"""The three networks of the benchmark, each with its loss and its batch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from course.config import Config
-from course.data import loader
 from course.training import models
-from labs.lab_networks import boxes, ssd, unet3d, volumes
+from labs.lab_networks import ssd, unet3d
 
 Batch = tuple[torch.Tensor, Any]
-EPOCH = 1000  # batches of a small set
 OBJECT_SHARE = 0.002  # of default boxes, as in COCO's images
 
 
@@ -32,7 +28,6 @@ class Network:
     batch_size: int  # of the published benchmark
     dims: int  # of its input: 2 for images, 3 for volumes
     random_batch: Callable[[int, int, torch.Generator], Batch]  # takes batch, side, generator
-    loader: Callable[[int, int, int], DataLoader]  # takes batch, side, workers
     lr: float = 0.002  # with which the loss of random images falls
     fixed: bool = False  # its input has only one size
     multiple: int = 1  # each side must be a multiple of this, and at least twice it
@@ -66,23 +61,6 @@ def _random_volumes(batch: int, px: int, generator: torch.Generator) -> Batch:
     return torch.randn(batch, 1, px, px, px, generator=generator), kinds
 
 
-def _image_loader(batch: int, px: int, workers: int) -> DataLoader:
-    cfg = Config(data="default", image_px=px, batch_size=batch, val_steps=0, uint8=False)
-    sets, cpu = loader.image_sets(cfg), torch.device("cpu")
-    return loader.loaders(sets, cfg, cpu, **_loader_options(workers))[0]
-
-
-def _repeat(dataset: Dataset, batch: int, workers: int) -> DataLoader:
-    """Load a small set in random order, many times over, without restarting the workers."""
-    order = RandomSampler(dataset, num_samples=batch * EPOCH)
-    return DataLoader(dataset, batch, sampler=order, **_loader_options(workers))
-
-
-def _loader_options(workers: int) -> dict[str, Any]:
-    pinned = torch.cuda.is_available()
-    return {"num_workers": workers, "pin_memory": pinned, "persistent_workers": workers > 0}
-
-
 NETWORKS = {
     "ssd300": Network(
         words="SSD300, finds objects",
@@ -92,7 +70,6 @@ NETWORKS = {
         batch_size=32,
         dims=2,
         random_batch=_random_objects,
-        loader=lambda batch, px, workers: _repeat(boxes.Boxes(boxes.ensure()), batch, workers),
         lr=0.00002,
         fixed=True,
     ),
@@ -105,9 +82,6 @@ NETWORKS = {
         dims=3,
         multiple=2 ** (len(unet3d.WIDTHS) - 1),
         random_batch=_random_volumes,
-        loader=lambda batch, px, workers: _repeat(
-            volumes.Volumes(volumes.ensure(), px), batch, workers
-        ),
     ),
     "resnet50": Network(
         words="ResNet-50, classifies the image",
@@ -117,6 +91,5 @@ NETWORKS = {
         batch_size=64,
         dims=2,
         random_batch=_random_images,
-        loader=_image_loader,
     ),
 }

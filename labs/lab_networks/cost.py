@@ -22,7 +22,6 @@ def operator_costs(network: str, precision: str) -> pd.DataFrame:
     """Count what each kind of operator costs per image, with `roofline.operators`' columns."""
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
         workload = Workload(Setting(network, precision), torch.device("cpu"))
-        next(workload.batches)
         # Without a first update, the optimizer's state would be created in the counted step.
         for weight in workload.network.parameters():
             weight.grad = torch.zeros_like(weight)

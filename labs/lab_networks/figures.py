@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pandas as pd
-from matplotlib.patches import Rectangle
-from PIL import Image
 
 from course.charts.base import (
     ACCENT,
@@ -16,14 +12,12 @@ from course.charts.base import (
     FORMAT_COLOURS,
     GREEN,
     GREY,
-    ON_LIGHT,
     ORANGE,
     SKY,
     Picture,
 )
 from course.charts.primitives import bars, heading, label, legend, plot_bar_panels, stack
 from course.text import digits
-from labs.lab_networks import boxes, volumes
 from labs.lab_networks.catalogue import NETWORKS
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
@@ -111,8 +105,7 @@ def plot_ladder(measurements: pd.DataFrame, mode: str = "train") -> Picture:
 def _speeds_by_rung(measurements: pd.DataFrame, network: str, mode: str) -> pd.DataFrame:
     """Return images_per_s and images_per_busy_s at the published batch; NaN: not measured."""
     rows = measurements[measurements["network"] == network]
-    rows = rows[(rows["mode"] == mode) & (rows["data"] == "synthetic")]
-    rows = rows[rows["batch"] == NETWORKS[network].batch_size]
+    rows = rows[(rows["mode"] == mode) & (rows["batch"] == NETWORKS[network].batch_size)]
     rows = rows.set_index(["precision", "layout", "compile"])
     return rows[["images_per_s", "images_per_busy_s"]].reindex([*RUNGS.values()]).set_axis([*RUNGS])
 
@@ -209,42 +202,3 @@ def _plot_shares(shares: pd.Series, words: Sequence[str], works: str, waits: str
 
 def _of_ms(seconds: float, step_s: float) -> str:
     return f"{digits(1e3 * seconds)} of {digits(1e3 * step_s)} ms"
-
-
-def plot_loading(table: pd.DataFrame) -> Picture:
-    """Draw images/s from files, compared with random numbers on the GPU (`loading_speeds`)."""
-    names = [f"{TITLES[row.Index]}, {row.workers:.0f} workers" for row in table.itertuples()]
-    words = [
-        f"{row.kept:.0%}: {digits(row.photographs)} of {digits(row.synthetic)} images/s"
-        for row in table.itertuples()
-    ]
-    picture = Picture(9, 1.9)
-    axes = picture.panel()
-    bars(axes, names, 100 * table["kept"], words=words, colours=BLUE, room=1.4)
-    label(axes, xlabel="from files, % of the images per second of random numbers on the GPU")
-    return picture
-
-
-def plot_samples() -> Picture:
-    """Draw two images with their boxes, and a layer of a volume with its voxels' kinds."""
-    root = boxes.ensure()
-    objects = json.loads((root / boxes.BOXES).read_text())
-    alt = "two images with boxes around pasted photographs; a layer of a volume with ellipsoids"
-    picture = Picture(9.8, 2.5, alt)
-    panels = picture.panels(1, 4, width_ratios=[4, 4, 3, 3])
-    for axes, name in zip(panels, sorted(objects)[1:3]):
-        axes.imshow(Image.open(root / name))
-        for item in objects[name]:
-            left, top, right, bottom = item["box"]
-            box = Rectangle((left, top), right - left, bottom - top, fill=False, ec=ORANGE, lw=2)
-            axes.add_patch(box)
-            look = {"fontsize": 7, "color": ON_LIGHT, "backgroundcolor": ORANGE}
-            axes.text(left + 4, top + 22, boxes.OBJECTS[item["label"] - 1], **look)
-    brightness, kinds = np.load(sorted(volumes.ensure().glob("[!.]*.npy"))[0])
-    layer = int(np.argmax((kinds == 2).sum((1, 2))))
-    panels[2].imshow(brightness[layer], cmap="gray")
-    panels[3].imshow(kinds[layer], cmap="viridis")
-    for axes, title in zip(panels, ("for SSD300", "", "for 3D U-Net: a layer", "its voxels")):
-        axes.axis("off")
-        label(axes, title)
-    return picture

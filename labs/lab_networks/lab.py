@@ -16,6 +16,5 @@ LAB = Lab(
     title="a benchmark of three networks",
     minutes=75,
     functions={"networks.timing": Function("a step is timed as a device computes it", _timing)},
-    prepare="images with boxes and volumes, 70 MB, made on first use",
     stuck="a clock that is read while the device still computes; a speed that is the host's",
 )

@@ -18,7 +18,6 @@ from labs.lab_networks.catalogue import NETWORKS
 GPUS = ["P100", "V100", "A100"]
 PRECISIONS = ["fp32", "tf32", "fp16"]
 ORDER = ["resnet50", "ssd300", "unet3d"]
-BEST = {"precision": "fp16", "layout": "channels_last"}
 # The settings of inference, each a step from the one before: precision, layout, compiled.
 INFERENCE = (
     ("fp32", "contiguous", False),
@@ -79,8 +78,8 @@ def load_measurements(machine: str) -> pd.DataFrame:
     # The profiler lengthens a traced step, so busy seconds are compared with the timed steps.
     busy = (table.get("busy_s", np.nan) / table["step_s"]).clip(upper=1.0)
     same = ["network", "mode", "batch"]
-    fp32 = table.query("precision == 'fp32' and layout == 'contiguous' and data == 'synthetic'")
-    fp32 = fp32[~fp32["compile"]].set_index(same)["images_per_s"]
+    fp32 = table.query("precision == 'fp32' and layout == 'contiguous' and not compile")
+    fp32 = fp32.set_index(same)["images_per_s"]
     return table.assign(
         busy=busy,
         images_per_busy_s=table["images_per_s"] / busy,
@@ -98,7 +97,7 @@ def tensor_core_gains(table: pd.DataFrame) -> pd.DataFrame:
         table: from `load_measurements`, as in all functions below.
     """
     index = ["network", "batch"]
-    rows = table.query("mode == 'train' and data == 'synthetic'").set_index(index)
+    rows = table[table["mode"] == "train"].set_index(index)
     traced = rows[(rows["precision"] == "fp32") & rows["kinds"].notna()]
     gains = pd.DataFrame({"products": traced["kinds"].map(lambda kinds: kinds["products"])})
     gains = gains.sort_index(ascending=[False, True])
@@ -140,24 +139,11 @@ def inference_speedups(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pivot(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:
-    """Return speeds at the published batch of random images, by network and setting."""
+    """Return speeds at the published batch, by network and setting."""
     batches = table["network"].map({name: spec.batch_size for name, spec in NETWORKS.items()})
     rows = table[(table["batch"] == batches) & (table["mode"] == mode)]
-    rows = rows[rows["data"] == "synthetic"]
     settings = ["precision", "layout", "compile"]
     return rows.pivot(index="network", columns=settings, values=column).reindex(ORDER)
-
-
-def loading_speeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Return images/s of networks that load files.
-
-    Columns: synthetic (random images on the GPU), photographs (files), kept (their ratio), workers.
-    """
-    files = table[table["data"] == "photographs"].set_index("network")
-    synthetic = _pivot(table, "train").get((*BEST.values(), False))
-    speeds = pd.DataFrame({"synthetic": synthetic, "photographs": files["images_per_s"]})
-    speeds["kept"] = speeds["photographs"] / speeds["synthetic"]
-    return speeds.join(files["workers"]).dropna()
 
 
 def scaling_efficiency(machine: str) -> pd.DataFrame:

@@ -10,24 +10,15 @@ import torch
 import torchvision
 from torch import nn
 from torch.nn.functional import cross_entropy, smooth_l1_loss
-from torchvision.models.detection._utils import BoxCoder, SSDMatcher
-from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
-from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSDHead
-from torchvision.ops import box_iou
 
 PX = 300
 CLASSES = 81  # of COCO, with the background as number 0
-GRIDS = (38, 19, 10, 5, 3, 1)  # cells per side of the six feature maps
-BOXES = 8732  # default boxes in all cells
+CELL_BOXES = (4, 6, 6, 6, 4, 4)  # default boxes in a cell of each feature map
+BOXES = 8732  # in all cells of maps with 38, 19, 10, 5, 3 and 1 cells per side
 # Further feature maps: channels inside the block, its output channels, and its stride.
 EXTRA = ((256, 512, 2), (256, 512, 2), (128, 256, 2), (128, 256, 1), (128, 256, 1))
-SIDES = (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05)  # of default boxes, as shares of the image
-SHAPES = ([2], [2, 3], [2, 3], [2, 3], [2], [2])  # their aspect ratios, by map
-CELLS_PX = [8, 16, 32, 64, 100, 300]
-OVERLAP = 0.5  # of a default box and an object that it is matched with
 NEGATIVES = 3  # boxes of the background that count, for each with an object
-WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # of centre and size in the regression
 
 
 class SSD300(nn.Module):
@@ -49,7 +40,7 @@ class SSD300(nn.Module):
         for inner, outputs, stride in EXTRA:
             self.extra.append(_smaller_map(channels[-1], inner, outputs, stride))
             channels.append(outputs)
-        self.head = SSDHead(channels, _generator().num_anchors_per_location(), CLASSES)
+        self.head = SSDHead(channels, list(CELL_BOXES), CLASSES)
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         maps = [self.backbone(images)]
@@ -69,34 +60,6 @@ def _smaller_map(channels: int, inner: int, outputs: int, stride: int) -> nn.Seq
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
-
-
-def _generator() -> DefaultBoxGenerator:
-    return DefaultBoxGenerator(list(SHAPES), scales=list(SIDES), steps=CELLS_PX)
-
-
-def default_boxes() -> torch.Tensor:
-    """Return the 8,732 default boxes: left, top, right, bottom, in pixels."""
-    image = ImageList(torch.empty(1, 3, PX, PX), [(PX, PX)])
-    maps = [torch.empty(1, 1, side, side) for side in GRIDS]
-    return _generator()(image, maps)[0]
-
-
-def encode(
-    boxes: torch.Tensor, labels: torch.Tensor, defaults: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Encode an image's objects as targets of each default box: offsets (8732, 4), labels (8732).
-
-    A default box is matched with the object that it overlaps most, if by half; and each object has
-    at least the box that overlaps it most. All others are background, 0.
-
-    Args:
-        boxes: of the objects, (n, 4) in pixels.
-        labels: (n), from 1.
-    """
-    matches = SSDMatcher(OVERLAP)(box_iou(boxes, defaults))
-    kinds = torch.where(matches >= 0, labels[matches.clamp(min=0)], 0)
-    return BoxCoder(WEIGHTS).encode_single(boxes[matches.clamp(min=0)], defaults), kinds
 
 
 def loss(

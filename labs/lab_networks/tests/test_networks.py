@@ -11,8 +11,6 @@ import pytest
 import torch
 from narrow_networks import small
 from threadpoolctl import threadpool_limits
-from torchvision.models.detection._utils import BoxCoder
-from torchvision.ops import box_iou
 from typer.testing import CliRunner
 
 from course import __main__
@@ -20,7 +18,6 @@ from course.training.models import parameter_count
 from labs import lab_networks as lab
 from labs.lab_networks import (
     bench,
-    boxes,
     catalogue,
     cost,
     local,
@@ -61,22 +58,7 @@ class TestNetworks:
         assert workload.losses[-1] < 0.99 * workload.losses[0]
 
 
-class TestData:
-    @pytest.fixture
-    def root(self, tmp_path: Path) -> Path:
-        return boxes.ensure(tmp_path / "boxes", boxes.Recipe(images=3))
-
-    def test_default_boxes_are_matched_with_objects(self) -> None:
-        objects = torch.tensor([[20.0, 30, 200, 220], [250.0, 5, 262, 14]])
-        defaults, labels = ssd.default_boxes(), torch.tensor([7, 3])
-        offsets, kinds = ssd.encode(objects, labels, defaults)
-        assert set(kinds.tolist()) == {0, 3, 7}  # also the small object
-        decoded = BoxCoder(ssd.WEIGHTS).decode_single(offsets[kinds == 7], defaults[kinds == 7])
-        assert torch.allclose(decoded, objects[:1].expand_as(decoded), atol=0.01)
-        overlap = box_iou(objects, defaults)
-        assert (kinds[(overlap[0] >= 0.5) & (overlap[1] < 0.5)] == 7).all()
-        assert (kinds[overlap.max(0).values < 0.5] != 0).sum() <= 2
-
+class TestLoss:
     def test_three_hard_background_boxes_count_per_object(self) -> None:
         scores = torch.randn(1, 40, 3, generator=torch.Generator().manual_seed(0))
         labels = torch.zeros(1, 40, dtype=torch.long)
@@ -89,22 +71,6 @@ class TestData:
         shifted = ssd.loss((offsets + 2, scores), (offsets, labels))
         assert torch.allclose(shifted, expected + 4 * 1.5)  # only of boxes with an object
 
-    def test_a_loaded_image_has_its_objects_where_they_are(self, root: Path) -> None:
-        dataset = boxes.Boxes(root)
-        objects = torch.tensor([item["box"] for item in dataset.objects["00000.jpg"]])
-        straight = objects * torch.tensor([300 / 640, 300 / 480] * 2)
-        flipped = straight.clone()
-        flipped[:, [0, 2]] = 300 - straight[:, [2, 0]]
-        orientations = set()
-        for seed in range(4):
-            torch.manual_seed(seed)
-            image, (offsets, kinds) = dataset[0]
-            assert image.shape == (3, 300, 300) and image.dtype == torch.float32
-            decoded = BoxCoder(ssd.WEIGHTS).decode_single(offsets, dataset.defaults)[kinds > 0]
-            fits = [box_iou(decoded, b).max(1).values.min() > 0.99 for b in (straight, flipped)]
-            orientations.add(fits.index(True))
-        assert orientations == {0, 1}
-
 
 class TestBench:
     @pytest.mark.parametrize("name, precision", [("unet3d", "fp32"), ("resnet50", "bf16")])
@@ -114,7 +80,7 @@ class TestBench:
         dims = catalogue.get(name).dims
         layout = torch.channels_last if dims == 2 else torch.channels_last_3d
         weights = [w for w in workload.network.parameters() if w.dim() == dims + 2]
-        tensors = [next(workload.batches)[0], *weights]
+        tensors = [workload.inputs, *weights]
         assert all(tensor.is_contiguous(memory_format=layout) for tensor in tensors)
 
     def test_the_log_has_each_step_and_the_result(self, tmp_path: Path) -> None:
@@ -177,15 +143,13 @@ class TestTables:
         kinds = {"products": 0.5, "normalisation": 0.2, "copies": 0.1, "others": 0.2}
         table = []
         for name in catalogue.NETWORKS:
-            fixed = {"network": name, "data": "synthetic", "machine": "a GPU", "workers": 4}
+            fixed = {"network": name, "machine": "a GPU"}
             fixed |= {"batch": catalogue.get(name).batch_size, "tensor_core_share": 0.4}
             for place, setting in enumerate(lab.figures.RUNGS.values(), 1):
                 fields = fixed | dict(zip(("precision", "layout", "compile"), setting))
                 fields |= {"images_per_s": 100.0 * place, "step_s": 0.1}
                 table.append(fields | {"mode": "train", "busy_s": 0.08, "kinds": kinds})
                 table.append(fields | {"mode": "infer", "images_per_s": 500.0 * place})
-        photographs = {"data": "photographs", "images_per_s": 300.0}
-        table.append(table[10] | photographs)  # fp16, channels last
         monkeypatch.setattr(measurements, "recorded_table", lambda *_: pd.DataFrame(table))
         return lab.load_measurements("a GPU")
 
@@ -198,5 +162,3 @@ class TestTables:
         assert gains.loc[("unet3d", 2), "fp16_a100"] == pytest.approx(8.2, abs=0.01)
         assert lab.layout_speedups(rows).tolist() == [6 / 4] * 3
         assert np.allclose(lab.inference_speedups(rows), 5 * 0.8)
-        files = lab.loading_speeds(rows)
-        assert files.loc["ssd300", "kept"] == 0.5

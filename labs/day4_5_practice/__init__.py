@@ -3,7 +3,7 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".advice": "habits what_to_log",
+    ".advice": "habits",
     ".energy": "HOST PUE all_recorded carbon carbon_by_grid energy_table joules",
     ".exports": "export",
     ".figures": (

@@ -1,22 +1,9 @@
-"""What to log of a run, and habits for work on a cluster, each with its command."""
+"""Habits for work on a cluster, each with its command."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-LOG = {
-    "the config as data, the script's text, the commit": "it can be run again",
-    "seed, versions, machine, driver": "a number that differs gets a cause",
-    "loss at each step, accuracy at each epoch": "one final number hides the way there",
-    "seconds with their spread, GiB, joules": "costs are results",
-    "how it ended, and why": "a failure that is kept is not repeated",
-    "a few tags: search, purpose": "they find one run among thousands",
-}
-DO_NOT_LOG = {
-    "a value of the GPU at each step, by .item()": "the host waits for the GPU each time",
-    "histograms of all weights at each step": "no one looks at them, and the step gets slower",
-    "environment variables, images of people": "keys and faces are published with the log",
-}
 HABITS = {
     "code that can be compared": (
         "what computes lies in .py files under git, not in cells",
@@ -52,12 +39,6 @@ HABITS = {
         "course show FIRST --json > result.json",
     ),
 }
-
-
-def what_to_log() -> pd.DataFrame:
-    """Return what to log of a run and what not to log: log (yes or no), what, because."""
-    rows = [("yes", *row) for row in LOG.items()] + [("no", *row) for row in DO_NOT_LOG.items()]
-    return pd.DataFrame(rows, columns=["log", "what", "because"])
 
 
 def habits() -> pd.DataFrame:

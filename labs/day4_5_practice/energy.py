@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,24 +13,20 @@ from course.runs.run import Run
 J_PER_KWH = 3.6e6
 
 
-class Grid(NamedTuple):
-    """A country's electricity: grams of CO2 equivalents per kWh, over a plant's whole life."""
-
-    g_per_kwh: float
-    year: int
-    source: str
-
-
 EMBER = "Ember, yearly electricity data, by Our World in Data"
 EMBER_STATISTA = "Ember, July 2024, by Statista 943137"
-GRIDS = {
-    "Norway": Grid(30, 2023, EMBER_STATISTA),
-    "France": Grid(56, 2023, EMBER),
-    "Germany": Grid(381, 2023, EMBER),
-    "world": Grid(481, 2023, EMBER_STATISTA),
-    "China": Grid(582, 2023, EMBER),
-    "India": Grid(713, 2023, EMBER),
-}
+# Grams of CO2 equivalents per kWh in 2023, over a plant's whole life.
+GRIDS = pd.DataFrame(
+    [
+        ("Norway", 30, EMBER_STATISTA),
+        ("France", 56, EMBER),
+        ("Germany", 381, EMBER),
+        ("world", 481, EMBER_STATISTA),
+        ("China", 582, EMBER),
+        ("India", 713, EMBER),
+    ],
+    columns=["grid", "g_per_kwh", "source"],
+)
 PUE = 1.58  # a building's power over its computers': mean of Uptime Institute's survey, 2023
 # A node's power over its GPUs'. Super Micro's node of MLPerf 4.0 drew 6.83 kW in total while 8 H100
 # trained ResNet-50. They may draw 700 W each, so the factor is at least this.
@@ -78,12 +73,11 @@ def all_recorded() -> list[Run]:
 
 
 def carbon(
-    energy: float | Run | Iterable[Run], *, g_per_kwh: float, pue: float = 1.0, host: float = 1.0
+    runs: Run | Iterable[Run], *, g_per_kwh: float, pue: float = 1.0, host: float = 1.0
 ) -> float:
-    """Return grams of CO2 equivalents of joules or runs, without manufacturing.
+    """Return grams of CO2 equivalents of runs, without manufacturing.
 
     Args:
-        energy: joules of the GPUs, or runs.
         g_per_kwh: of the grid. Ask the site, or take a mean of `GRIDS`.
         pue: the building's power over its computers' (power usage effectiveness).
         host: the node's power over its GPUs'.
@@ -96,28 +90,20 @@ def carbon(
             f"g_per_kwh={g_per_kwh}, pue={pue}, host={host}: expected g_per_kwh of 0 or more, and "
             "pue and host of 1 or more"
         )
-    if not isinstance(energy, int | float):
-        runs = [energy] if isinstance(energy, Run) else list(energy)
-        if uncounted := [run.name for run in runs if math.isnan(joules(run))]:
-            raise ValueError(
-                f"the joules of {', '.join(uncounted[:4])} were not counted "
-                f"({len(uncounted)} runs). Leave them out, or pass joules"
-            )
-        energy = sum(map(joules, runs))
-    return energy / J_PER_KWH * host * pue * g_per_kwh
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    if uncounted := [run.name for run in runs if math.isnan(joules(run))]:
+        raise ValueError(
+            f"the joules of {', '.join(uncounted[:4])} were not counted "
+            f"({len(uncounted)} runs). Leave them out"
+        )
+    return sum(map(joules, runs)) / J_PER_KWH * host * pue * g_per_kwh
 
 
-def carbon_by_grid(energy: float | Run | Iterable[Run], *, pue: float, host: float) -> pd.DataFrame:
+def carbon_by_grid(runs: Run | Iterable[Run], *, pue: float, host: float) -> pd.DataFrame:
     """Return the grams of CO2 on each grid of `GRIDS`.
 
-    Columns: grid, g_per_kwh, year, source, gpus, host and building (grams), grams (their sum).
+    Columns: grid, g_per_kwh, source, gpus, host and building (grams), grams (their sum).
     """
-    rows = []
-    for name, grid in GRIDS.items():
-        gpus, node, grams = (
-            carbon(energy, g_per_kwh=grid.g_per_kwh, **factors)
-            for factors in ({}, {"host": host}, {"host": host, "pue": pue})
-        )
-        parts = {"gpus": gpus, "host": node - gpus, "building": grams - node, "grams": grams}
-        rows.append({"grid": name, **grid._asdict(), **parts})
-    return pd.DataFrame(rows)
+    gpus = GRIDS["g_per_kwh"] * carbon(runs, g_per_kwh=1)
+    node, grams = gpus * host, gpus * host * pue
+    return GRIDS.assign(gpus=gpus, host=node - gpus, building=grams - node, grams=grams)

@@ -119,7 +119,6 @@ def plot_grams(table: pd.DataFrame) -> Picture:
     axes = picture.panel()
     parts = {words: table[part] for part, words in PARTS.items()}
     stack(axes, list(table["grid"]), parts, colours=(BLUE, ORANGE, GREY), room=1.08)
-    source = table["source"].iloc[0].split(",")[0]
-    label(axes, xlabel=f"grams of CO₂ equivalents ({table['year'].iloc[0]}: {source})")
+    label(axes, xlabel="grams of CO₂ equivalents (2023: Ember)")
     legend(picture)
     return picture

@@ -43,12 +43,7 @@ def checkpoint_config(method: str = "torch.save", *, quick: bool = True, **field
 
 
 def _saving_fields(method: str, every: int) -> dict[str, Any]:
-    if method not in METHODS:
-        raise ValueError(f"method={method!r}: choose {', '.join(METHODS)}")
-    return {
-        "save_every": 0 if method == "never" else every,
-        "async_save": method == "async_save",
-    }
+    return {"save_every": every * (method != "never"), "async_save": method == "async_save"}
 
 
 def _recorded_saving(method: str, *, large: bool = False, rarely: bool = False) -> Config:
@@ -95,10 +90,8 @@ def saving_costs(runs: Iterable[Run]) -> pd.DataFrame:
     median step after a save), save_ms (their difference), mean_ms (of all steps after warm-up),
     cost (of the mean, relative to the run that never saves).
     """
+    runs = sorted(runs, key=lambda run: (run.config.model, METHODS.index(save_method(run.config))))
     table = pd.DataFrame(step_times(run) for run in runs)
-    order = table["saved"].map(METHODS.index)
-    table = table.assign(order=order).sort_values(["model", "order"], kind="stable")
-    table = table.drop(columns="order").reset_index(drop=True)
     never = table[table["saved"] == "never"].set_index("model")["mean_ms"]
     table["cost"] = table["mean_ms"] / table["model"].map(never) - 1
     return table

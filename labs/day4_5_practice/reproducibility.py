@@ -131,23 +131,15 @@ def compare_repeats(runs: Iterable[Run]) -> pd.DataFrame:
     """
     by_label = {run.config.rung: run for run in runs}
     rows = []
-    for label, first in by_label.items():
-        second = by_label.get(label.removesuffix("first") + "again")
-        if not label.endswith("-first") or second is None:
-            continue
-        speeds = [first.record.images_per_s, second.record.images_per_s]
-        losses = _compare_losses(first, second)
-        rows.append(
-            {
-                "precision": first.config.precision,
-                "repeatable": first.config.deterministic,
-                "images_per_s": np.mean(speeds),
-                "spread": np.ptp(speeds) / np.mean(speeds),
-                "same_steps": losses["same_steps"],
-                "max_difference": losses["max_difference"],
-            }
-        )
-    table = pd.DataFrame(rows)
+    for label, again in by_label.items():
+        if label.endswith("-again"):
+            first = by_label[label.replace("-again", "-first")]
+            speeds = [first.record.images_per_s, again.record.images_per_s]
+            row = {"repeatable": first.config.deterministic, "images_per_s": np.mean(speeds)}
+            row["spread"] = np.ptp(speeds) / np.mean(speeds)
+            rows.append(row | _compare_losses(first, again))
+    columns = ["precision", "repeatable", "images_per_s", "spread", "same_steps", "max_difference"]
+    table = pd.DataFrame(rows)[columns]
     plain = table[~table["repeatable"]].set_index("precision")["images_per_s"]
     return table.assign(ratio=table["images_per_s"] / table["precision"].map(plain))
 

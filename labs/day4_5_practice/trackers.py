@@ -58,14 +58,8 @@ class Content:
 
 
 def content(run: Run) -> Content:
-    """Read the parts of a run that are exported.
-
-    Raises:
-        ValueError: the run is not over, so it has no record.
-    """
+    """Read the parts of a run that are exported; it must have a record."""
     record = run.record
-    if record is None:
-        raise ValueError(f"{run.name} is {run.status}: wait for it, only its record is exported")
     started_s = datetime.fromisoformat(record.started_at).timestamp() if record.started_at else 0.0
     config = {**record.config, "script": run.source, "gpus": record.gpus}
     config |= {f"version_{name}": version for name, version in record.versions.items()}

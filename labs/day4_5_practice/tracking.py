@@ -11,7 +11,7 @@ from labs.day4_5_practice.trackers import tags
 
 RESULTS = ("val_top1", "last_loss", "images_per_s")
 # Columns that are no settings.
-OTHER_COLUMNS = ("run", "epochs", "machine", *RESULTS)
+OTHER_COLUMNS = ("run", "machine", *RESULTS)
 
 
 def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
@@ -32,7 +32,7 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Return one row for each run, the most accurate first.
 
     Columns: run; the settings in which the runs differ; val_top1, last_loss and images_per_s, as
-    far as measured; epochs, the accuracies after each epoch; machine.
+    far as measured; machine.
     """
     runs = list(runs)
     settings = pd.DataFrame([vars(run.config) for run in runs])
@@ -41,13 +41,9 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     table = pd.DataFrame({"run": [run.name for run in runs]}).join(settings)
     for name in RESULTS:
         table[name] = [getattr(run.record, name) for run in runs]
-    table["epochs"] = [
-        [epoch["val_top1"] for epoch in run.record.epochs if "val_top1" in epoch] for run in runs
-    ]
     table["machine"] = [run.record.machine for run in runs]
-    table = table.drop(columns=[name for name in RESULTS if table[name].isna().all()])
-    result = next(name for name in RESULTS if name in table)
-    return table.sort_values(result, ascending=result == "last_loss", ignore_index=True)
+    table = table.dropna(axis=1, how="all")
+    return table.sort_values("val_top1", ascending=False, ignore_index=True)
 
 
 def explained_shares(table: pd.DataFrame) -> pd.Series:

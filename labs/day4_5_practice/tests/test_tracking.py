@@ -54,14 +54,13 @@ def test_energy_counts_all_gpus(searched: list[Run], tmp_path: Path) -> None:
 
 
 def test_carbon_depends_on_grid_building_and_host(searched: list[Run], tmp_path: Path) -> None:
-    assert lab.carbon(3.6e6, g_per_kwh=50, pue=1.2, host=1.5) == pytest.approx(90)
     run = own_copy(searched[0], tmp_path / "one", watts=1000.0, wall_s=3600.0, gpus=1)
     table = lab.carbon_by_grid(run, pue=1.5, host=1.2)
     sums = table[["gpus", "host", "building"]].sum(axis=1)
     assert sums.tolist() == pytest.approx((table["g_per_kwh"] * 1.8).tolist())
     assert f"Norway: {table['grams'][0]:.0f}" in lab.plot_grams(table).alt
     with pytest.raises(ValueError, match="expected g_per_kwh of 0 or more"):
-        lab.carbon(1.0, g_per_kwh=1, pue=0.9)
+        lab.carbon(run, g_per_kwh=1, pue=0.9)
 
 
 @pytest.fixture

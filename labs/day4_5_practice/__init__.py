@@ -4,7 +4,7 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".advice": "habits",
-    ".energy": "HOST PUE all_recorded carbon carbon_by_grid energy_table joules",
+    ".energy": "HOST PUE carbon carbon_by_grid joules",
     ".exports": "export",
     ".figures": (
         "plot_checkpoint_interval plot_grams plot_restart plot_run_comparison plot_step_times"

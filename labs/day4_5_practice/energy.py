@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from course.runs.recordings import machines, recorded_runs
 from course.runs.run import Run
 
 J_PER_KWH = 3.6e6
@@ -43,33 +42,6 @@ def joules(run: Run) -> float:
     if record is None or not record.watts or not record.wall_s:
         return math.nan
     return record.watts * record.gpus * record.wall_s
-
-
-def energy_table(runs: Iterable[Run]) -> pd.DataFrame:
-    """Return the device hours and energy of runs, by purpose and in total.
-
-    Columns: for, runs, counted (runs whose joules were counted), device_h, kWh (of the counted
-    runs); NaN if unknown.
-    """
-    rows = [
-        {
-            "for": run.purpose or "my own",
-            "runs": 1,
-            "counted": int(joules(run) > 0),
-            "device_h": (run.record.wall_s or math.nan) * run.record.gpus / 3600,
-            "kWh": joules(run) / J_PER_KWH,
-        }
-        for run in runs
-        if run.record is not None
-    ]
-    sums = pd.DataFrame(rows).groupby("for").sum(min_count=1).sort_values("kWh", ascending=False)
-    sums.loc["all"] = sums.sum()
-    return sums.reset_index().astype({"runs": int, "counted": int})
-
-
-def all_recorded() -> list[Run]:
-    """Return every run that the course ships."""
-    return [run for machine in machines() for run in recorded_runs(machine)]
 
 
 def carbon(

@@ -47,8 +47,6 @@ def test_energy_counts_all_gpus(searched: list[Run], tmp_path: Path) -> None:
     run = own_copy(searched[0], tmp_path / "counted", watts=500.0, wall_s=36.0, gpus=4)
     uncounted = own_copy(searched[1], tmp_path / "uncounted", watts=None)
     assert lab.joules(run) == 72_000
-    table = lab.energy_table([run, uncounted]).set_index("for")
-    assert table.loc["all", ["runs", "counted", "kWh"]].tolist() == [2, 1, 0.02]
     with pytest.raises(ValueError, match=f"the joules of {uncounted.name} were not counted"):
         lab.carbon([run, uncounted], g_per_kwh=56)
 

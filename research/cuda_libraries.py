@@ -64,6 +64,10 @@ class CublasProduct:
     math: str
     side: int = 4096
 
+    @property
+    def flop(self) -> int:
+        return 2 * self.side**3
+
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """Create the matrices, and return the product as a call."""
         multiply = load_listing("products").multiply
@@ -89,6 +93,10 @@ class CudnnConvolution:
     channels: int = 64
     px: int = 56
     images: int = 64
+
+    @property
+    def flop(self) -> int:
+        return 2 * 9 * self.images * (self.px * self.channels) ** 2
 
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """Create the tensors, and return the convolution as a call."""

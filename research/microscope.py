@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from labs.lab_microscope import measurements, timing
 from labs.lab_microscope.cases import Case, Convolution, Product, row, tf32_switches
-from labs.lab_microscope.measurements import KernelNames
 from research import cuda_libraries
 from research.sweep import as_part, command, device, lines
 
@@ -35,24 +35,20 @@ METRICS = {
 }
 
 
-def parts() -> dict[str, Callable[[KernelNames], Any]]:
+def parts() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """Return all measurements; those in C++ come last, because a mistake may break the process."""
     gpu = device()
-    libraries = {"cublas": cuda_libraries.products, "cudnn": cuda_libraries.convolutions}
     return {
         "counters": count_cycles,
         **measurements.parts(gpu),
-        **{
-            name: lambda names, cases=cases: [*measurements.measure_cases(cases(), gpu, names)]
-            for name, cases in libraries.items()
-        },
+        "cublas": lambda: measurements.measure_cases(cuda_libraries.products(), gpu),
+        "cudnn": lambda: measurements.measure_cases(cuda_libraries.convolutions(), gpu),
     }
 
 
-def measure(part: str) -> dict[str, Any]:
-    """Measure one part; its kernels are numbers of `names`."""
-    names = KernelNames()
-    return {"found": parts()[part](names), "names": names}
+def measure(part: str) -> list[dict[str, Any]]:
+    """Measure one part."""
+    return parts()[part]()
 
 
 def counted_cases() -> list[Case]:
@@ -66,7 +62,7 @@ def counted_cases() -> list[Case]:
     cases += [Product(4096, 4096, 4096, "int8")]
     kinds = [("bf16", "NHWC"), ("bf16", "NCHW"), ("tf32", "NHWC"), ("fp32", "NCHW")]
     cases += [Convolution(count, count, *kind) for kind in kinds for count in (64, 65)]
-    return [*cases, Convolution(3, 64), Convolution(64, 64, groups=64)]
+    return [*cases, Convolution(3, 64)]
 
 
 def run_counted_cases() -> None:
@@ -84,7 +80,7 @@ def run_counted_cases() -> None:
             torch.cuda.profiler.stop()
 
 
-def count_cycles(names: KernelNames) -> list[dict[str, Any]]:
+def count_cycles() -> list[dict[str, Any]]:
     """Count each case's cycles with ncu, kernel by kernel.
 
     Raises:
@@ -110,31 +106,24 @@ def count_cycles(names: KernelNames) -> list[dict[str, Any]]:
     kernels = timing.split_at_markers(table.to_dict("records"))
     return [
         row(case)
-        | {
-            "kernels": names.numbers(part),
-            "us": [round(1e6 * kernel["duration_s"], 3) for kernel in part],
-            "tensor_active": [round(kernel["tensor_active"], 4) for kernel in part],
-        }
+        | {"kernel": kernel["kernel"], "us": round(1e6 * kernel["duration_s"], 3)}
+        | {"tensor_active": round(kernel["tensor_active"], 4)}
         for case, part in zip(counted_cases(), kernels, strict=True)
+        for kernel in part
     ]
 
 
 def index(out: Path) -> dict[str, Any]:
-    """Return the parts as `labs.lab_microscope.records` reads them, with one list of all names."""
-    saved, names = as_part(lines(out)), KernelNames()
-    for part in saved.pop("rows"):
-        numbers = names.numbers({"kernel": name} for name in part["names"])
-        saved[part["part"]] = _renumber(part["found"], numbers)
-    return saved | {"names": names}
-
-
-def _renumber(result: Any, numbers: list[int]) -> Any:
-    """Replace the kernels' numbers in a part, at any depth."""
-    if isinstance(result, list):
-        return [_renumber(value, numbers) for value in result]
-    if isinstance(result, int):
-        return numbers[result]
-    return result | {"kernels": _renumber(result.get("kernels", []), numbers)}
+    """Return the parts as `labs.lab_microscope.records` reads them, and maps as columns."""
+    saved = as_part(lines(out))
+    for name, rows in pd.DataFrame(saved.pop("rows")).groupby("part", sort=False):
+        rows = rows.drop(columns="part").dropna(axis=1, how="all")
+        columns = rows.to_dict("list")
+        if name in measurements.GRIDS:
+            saved[name] = {key: v[0] if len({*v}) == 1 else v for key, v in columns.items()}
+        else:
+            saved[name] = rows.to_dict("records")
+    return saved
 
 
 if __name__ == "__main__":

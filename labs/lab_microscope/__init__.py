@@ -14,7 +14,7 @@ _NAMES = {
         "channel_sweep counters_by_load load_measurements measured_ceilings odd_side_rates"
     ),
     ".steps": "convolution_in_steps",
-    ".tables": "generations profilers",
+    ".tables": "generations",
     "labs.day1_4_profiler.roofline_figures": "plot_roofline",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -25,16 +25,12 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Product:
-    """The product of matrices (m, k) and (k, n).
-
-    stored: whether each is stored row by row (N) or column by column (T).
-    """
+    """The product of matrices (m, k) and (k, n), both stored row by row."""
 
     m: int
     n: int
     k: int
     dtype: str = "bf16"
-    stored: str = "NN"
 
     @property
     def flop(self) -> int:
@@ -42,9 +38,11 @@ class Product:
 
     def call(self, device: torch.device, *, zeros: bool = False) -> Callable[[], torch.Tensor]:
         """Create the matrices, and return the product as a call."""
-        stored = "NT" if self.dtype in ("fp8", "int8") else self.stored  # the only order they take
-        a = _matrix(self.m, self.k, self.dtype, stored[0], device, zeros)
-        b = _matrix(self.k, self.n, self.dtype, stored[1], device, zeros)
+        a = _matrix((self.m, self.k), self.dtype, device, zeros)
+        if self.dtype in ("fp8", "int8"):  # they take b only column by column
+            b = _matrix((self.n, self.k), self.dtype, device, zeros).t()
+        else:
+            b = _matrix((self.k, self.n), self.dtype, device, zeros)
         if self.dtype == "int8":
             return lambda: torch._int_mm(a, b)
         if self.dtype == "fp8":
@@ -63,7 +61,6 @@ class Convolution:
     outputs: int
     dtype: str = "bf16"
     layout: str = "NHWC"
-    groups: int = 1
     size: int = 3
     px: int = 56
     images: int = 64
@@ -71,19 +68,17 @@ class Convolution:
     @property
     def flop(self) -> int:
         pixels = self.images * self.px**2
-        return 2 * pixels * self.size**2 * self.inputs // self.groups * self.outputs
+        return 2 * pixels * self.size**2 * self.inputs * self.outputs
 
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """Create the tensors, and return the convolution as a call."""
         kind = {"device": device, "dtype": dtype_of(self.dtype)}
         images = torch.randn(self.images, self.inputs, self.px, self.px, **kind)
-        shape = self.outputs, self.inputs // self.groups, self.size, self.size
+        weights = torch.randn(self.outputs, self.inputs, self.size, self.size, **kind)
         images, weights = (
-            channels_last(tensor, self.layout == "NHWC")
-            for tensor in (images, torch.randn(shape, **kind))
+            channels_last(tensor, self.layout == "NHWC") for tensor in (images, weights)
         )
-        padding, groups = self.size // 2, self.groups
-        return lambda: torch.conv2d(images, weights, padding=padding, groups=groups)
+        return lambda: torch.conv2d(images, weights, padding=self.size // 2)
 
 
 Case = Product | Convolution
@@ -110,15 +105,11 @@ def tf32_switches(name: str, device: torch.device) -> AbstractContextManager:
     return number_format(device, name) if name in FORMATS else nullcontext()
 
 
-def _matrix(
-    rows: int, columns: int, dtype: str, stored: str, device: torch.device, zeros: bool
-) -> torch.Tensor:
-    shape = (columns, rows) if stored == "T" else (rows, columns)
+def _matrix(shape: tuple[int, int], dtype: str, device: torch.device, zeros: bool) -> torch.Tensor:
     if zeros:
         matrix = torch.zeros(shape, device=device)
     elif dtype == "int8":
         matrix = torch.randint(-128, 128, shape, device=device)
     else:
         matrix = torch.randn(shape, device=device)
-    matrix = matrix.to(dtype_of(dtype))
-    return matrix.t() if stored == "T" else matrix
+    return matrix.to(dtype_of(dtype))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date
 from typing import Any
 
 import pandas as pd
 import torch
 
-from course.analysis.tensor_cores.rules import classify
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 from labs.lab_microscope import records, timing
-from labs.lab_microscope.cases import Case, Convolution, Product, row
-from labs.lab_microscope.kernel_names import main_kernel, short_name
+from labs.lab_microscope.cases import Case, Product, row, tf32_switches
+from labs.lab_microscope.kernel_names import main_kernel
 from labs.lab_microscope.records import BASE, FORMATS
 
-LONGER = (1, 2, 4, 8)
-CHANNELS = (56, *range(60, 69), 72)
 NEAR, FAR = range(4088, 4105), range(256, 8193, 256)
 GRIDS = {  # n and k around BASE: one by one, in large steps, and along a line
     "near": [replace(BASE, k=k, n=n) for k in NEAR for n in NEAR],
@@ -36,73 +32,35 @@ FINAL_S = 1.6  # a GPU reports its power as a mean over a second
 LOCAL_SIDE = {"cpu": 384, "cuda": 4096}
 
 
-class KernelNames(list):
-    """A list of kernels' names without duplicates."""
-
-    def numbers(self, kernels: Iterable[dict[str, Any]]) -> list[int]:
-        """Return the position of each kernel's name; append new ones."""
-        names = [kernel["kernel"] for kernel in kernels]
-        self += [name for name in dict.fromkeys(names) if name not in self]
-        return [self.index(name) for name in names]
-
-
 def products() -> list[Product]:
-    """Return a product in each format, with longer sides, and in each storage order."""
-    longer = [
-        replace(BASE, **{side: getattr(BASE, side) + extra}) for side in "knm" for extra in LONGER
-    ]
-    cases = [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
-    odd = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
-    orders = ("NT", "TN", "TT")
-    return cases + [replace(case, stored=order) for order in orders for case in (BASE, *odd)]
+    """Return a product in each format, and with each side longer by 1."""
+    longer = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
+    return [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
 
 
-def convolutions() -> list[Convolution]:
-    """Return convolutions by channels, format and layout, first layers, and a depthwise one."""
-    shapes = [(count, count, 1) for count in CHANNELS]
-    shapes += [(3, 64, 1), (4, 64, 1), (8, 64, 1), (64, 64, 64)]
-    return [
-        Convolution(inputs, outputs, name, layout, groups)
-        for name in FORMATS[:4]
-        for layout in ("NCHW", "NHWC")
-        for inputs, outputs, groups in shapes
-    ]
+def accepts(case: Case, device: torch.device) -> bool:
+    """Return whether PyTorch computes a case there. fp8 and int8 need even sides, and some GPUs."""
+    try:
+        with tf32_switches(case.dtype, device):
+            case.call(device)()
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def measure_cases(
-    cases: Iterable[Any], device: torch.device, names: KernelNames
-) -> Iterator[dict[str, Any]]:
-    """Yield each case with us, iqr_us, kernels and kernels_us; or with the error, "said"."""
-    times: dict[Any, tuple[float, ...]] = {}
-    for case in cases:
-        try:
-            times[case] = timing.time_case(case, device)
-        except (RuntimeError, ValueError, OSError) as error:
-            yield row(case) | {"said": str(error).splitlines()[0][:200]}
-    for case, kernels in zip(times, timing.trace_kernels(times, device)):
-        first, median, third = times[case]
-        yield row(case) | {
-            "us": round(1e6 * median, 3),
-            "iqr_us": round(1e6 * (third - first), 3),
-            "kernels": names.numbers(kernels),
-            "kernels_us": [round(kernel["us"], 3) for kernel in kernels],
-        }
+    cases: Sequence[Case], device: torch.device, rep_ms: float = 20
+) -> list[dict[str, Any]]:
+    """Return each case's fields, its time in us, tflop_per_s, and main kernel ("" on a CPU)."""
+    rows = []
+    for case, kernels in zip(cases, timing.trace_kernels(cases, device)):
+        us = 1e6 * timing.time_case(case, device, rep_ms)
+        speed = {"us": us, "tflop_per_s": case.flop / us / 1e6}
+        rows.append(row(case) | speed | {"kernel": main_kernel(part["kernel"] for part in kernels)})
+    return rows
 
 
-def measure_grid(cases: list[Product], device: torch.device, names: KernelNames) -> dict[str, Any]:
-    """Measure many products; return columns."""
-    times = [timing.time_case(case, device, 10) for case in cases]
-    sides = {side: [getattr(case, side) for case in cases] for side in "mnk"}
-    return {
-        "dtype": cases[0].dtype,
-        **sides,
-        "us": [round(1e6 * median, 3) for _, median, _ in times],
-        "iqr_us": [round(1e6 * (third - first), 3) for first, _, third in times],
-        "kernels": [names.numbers(part) for part in timing.trace_kernels(cases, device)],
-    }
-
-
-def search_largest_rate(name: str, device: torch.device, names: KernelNames) -> dict[str, Any]:
+def search_largest_rate(name: str, device: torch.device) -> dict[str, Any]:
     """Search the fastest product in a format: on a coarse grid, then at random around the best.
 
     This is the search for the "maximum achievable matmul FLOPS" of S. Bekman's mamf-finder. But
@@ -112,11 +70,11 @@ def search_largest_rate(name: str, device: torch.device, names: KernelNames) -> 
 
     def rate(case: Product) -> float:
         if case not in trials:
-            trials[case] = timing.time_without_pause(case, device, TRIAL_S)["us"]
-        return case.flop / trials[case]
+            trials[case] = timing.time_without_pause(case, device, TRIAL_S)["tflop_per_s"]
+        return trials[case]
 
     first = max((Product(side, side, side, name) for side in SIDES[:2]), key=rate)
-    max_flop = 1e6 * MAX_CALL_S * rate(first)
+    max_flop = 1e12 * MAX_CALL_S * rate(first)
     coarse = [Product(m, n, k, name) for m in SIDES for n in SIDES for k in SIDES]
     if not TRIALS[name]:
         coarse = [case for case in coarse if case.m == case.n == case.k]
@@ -129,55 +87,41 @@ def search_largest_rate(name: str, device: torch.device, names: KernelNames) -> 
         }
         if (case := replace(best, **changes)).flop <= max_flop:
             best = max(best, case, key=rate)
+    zeros = timing.time_without_pause(best, device, FINAL_S, zeros=True)
     return {
-        "dtype": name,
-        "m": best.m,
-        "n": best.n,
-        "k": best.k,
-        "tried": [[case.m, case.n, case.k, us] for case, us in trials.items()],
-        "kernels": names.numbers(timing.trace_kernels([best], device)[0]),
-        "cold_us": round(1e6 * timing.time_case(best, device)[1], 3),
-        "normal": timing.time_without_pause(best, device, FINAL_S),
-        "zeros": timing.time_without_pause(best, device, FINAL_S, zeros=True),
+        **row(best),
+        "tried": len(trials),
+        **timing.time_without_pause(best, device, FINAL_S),
+        **{f"zeros_{key}": value for key, value in zeros.items()},
     }
 
 
-def parts(device: torch.device) -> dict[str, Callable[[KernelNames], Any]]:
+def parts(device: torch.device) -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """Return all measurements by name, the most important first."""
-    measurements: dict[str, Callable[[KernelNames], Any]] = {
-        "products": lambda names: [*measure_cases(products(), device, names)],
-        "convolutions": lambda names: [*measure_cases(convolutions(), device, names)],
+    return {
+        "products": lambda: measure_cases([c for c in products() if accepts(c, device)], device),
+        **{
+            name: lambda cases=cases: measure_cases(cases, device, 10)
+            for name, cases in GRIDS.items()
+        },
+        "largest": lambda: [
+            search_largest_rate(name, device)
+            for name in TRIALS
+            if accepts(replace(BASE, dtype=name), device)
+        ],
     }
-    for name, cases in GRIDS.items():
-        measurements[name] = lambda names, cases=cases: measure_grid(cases, device, names)
-    for name in TRIALS:
-        measurements[f"largest_{name}"] = lambda names, name=name: search_largest_rate(
-            name, device, names
-        )
-    return measurements
 
 
 def measure_gpu() -> records.Measurements | None:
     """Measure on this machine's GPU what was recorded on the H100; None without a GPU.
 
-    It takes two minutes. A format that the GPU does not support is left out, with a message.
-
-    Raises:
-        RuntimeError: a map could not be measured.
+    It takes two minutes. A format that the GPU does not support is left out.
     """
     if not torch.cuda.is_available():
         return None
-    device, names = torch.device("cuda"), KernelNames()
-    raw = {"machine": _machine(device), "date": date.today().isoformat()}
-    raw |= {"torch": torch.__version__, "names": names}
-    for name, measure in parts(device).items():
-        try:
-            raw[name] = measure(names)
-        except (RuntimeError, ValueError) as error:
-            if name in GRIDS:
-                raise
-            print(f"{name} is left out: {str(error).splitlines()[0][:100]}")
-    return records.build_tables(raw)
+    device = torch.device("cuda")
+    raw = {name: measure() for name, measure in parts(device).items()}
+    return records.build_tables(raw, _machine(device))
 
 
 def _machine(device: torch.device) -> str:
@@ -197,31 +141,25 @@ def map_this_machine(reach: int = 8) -> pd.DataFrame:
 
     On a CPU one core computes.
 
-    Columns: m, n, k, us, dtype, tflop_per_s, kernel, tile, name, machine.
+    Columns: m, n, k, dtype, us, tflop_per_s, kernel, name, tile, tensor_cores, machine.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base, names = _local_products(device)[0], KernelNames()
+    base = _local_products(device)[0]
     sides = range(base.k - reach, base.k + reach + 1)
     cases = [replace(base, k=k, n=n) for k in sides for n in sides]
-    table = records.grid_table(measure_grid(cases, device, names), names)
+    table = records.case_table(measure_cases(cases, device, 10))
     return table.assign(machine=_machine(device))
 
 
 def time_cases(*cases: Case) -> pd.DataFrame:
     """Time cases on this machine: on a GPU with their kernels, on a CPU with one core.
 
-    Columns: the cases' fields, us, tflop_per_s, kernel, tensor_cores ("" on a CPU), machine.
+    Columns: the cases' fields, us, tflop_per_s, name and tile of the kernel, tensor_cores ("" on a
+    CPU), machine.
 
     Args:
         cases: `Product`s and `Convolution`s; by default a product, and ones with longer sides.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows = []
-    cases = cases or _local_products(device)
-    for case, kernels in zip(cases, timing.trace_kernels(cases, device)):
-        us = 1e6 * timing.time_case(case, device)[1]
-        kernel = main_kernel(part["kernel"] for part in kernels)
-        result = {"us": us, "tflop_per_s": case.flop / us / 1e6, "kernel": short_name(kernel)}
-        result["tensor_cores"] = classify(kernel).verdict if kernel else ""
-        rows.append(row(case) | result | {"machine": _machine(device)})
-    return pd.DataFrame(rows)
+    table = records.case_table(measure_cases(cases or _local_products(device), device))
+    return table.drop(columns="kernel").assign(machine=_machine(device))

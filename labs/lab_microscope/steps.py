@@ -31,18 +31,12 @@ CONVOLUTIONS = {
 
 
 def convolution_in_steps(convolution: str) -> pd.DataFrame:
-    """Return a convolution's forward pass in each recorded step.
+    """Return the forward pass of one of CONVOLUTIONS in each recorded step.
 
-    Columns: setting, format, layout, tensor_cores (from the main kernel's name), us and
+    Columns: format, layout, tensor_cores (from the main kernel's name), us and
     tflop_per_s of that kernel, others_us (kernels that rewrite or pad for it), tensor_active
-    (share of cycles with busy Tensor Cores, from ncu), name, kernel, machine.
-
-    Raises:
-        ValueError: an unknown convolution.
+    (share of cycles with busy Tensor Cores, from ncu), name, machine.
     """
-    if convolution not in CONVOLUTIONS:
-        known = "; ".join(CONVOLUTIONS)
-        raise ValueError(f"convolution={convolution!r}: choose one of {known}")
     images, weights, px = CONVOLUTIONS[convolution]
     counts = counters.read_counters(trace_folder(MACHINE) / counters.COUNTERS_FILE)
     rows = []
@@ -54,7 +48,6 @@ def convolution_in_steps(convolution: str) -> pd.DataFrame:
         is_counted = counts["setting"].eq(setting) & counts["kernel"].eq(kernel)
         rows.append(
             {
-                "setting": setting,
                 "format": precision,
                 "layout": layout,
                 "tensor_cores": classify(kernel).verdict,
@@ -63,7 +56,6 @@ def convolution_in_steps(convolution: str) -> pd.DataFrame:
                 "tflop_per_s": 2e-12 * images[0] * px**2 * prod(weights) / seconds,
                 "tensor_active": counts.loc[is_counted, "tensor_active"].max(),
                 "name": short_name(kernel),
-                "kernel": kernel,
             }
         )
     machine = load(MACHINE)

@@ -1,4 +1,4 @@
-"""Tables of Tensor Core generations, and of the profilers that observe them."""
+"""The table of Tensor Core generations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,6 @@ GENERATIONS = (
     ("Ampere", "A100", 1410, "HMMA.16816", (16, 8, 16), "s16816, tensor16x8x16"),
     ("Hopper", "H100", 1830, "HGMMA.64x256x16", (64, 256, 16), "nvjet, warpgroup, wgmma"),
     ("Blackwell", "B200", None, "UTCHMMA", (128, 256, 16), "sm100, tcgen05"),
-)
-PROFILERS = (
-    ("which kernels ran, and how long", "nvprof", "Nsight Systems (nsys), PyTorch's profiler"),
-    ("as a database", "nvprof -o, read by PyProf", "nsys export --type sqlite: read_nsys"),
-    ("operator by operator", "DLProf, PyProf", "profiler.tensor_core_report, from the trace"),
-    (
-        "how busy the Tensor Cores were",
-        "nvprof --metrics tensor_precision_fu_utilization: 0 to 10",
-        "Nsight Compute (ncu) --csv: read_ncu, percent of cycles",
-    ),
-    ("which instruction", "the name: s884", "the name, or cuobjdump -sass"),
 )
 
 
@@ -52,8 +41,3 @@ def generations() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).set_index("architecture")
-
-
-def profilers() -> pd.DataFrame:
-    """Return the tools that answer each question, on Volta and now."""
-    return pd.DataFrame(PROFILERS, columns=["question", "then", "now"]).set_index("question")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits
 
-from course.analysis.timing import quartiles, seconds
-from labs.lab_microscope.cases import Case, tf32_switches
+from course.analysis.timing import seconds
+from labs.lab_microscope.cases import Case, Product, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
 CASES_PER_PROFILE = 100
@@ -19,11 +20,11 @@ CPU_REPEATS = 9
 BATCH_S = 0.025  # of calls without a pause; long compared with waiting for the GPU
 
 
-def time_case(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[float, float, float]:
-    """Return a call's seconds, first quartile, median and third; on a GPU with a cold cache.
+def time_case(case: Case, device: torch.device, rep_ms: float = 20) -> float:
+    """Return a call's median seconds on a GPU with a cold cache.
 
-    On a CPU one core computes, and all three are the fastest call's, because other programs only
-    make a call slower.
+    On a CPU one core computes, and the fastest call counts, because other programs only make a call
+    slower.
 
     Clearing the cache takes as long as a short product and lets the units rest, so the clock is
     higher here than in `time_without_pause`.
@@ -33,25 +34,23 @@ def time_case(case: Case, device: torch.device, rep_ms: float = 20) -> tuple[flo
         if device.type == "cuda":
             from triton.testing import do_bench
 
-            times = do_bench(call, rep_ms / 4, rep_ms, quantiles=[0.25, 0.5, 0.75])
-            return tuple(ms / 1e3 for ms in times)
+            return do_bench(call, rep_ms / 4, rep_ms, return_mode="median") / 1e3
         with threadpool_limits(1):
             call()
-            fastest = min(seconds(call, device) for _ in range(CPU_REPEATS))
-        return fastest, fastest, fastest
+            return min(seconds(call, device) for _ in range(CPU_REPEATS))
 
 
 def time_without_pause(
-    case: Case, device: torch.device, duration_s: float, **options: Any
+    case: Product, device: torch.device, duration_s: float, *, zeros: bool = False
 ) -> dict[str, float]:
     """Time one call on a GPU that repeats it without a pause, as in training.
 
-    Returns: for the second half of the time, us and iqr_us; and mhz, watts and celsius while the
-    GPU computes (none without NVIDIA's driver).
+    Returns: for the second half of the time, tflop_per_s; and mhz and watts while the GPU computes
+    (none without NVIDIA's driver).
     """
     read_sensors = _sensor_reader()
     with tf32_switches(case.dtype, device):
-        call = case.call(device, **options)
+        call = case.call(device, zeros=zeros)
         call()
         count = max(1, round(BATCH_S / seconds(call, device)))
         marks, sensors, end = [_mark()], [], time.monotonic() + duration_s
@@ -64,10 +63,9 @@ def time_without_pause(
         marks[-1].synchronize()
     times = [1e3 * begin.elapsed_time(end) / count for begin, end in pairwise(marks)]
     half = len(times) // 2
-    first, median, third = quartiles(times[half:])
-    result = {"us": round(median, 3), "iqr_us": round(third - first, 3)}
-    readings = zip(("mhz", "watts", "celsius"), zip(*sensors[half:]))
-    return result | {name: round(quartiles(list(values))[1]) for name, values in readings}
+    readings = zip(("mhz", "watts"), zip(*sensors[half:]))
+    medians = {name: round(median(values)) for name, values in readings}
+    return {"tflop_per_s": case.flop / median(times[half:]) / 1e6} | medians
 
 
 def _mark() -> torch.cuda.Event:
@@ -77,7 +75,7 @@ def _mark() -> torch.cuda.Event:
 
 
 def _sensor_reader() -> Callable[[], list[float]]:
-    """Return a function that reads the GPU's clock, power and temperature."""
+    """Return a function that reads the GPU's clock and power."""
     try:
         import pynvml
 
@@ -88,7 +86,6 @@ def _sensor_reader() -> Callable[[], list[float]]:
     return lambda: [
         float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
     ]
 
 

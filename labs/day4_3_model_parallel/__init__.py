@@ -10,10 +10,10 @@ _NAMES = {
         "bubble_share compare_idle_shares ideal_step idle_share max_in_flight measured_step "
         "schedule_order simulate"
     ),
-    ".stages": "balanced_cut measure_pieces try_traps",
+    ".stages": "balanced_cut measure_pieces",
     ".tensors": (
         "communication_volume compare_mlp_cuts compare_with_full_mlp train_without_sum "
-        "try_convolutions try_parallelize_module weight_share"
+        "try_parallelize_module weight_share"
     ),
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pandas as pd
 import torch
+from timm.layers import Mlp
 from torch import distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 
 from course.analysis.ranks import on_ranks
 from course.jobs.plan import find_script
@@ -167,23 +168,12 @@ def _result_and_gradients(mlp: nn.Module, features: torch.Tensor) -> dict[str, t
     return {"result": result.detach(), "features": features.grad, **gradients}
 
 
-class Mlp(nn.Module):
-    """Two layers with timm's names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.fc2(self.act(self.fc1(features)))
-
-
 class Block(nn.Module):
     """A transformer's block without attention."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.mlp = nn.LayerNorm(32), Mlp()
+        self.norm, self.mlp = nn.LayerNorm(32), Mlp(32, 128)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return features + self.mlp(self.norm(features))
@@ -259,47 +249,3 @@ def _parallelize(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
         sums = sum(count for name, count in counts if "all_reduce" in str(name))
         rows[title] = {"message": "", "error": error, "all_reduces": sums}
     return rows
-
-
-def try_convolutions() -> pd.DataFrame:
-    """Convolve DTensors that are cut in four ways.
-
-    Columns: message (PyTorch's error, or ""), shape (of the result), expected (the shape of the
-    full convolution's), is_right.
-    """
-    rows, *_ = on_ranks(_convolve, RANKS)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _convolve(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
-    from torch.distributed.tensor import Replicate, Shard
-
-    mesh, full = init_device_mesh("cpu", (ranks,)), Replicate()
-    placements = {  # of the images, and of the weight
-        "images": (Shard(0), full),
-        "output channels": (full, Shard(0)),
-        "input channels": (Shard(1), Shard(1)),
-        "height of the images": (Shard(2), full),
-    }
-    return {name: _convolve_placed(mesh, *placement) for name, placement in placements.items()}
-
-
-def _convolve_placed(mesh: DeviceMesh, of_images: Any, of_weight: Any) -> dict[str, Any]:
-    from torch.distributed.tensor import distribute_tensor
-
-    torch.manual_seed(0)
-    images, weight = torch.randn(4, 8, 6, 6), torch.randn(8, 8, 3, 3)
-    expected = nn.functional.conv2d(images, weight, padding=1)
-    row = {"message": "", "shape": "", "expected": _shape(expected), "is_right": False}
-    images = distribute_tensor(images, mesh, [of_images])
-    weight = distribute_tensor(weight, mesh, [of_weight])
-    try:
-        result = nn.functional.conv2d(images, weight, padding=1).full_tensor()
-    except (RuntimeError, NotImplementedError) as error:
-        return row | {"message": f"{type(error).__name__}: {str(error)[:60]}"}
-    is_right = result.shape == expected.shape and _relative_error(result, expected) < 1e-5
-    return row | {"shape": _shape(result), "is_right": is_right}
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return " × ".join(map(str, tensor.shape))

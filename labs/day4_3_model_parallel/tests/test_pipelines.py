@@ -1,4 +1,4 @@
-"""Tests of lab 4.3: schedules, trained pipelines, cuts, and traps."""
+"""Tests of lab 4.3: schedules, trained pipelines, and cuts."""
 
 from collections.abc import Iterator
 

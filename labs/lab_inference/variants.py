@@ -90,13 +90,7 @@ def random_images(model: nn.Module, batch: int, px: int, seed: int = 0) -> torch
 
 
 def prepare(model: nn.Module, variant: Variant, fold_by: Fold = fold) -> nn.Module:
-    """Copy a network for evaluation in a variant's format and layout, not compiled.
-
-    Raises:
-        ValueError: an unknown precision.
-    """
-    if variant.precision not in ("fp32", *HALF):
-        raise ValueError(f"precision={variant.precision!r}: choose fp32 or {' or '.join(HALF)}")
+    """Copy a network for evaluation in a variant's format and layout, not compiled."""
     network = fold_batchnorms(model, fold_by) if variant.folded else deepcopy(model).eval()
     network = network.to(HALF.get(variant.precision, torch.float32))
     return network.to(memory_format=torch.channels_last) if variant.channels_last else network
@@ -107,13 +101,8 @@ def create_call(
 ) -> Call:
     """Create a call that computes the scores of these images.
 
-    The images are cast and laid out beforehand, as by a loader.
-
-    Raises:
-        ValueError: an unknown precision, or a graph without CUDA.
+    The images are cast and laid out beforehand, as by a loader. A graph needs CUDA.
     """
-    if variant.graph and images.device.type != "cuda":
-        raise ValueError(f"graph=True needs CUDA, but the images are on {images.device}")
     network = prepare(model, variant, fold_by)
     images = images.to(HALF.get(variant.precision, torch.float32))
     if variant.channels_last:

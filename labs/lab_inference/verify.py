@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import deepcopy
-from time import sleep
 
 import torch
 from torch import nn
 
+from course.checks.async_device import FakeAsyncDevice
 from labs.lab_inference.int8 import ToInt8, scale_of
 from labs.lab_inference.latency import Latencies
 from labs.lab_inference.variants import Fold, count_batchnorms, fold_batchnorms
@@ -19,48 +16,25 @@ COUNT, WARM_UP = 9, 3
 WARM_UP_S, LONGEST_S = 0.03, 0.006  # durations of a call
 
 
-class FakeAsyncDevice:
-    """A device that works in a thread while its caller continues, as a GPU does."""
-
-    def __init__(self, workers: ThreadPoolExecutor) -> None:
-        self._workers, self._futures = workers, list[Future]()
-        self.durations: list[float] = []  # seconds of each call
-        self.events: list[str] = []
-
-    def call(self) -> None:
-        """Queue work: the first calls take long; later calls cycle through three durations."""
-        number = len(self.durations)
-        duration = WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
-        self.durations.append(duration)
-        self.events.append("call")
-        self._futures.append(self._workers.submit(sleep, duration))
-
-    def wait(self) -> None:
-        """Return once all work is done."""
-        self.events.append("wait")
-        for future in self._futures:
-            future.result()
-
-
-@contextmanager
-def fake_device() -> Iterator[FakeAsyncDevice]:
-    """Create a device whose thread ends with the context."""
-    with ThreadPoolExecutor(max_workers=1) as workers:
-        yield FakeAsyncDevice(workers)
+def fake_device() -> FakeAsyncDevice:
+    """Create a device whose first calls take long; later ones cycle through three durations."""
+    return FakeAsyncDevice(
+        lambda number: WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
+    )
 
 
 def check_times(latencies: Latencies) -> str:
     """Check that each call is timed until the device is done, without the warm-up."""
     with fake_device() as device:
         times = latencies(device.call, device.wait, COUNT, WARM_UP)
-    calls = len(device.durations)
+    calls = len(device.spans)
     assert calls == WARM_UP + COUNT, (
         f"{calls} calls were made: {WARM_UP} should warm up, and {COUNT} be timed"
     )
     assert isinstance(times, list) and len(times) == COUNT, (
         f"expected a list of {COUNT} times, one per call, but it returns {times!r}"[:200]
     )
-    durations = device.durations[WARM_UP:]
+    durations = [end - begin for begin, end in device.spans[WARM_UP:]]
     for measured, duration in zip(times, durations):
         assert measured >= duration, (
             f"a call that takes the device {1e3 * duration:.0f} ms is measured as "

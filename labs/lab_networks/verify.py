@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+
+from course.checks.async_device import FakeAsyncDevice
 
 Step = Callable[[], None]
 Timing = Callable[[Step, Step, int, int], float]
@@ -25,46 +26,16 @@ def seconds_per_step(step: Step, wait: Step, warmup: int, iterations: int) -> fl
     return (time.perf_counter() - begin) / iterations
 
 
-class FakeAsyncDevice:
-    """A device that works in a thread while its caller continues, as a GPU does.
-
-    Attributes:
-        events: the calls of its methods, "step" or "wait".
-        spans: the begin and end of each step's work.
-    """
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.spans: list[tuple[float, float]] = []
-        self._thread = ThreadPoolExecutor(1)
-
-    def step(self) -> None:
-        """Queue the next step; those of the warm-up take longer."""
-        is_warmup = self.events.count("step") < WARMUP
-        self.events.append("step")
-        self._thread.submit(self._work, WARMUP_S if is_warmup else STEP_S)
-
-    def wait(self) -> None:
-        """Return when all queued steps are done."""
-        self.events.append("wait")
-        self._thread.submit(int).result()
-
-    def _work(self, seconds: float) -> None:
-        begin = time.perf_counter()
-        time.sleep(seconds)
-        self.spans.append((begin, time.perf_counter()))
-
-    def run(self, timing: Timing) -> float:
-        """Call a timing function with this device, and finish all work."""
-        result = timing(self.step, self.wait, WARMUP, ITERATIONS)
-        self._thread.shutdown()
-        return result
+def _run(timing: Timing) -> tuple[float, FakeAsyncDevice]:
+    """Call a timing function with a device whose steps take longer in the warm-up."""
+    with FakeAsyncDevice(lambda number: WARMUP_S if number < WARMUP else STEP_S) as device:
+        result = timing(device.call, device.wait, WARMUP, ITERATIONS)
+    return result, device
 
 
 def check_seconds(timing: Timing) -> str:
     """Check that the result is the device's time for one step after the warm-up."""
-    device = FakeAsyncDevice()
-    result = device.run(timing)
+    result, device = _run(timing)
     steps = len(device.spans)
     assert steps == WARMUP + ITERATIONS, (
         f"it runs {steps} steps; expected {WARMUP} of warm-up and {ITERATIONS} timed ones"
@@ -93,9 +64,8 @@ def _is_near(result: float, reference: float) -> bool:
 
 def check_waits(timing: Timing) -> str:
     """Check that it waits after the warm-up and at the end, but not between timed steps."""
-    device = FakeAsyncDevice()
-    device.run(timing)
-    places = [place for place, event in enumerate(device.events) if event == "step"]
+    _, device = _run(timing)
+    places = [place for place, event in enumerate(device.events) if event == "call"]
     first, last = places[WARMUP], places[-1]
     assert "wait" in device.events[places[WARMUP - 1] : first], (
         "it does not wait for the warm-up: call wait() before the clock starts"

@@ -32,8 +32,8 @@ def net() -> nn.Module:
 def test_a_latency_lasts_until_the_device_is_done() -> None:
     with verify.fake_device() as device:
         times = latency.latencies(device.call, device.wait, 3, verify.WARM_UP)
-    durations = device.durations[verify.WARM_UP :]
-    assert all(measured >= takes for measured, takes in zip(times, durations))
+    spans = device.spans[verify.WARM_UP :]
+    assert all(measured >= end - begin for measured, (begin, end) in zip(times, spans))
 
 
 def test_a_curve_has_a_knee(net: nn.Module) -> None:
@@ -63,10 +63,6 @@ def test_a_variant_has_its_settings(net: nn.Module) -> None:
     assert scores.dtype == torch.bfloat16 and scores.is_inference()
     fp32 = variants.create_call(net, images, lab.Variant())()
     assert 0 < (scores.float() - fp32).abs().max() < 0.05 * fp32.abs().max()
-    with pytest.raises(ValueError, match="precision='fp8': choose fp32 or bf16 or fp16"):
-        variants.create_call(net, images, lab.Variant("fp8"))
-    with pytest.raises(ValueError, match="graph=True needs CUDA, but the images are on cpu"):
-        variants.create_call(net, images, lab.Variant(graph=True))
 
 
 def test_a_quantized_network_computes_with_steps(net: nn.Module) -> None:
@@ -80,8 +76,6 @@ def test_a_quantized_network_computes_with_steps(net: nn.Module) -> None:
         error = (network(images) - net(images)).abs().max()
         error_8_bits = (lab.quantize(net, images)(images) - net(images)).abs().max()
     assert len(inputs[0]) <= 15 and error_8_bits < error / 4
-    with pytest.raises(ValueError, match="bits=9: choose 2 to 8"):
-        lab.quantize(net, images, bits=9)
 
 
 @pytest.mark.slow

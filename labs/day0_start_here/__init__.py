@@ -3,7 +3,7 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_cluster plot_node plot_power plot_supercomputer plot_training_times",
+    ".figures": "plot_node plot_power plot_supercomputer plot_training_times",
     ".published": "full_training power training_times",
     ".nodes": "cluster machine",
 }

@@ -1,11 +1,10 @@
-"""Drawings of a node, a cluster and a supercomputer; figures of published trainings and GPUs."""
+"""Drawings of a node and a supercomputer; figures of published trainings and GPUs."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from course.charts.base import BLUE, BOX, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
 from course.charts.primitives import bars, describe, label, legend
 from course.text import digits
-from labs.day0_start_here.nodes import Cluster, Disk, Machine, Node, format_minutes
+from labs.day0_start_here.nodes import Disk, Machine, format_minutes
 
 PALE = "#C9C9C5"
 DEVICE_COLOURS = {  # by generation; others are PURPLE
@@ -24,10 +23,6 @@ DEVICE_COLOURS = {  # by generation; others are PURPLE
     "Tesla V100": BLUE,
     "CPUs": ORANGE,
 }
-USE_COLOURS = {"free": GREEN, "partly used": ORANGE, "full": BLUE, "not available": PALE}
-# In inches: the room for the nodes of one kind, and the sides of a node with and without a label.
-ROOM_WIDTH, ROOM_HEIGHT, LABELLED, UNLABELLED = 9.65, 1.14, 1.1, 0.19
-MOST_LABELLED = 10
 
 
 def plot_node(machine: Machine) -> Picture:
@@ -80,69 +75,6 @@ def _draw_disks(axes: Axes, disks: Sequence[Disk]) -> None:
         _write(axes, left + width / 2 - 0.05, 0.36, words, size=8)
 
 
-def plot_cluster(cluster: Cluster, machine: Machine) -> Picture:
-    """Draw a cluster: the scheduler, the nodes by kind, the network, the storage.
-
-    Args:
-        cluster: from `lab.cluster()`.
-        machine: the node that this process is on.
-    """
-
-    def hardware(node: Node) -> tuple:
-        return node.gpus, node.cores, node.memory_gib, sorted(node.partitions)
-
-    kinds = [[*nodes] for _, nodes in groupby(sorted(cluster.nodes, key=hardware), hardware)]
-    sides = [_side(len(nodes)) for nodes in kinds]
-    heights = [
-        0.47 + side * math.ceil(len(nodes) / int(ROOM_WIDTH / side))
-        for nodes, side in zip(kinds, sides)
-    ]
-    top = 1.6 + sum(heights) + 0.12 * len(heights)
-    picture, axes = _canvas(10, top + 1.35, below=0.3)
-    job = f"a compute node, in job {machine.job_id}" if machine.job_id else ""
-    words = f"{machine.host}: {job or 'in no job, as on a login node'}"
-    _box(axes, 0.05, top + 0.3, 4.3, 1.0, "you are here", words)
-    _arrow(axes, (4.35, top + 0.72), (5.15, top + 0.72), "sbatch")
-    jobs = f"everyone's jobs: {cluster.waiting} waiting, {cluster.running} running"
-    _box(axes, 5.15, top + 0.3, 4.8, 1.0, f"the scheduler, Slurm: {len(cluster.nodes)} nodes", jobs)
-    _arrow(axes, (7.55, top + 0.32), (7.55, top - 0.02))
-    for nodes, side, height in zip(kinds, sides, heights):
-        _draw_kind(axes, nodes, top - height, height, side)
-        top -= height + 0.12
-    _line(axes, 0.05, top - 0.08)
-    _write(axes, 5, top - 0.26, "network", colour=PURPLE)
-    _draw_disks(axes, machine.disks)
-    counts = Counter(node.use for node in cluster.nodes)
-    colours = {f"{use}: {counts[use]}": colour for use, colour in USE_COLOURS.items()}
-    legend(picture, 4, colours)
-    describe(axes, "nodes", list(colours))
-    return picture
-
-
-def _side(count: int) -> float:
-    """Return the side, in inches, of the square of each of `count` nodes."""
-    largest = LABELLED if count <= MOST_LABELLED else UNLABELLED
-    return min(largest, math.sqrt(ROOM_WIDTH * ROOM_HEIGHT / count))
-
-
-def _draw_kind(axes: Axes, nodes: list[Node], low: float, height: float, side: float) -> None:
-    """Draw the box of nodes that have the same hardware and partitions."""
-    first, count = nodes[0], len(nodes)
-    title = f"{', '.join(sorted(first.partitions))}: {count} node{'s' * (count > 1)} of "
-    title += f"{first.cores} cores, {_size(first.memory_gib)}"
-    title += f", {first.gpus} GPU{'s' * (first.gpus > 1)}" if first.gpus else ""
-    _box(axes, 0.05, low, 9.9, height, title)
-    if count > MOST_LABELLED:
-        nodes = sorted(nodes, key=lambda node: [*USE_COLOURS].index(node.use))
-    words = [
-        f"{node.name}\n{node.state}\n{node.cores_used}/{node.cores} cores"
-        + f"\n{node.gpus_used}/{node.gpus} GPUs" * (node.gpus > 0)
-        for node in nodes
-    ]
-    colours = [USE_COLOURS[node.use] for node in nodes]
-    _squares(axes, 0.17, low + 0.11, ROOM_WIDTH, height - 0.47, colours, words, largest=side)
-
-
 def plot_supercomputer() -> Picture:
     """Sketch the parts of a supercomputer, and what belongs where."""
     picture, axes = _canvas(10, 4.6)
@@ -160,7 +92,7 @@ def plot_supercomputer() -> Picture:
             axes.add_patch(Rectangle((left, low), 0.56, 0.56, facecolor="white", edgecolor=GREY))
             _squares(axes, left + 0.04, low + 0.06, 0.48, 0.25, [GREEN] * gpus, largest=0.17)
         _write(axes, 9.4, low + 0.28, name, size=8)
-    _line(axes, 2.2, 1.62)
+    axes.plot([2.2, 9.95], [1.62, 1.62], color=PURPLE, lw=4, solid_capstyle="round")
     _write(axes, 4.6, 1.82, "fast network: all nodes have the same files", colour=PURPLE)
     spaces = {
         "HOME": "settings;\nsmall, backed up",
@@ -220,9 +152,9 @@ def plot_power(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def _canvas(width: float, height: float, below: float = 0) -> tuple[Picture, Axes]:
-    """Return axes whose units are inches, so that text fits its box, above room for a legend."""
-    picture = Picture(width, height + below)
+def _canvas(width: float, height: float) -> tuple[Picture, Axes]:
+    """Return axes whose units are inches, so that text fits its box."""
+    picture = Picture(width, height)
     axes = picture.panel()
     axes.set(xlim=(0, width), ylim=(0, height), aspect="equal")
     axes.axis("off")
@@ -289,11 +221,6 @@ def _arrow(
 ) -> None:
     axes.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": DARK})
     _write(axes, (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2 + 0.13, words, size=8)
-
-
-def _line(axes: Axes, left: float, y: float) -> None:
-    """Draw the network."""
-    axes.plot([left, 9.95], [y, y], color=PURPLE, lw=4, solid_capstyle="round")
 
 
 def _write(

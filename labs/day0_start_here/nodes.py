@@ -82,19 +82,14 @@ class Node:
     gpus_used: int
 
     @property
-    def use(self) -> str:
-        """Return "free", "partly used", "full" or "not available"."""
-        if self.state.rstrip("~#+-") not in AVAILABLE:  # with a *, the node does not respond
-            return "not available"
-        if self.cores_used == 0:
-            return "free"
-        full = self.cores_used >= self.cores or 0 < self.gpus <= self.gpus_used
-        return "full" if full else "partly used"
+    def is_available(self) -> bool:
+        """Whether the node accepts jobs."""
+        return self.state.rstrip("~#+-") in AVAILABLE  # with a *, the node does not respond
 
     @property
     def free_gpus(self) -> int:
-        """Return how many GPUs a new job could get now."""
-        return 0 if self.use == "not available" else self.gpus - self.gpus_used
+        """How many GPUs a new job could get now."""
+        return self.gpus - self.gpus_used if self.is_available else 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,7 @@ class Cluster:
                 {
                     "partition": partition,
                     "nodes": len(nodes),
-                    "free nodes": sum(node.use == "free" for node in nodes),
+                    "free nodes": sum(n.is_available and not n.cores_used for n in nodes),
                     "GPUs per node": _range({node.gpus for node in nodes}),
                     "GPUs": sum(node.gpus for node in nodes),
                     "free GPUs": sum(node.free_gpus for node in nodes),

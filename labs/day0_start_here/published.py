@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 HERE = Path(__file__).parent
@@ -40,29 +39,15 @@ def power() -> pd.DataFrame:
     return table.assign(performance_per_kw=table["performance"] / table["max_w"] * 1000)
 
 
-def max_watts(machine: str) -> float:
-    """Return a GPU's power limit by its name; NaN if `power` does not have this GPU.
-
-    For a name without a form ("NVIDIA A100"), this is the SXM's limit, which is the largest.
-    """
-    words, table = machine.upper().replace("-", " ").split(), power()
-    is_pcie = table["device"].str.contains("PCIe")
-    matches = table["device"].str.split().str[0].isin(words)
-    return table.loc[matches & (is_pcie == ("PCIE" in words)), "max_w"].max()
-
-
 def full_training(runs: pd.DataFrame) -> pd.DataFrame:
     """Estimate the hours and the energy of 90 epochs of ImageNet on one device.
 
-    Only training steps count, at the measured speed. `watts` are the measured mean, or else the
-    power limit; `watts_source` shows which.
+    Only training steps count, at the measured speed and power (NaN: not measured).
 
     Args:
         runs: records, as `course.recorded` returns them: rung, machine, images_per_s, watts.
     """
     table = runs[["rung", "machine", "images_per_s"]].reset_index(drop=True)
-    measured = runs["watts"].astype(float).reset_index(drop=True)
-    limits = table["machine"].map(max_watts)
-    watts, hours = measured.fillna(limits), EPOCHS * IMAGENET_IMAGES / table["images_per_s"] / 3600
-    sources = np.select([measured.notna(), limits.notna()], ["measured", "its limit"], "unknown")
-    return table.assign(hours=hours, watts=watts, watts_source=sources, kwh=hours * watts / 1000)
+    watts = runs["watts"].astype(float).reset_index(drop=True)
+    hours = EPOCHS * IMAGENET_IMAGES / table["images_per_s"] / 3600
+    return table.assign(hours=hours, watts=watts, kwh=hours * watts / 1000)

@@ -7,6 +7,6 @@ _NAMES = {
     ".gpu_timing": "load_measurements time_on_gpu",
     ".interpreter": "interpret",
     ".solutions": "load_tile store_tile",
-    ".tables": "softmax_traffic traffic_by_tile vocabulary",
+    ".tables": "softmax_traffic traffic_by_tile",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

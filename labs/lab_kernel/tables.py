@@ -1,4 +1,4 @@
-"""Tables about kernels: vocabulary, and memory traffic."""
+"""Tables of kernels' memory traffic."""
 
 from __future__ import annotations
 
@@ -7,27 +7,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-VOCABULARY = (
-    ("everything that one launch starts", "grid", "grid"),
-    ("what runs together on one multiprocessor", "block of threads", "program"),
-    ("its number", "blockIdx.x", "tl.program_id(0)"),
-    ("how many numbers it processes", "blockDim.x, one per thread", "BLOCK, in one tensor"),
-    ("one of its numbers", "thread: threadIdx.x", "an element: tl.arange(0, BLOCK)"),
-    ("32 threads that execute each step together", "warp", "num_warps=4, of a launch"),
-    ("do not go beyond the end", "if (at < size)", "mask: inside = at < size"),
-    ("memory that a block shares", "__shared__, by hand", "the compiler's task"),
-    ("wait for the rest of the block", "__syncthreads()", "the compiler's task"),
-    ("Tensor Cores", "wgmma or mma, by hand", "tl.dot"),
-    ("launch", "add<<<blocks, threads>>>(…)", "add[blocks](…, BLOCK=256)"),
-)
 # Step of a softmax, and how often it reads and writes all numbers.
 SOFTMAX_STEPS = (("maximum", 1, 0), ("minus", 1, 1), ("exp", 1, 1), ("sum", 1, 0), ("÷", 1, 1))
-
-
-def vocabulary() -> pd.DataFrame:
-    """Return the terms of CUDA C++ and of Triton for the same things."""
-    columns = ["what", "CUDA C++", "Triton"]
-    return pd.DataFrame(VOCABULARY, columns=columns).set_index("what")
 
 
 def softmax_traffic(numbers: int) -> pd.DataFrame:

@@ -4,10 +4,7 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".configs": "sharded_config",
-    ".experiments": (
-        "communication_volume handmade_source train_handmade try_accumulation try_unsupported "
-        "zero_memory"
-    ),
+    ".experiments": ("communication_volume handmade_source train_handmade zero_memory"),
     ".figures": "plot_comparison plot_rank_memory",
     ".measurements": (
         "compare_with_ddp count_collectives hosts_table losses_table measured_memory "

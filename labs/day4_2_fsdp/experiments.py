@@ -1,26 +1,21 @@
-"""Sharding by formula, by hand, and with FSDP2: memory, messages, and unsupported cases."""
+"""Sharding by formula and by hand: memory and messages."""
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import distributed, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course.analysis.ranks import on_ranks
 from course.config import GIB
-from labs.day4_2_fsdp.prediction import fake_mesh
 
 # Bytes per weight in fp32: the weight, its gradient, and AdamW's two means.
 BYTES = {"weights": 4, "gradients": 4, "optimizer": 8}
 SHARDED = ((), ("optimizer",), ("optimizer", "gradients"), tuple(BYTES))  # by ZeRO stage
 SIZE, IMAGES, STEPS = 64, 8, 5  # of the handmade layer
-MICRO_BATCHES = 4
 
 
 def zero_memory(parameters: int, ranks: int) -> pd.DataFrame:
@@ -83,20 +78,15 @@ def handmade_source() -> str:
     return "\n\n".join(map(inspect.getsource, (Gather, ShardedLinear)))
 
 
-def train_handmade(ranks: int = 2) -> pd.DataFrame:
-    """Train a full layer on all images, and a sharded one on a share of them per rank.
+def train_handmade() -> pd.DataFrame:
+    """Train a full layer on all images, and a sharded one on two ranks with half of them each.
 
     Columns: step, full and sharded (losses over all images), difference (relative). `attrs` has
     the bytes of weights, gradients and optimizer: "full", and "shard" of one rank.
-
-    Raises:
-        ValueError: the ranks do not divide the rows and images.
     """
-    if IMAGES % ranks:
-        raise ValueError(f"ranks={ranks}: expected a divisor of {IMAGES}. Try ranks=2.")
     layer, data = _layer_and_data()
     full, full_bytes = _train(layer, *data)
-    results = on_ranks(_train_shard, ranks)
+    results = on_ranks(_train_shard, 2)
     losses = torch.tensor([losses for losses, _ in results]).mean(dim=0).tolist()
     table = pd.DataFrame({"step": range(STEPS), "full": full, "sharded": losses})
     table["difference"] = (table["sharded"] / table["full"] - 1).abs()
@@ -130,85 +120,3 @@ def _train(
     means = [mean for state in optimizer.state.values() for mean in state.values() if mean.ndim]
     weights = [*layer.parameters()]
     return losses, sum(t.nbytes for t in [*weights, *(w.grad for w in weights), *means])
-
-
-def try_accumulation(ranks: int = 2) -> pd.DataFrame:
-    """Train four micro-batches under FSDP2, sending gradients after each or only after the last.
-
-    Columns: all_gathers, reduce_scatters, gradient_mib (kept before the last micro-batch), norm (of
-    the final gradients, which must be equal).
-    """
-    rows, *_ = on_ranks(_accumulate_both, ranks)
-    return pd.DataFrame(rows, index=["after each", "after the last"])
-
-
-def _accumulate_both(rank: int, ranks: int) -> list[dict[str, float]]:
-    return [_accumulate(sync_each=True), _accumulate(sync_each=False)]
-
-
-def _accumulate(*, sync_each: bool) -> dict[str, float]:
-    from torch.distributed.tensor.debug import CommDebugMode
-
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
-    for unit in model:
-        fully_shard(unit)
-    fully_shard(model)
-    images, counts = torch.randn(MICRO_BATCHES * 8, 256).chunk(MICRO_BATCHES), Counter()
-    for number, micro_batch in enumerate(images, 1):
-        gradient_bytes = _gradient_bytes(model)
-        model.set_requires_gradient_sync(sync_each or number == MICRO_BATCHES)
-        with CommDebugMode() as mode:  # PyTorch 2.11 counts one forward and backward, not several
-            (model(micro_batch).square().mean() / MICRO_BATCHES).backward()
-        counts.update({str(name): count for name, count in mode.get_comm_counts().items()})
-    norm = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
-    return {
-        "all_gathers": sum(count for name, count in counts.items() if "gather" in name),
-        "reduce_scatters": sum(count for name, count in counts.items() if "scatter" in name),
-        "gradient_mib": gradient_bytes / 2**20,
-        "norm": float(norm.full_tensor()),
-    }
-
-
-def _gradient_bytes(model: nn.Module) -> int:
-    """Return the bytes of a rank's gradients: shards, and full ones that were not reduced yet."""
-    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    total = sum(gradient.to_local().nbytes for gradient in gradients)
-    for unit in model:
-        unit.unshard()
-        total += sum(weight.grad.nbytes for weight in unit.parameters() if weight.grad is not None)
-        unit.reshard()
-    return total
-
-
-def try_unsupported() -> pd.DataFrame:
-    """Shard a small convolution network in four ways; column error: PyTorch's message, or ""."""
-    half = torch.bfloat16
-    cases: dict[str, dict[str, Any]] = {
-        "weights channels last": {"weights": torch.channels_last},
-        "weights contiguous, images channels last": {},
-        "BatchNorm, bf16 by a policy": {"policy": MixedPrecisionPolicy(half)},
-        "BatchNorm, bf16 by autocast": {"autocast": True},
-    }
-    errors = {}
-    with fake_mesh(1) as mesh:
-        for name, settings in cases.items():
-            errors[name] = ""
-            try:
-                _train_convolution(mesh, **settings)
-            except (RuntimeError, NotImplementedError) as error:
-                errors[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
-    return pd.DataFrame.from_dict(errors, orient="index", columns=["error"])
-
-
-def _train_convolution(
-    mesh: DeviceMesh,
-    weights: torch.memory_format = torch.contiguous_format,
-    policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
-    autocast: bool = False,
-) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).to(memory_format=weights)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        model(images).float().mean().backward()

@@ -72,7 +72,7 @@ def ladder():
 FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
     "launch queue": gpu.plot_launch_queue,
-    "predicted peaks": lambda: gpu.plot_predicted_peaks(gpu.recorded_peaks(H100)),
+    "predicted peaks": lambda: gpu.plot_prediction_errors(gpu.recorded_peaks(H100)),
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(tables.read(trace_path(H100, "amp")))
     ),

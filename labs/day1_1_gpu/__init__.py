@@ -5,7 +5,7 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".batch_sweep": "fit sweep",
     ".data_figures": "plot_launch_queue plot_network_layers plot_samples",
-    ".figures": "plot_batch_sweep plot_memory_by_part plot_predicted_peaks",
+    ".figures": "plot_batch_sweep plot_memory_by_part plot_prediction_errors",
     ".memory_parts": "forward_peaks memory_by_part",
     ".peaks": "compare_peaks fit_predicted_correctly median_error recorded_peaks",
     "course.training.memory": "total_gib",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator
 
 from course.charts.base import (
     ACCENT,
@@ -127,50 +125,30 @@ def plot_memory_by_part(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_predicted_peaks(table: pd.DataFrame) -> Picture:
-    """Draw predicted and measured peaks over the batch size, and the errors.
+def plot_prediction_errors(table: pd.DataFrame) -> Picture:
+    """Draw the error of predicted peaks over the batch size: a line for each setting.
 
-    A colour is a number format, a marker the other settings. A run that ran out of memory has no
-    measured peak: it is a cross at its prediction.
+    A colour is a number format, a marker the other settings.
 
     Args:
         table: from `compare_peaks` or `recorded_peaks`.
     """
-    picture = Picture(10, 4.8)
-    peaks, errors = picture.panels(1, 2)
+    table = table[table["status"] == "ok"]
     settings = list(table.groupby("setting", sort=False))
+    picture = Picture(8, 4.4)
+    axes = picture.panel()
     for number, (setting, rows) in enumerate(settings):
         first = rows.iloc[0]
         marker = "D" if first["fused"] else "s" if first["channels_last"] else "o"
         marker = "^" if first["compile"] else marker
-        style = {"color": FORMAT_COLOURS[first["precision"]], "mec": "white"}
-        ok, oom = rows[rows["status"] == "ok"], rows[rows["status"] == "oom"]
-        peaks.plot(rows["batch_size"], rows["predicted_gib"], color=style["color"], lw=1)
-        peaks.plot(ok["batch_size"], ok["measured_gib"], marker, ms=7, **style)
-        peaks.plot(oom["batch_size"], oom["predicted_gib"], "X", ms=10, **style)
-        x = ok["batch_size"] * 2 ** (0.05 * (number - (len(settings) - 1) / 2))  # moved apart
-        errors.plot(x, ok["error"] * 100, f"{marker}-", lw=0.6, ms=7, label=setting, **style)
-    for gib in table["limit_gib"].dropna().unique():
-        limit(peaks, gib, colour=DARK)
-        words = f"{gib:.1f} GiB: the device's memory"
-        peaks.annotate(words, (0, gib), (4, 4), ("axes fraction", "data"), "offset points", size=8)
-    marks = [
-        Line2D([], [], color=DARK, lw=1, label="predicted"),
-        Line2D([], [], color=DARK, marker="o", ls="none", label="measured"),
-        Line2D([], [], color=DARK, marker="X", ms=9, ls="none", label="ran out of memory"),
-    ]
-    peaks.legend(handles=marks, frameon=False, fontsize=8, loc="lower right")
-    label(peaks, "peak memory", size=10, yscale="log", ylabel="GiB")
-    peaks.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    peaks.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    _set_batch_axis(peaks, table, "images per batch")
-    errors.axhline(0, color=DARK, lw=1)
+        apart = rows["batch_size"] * 2 ** (0.05 * (number - (len(settings) - 1) / 2))
+        curve = {setting: (apart, 100 * rows["error"])}
+        lines(axes, curve, colours=FORMAT_COLOURS[first["precision"]], marker=marker)
+    axes.axhline(0, color=DARK, lw=1)
     sizes = table["error"].abs()
-    errors_text = f"median {sizes.median():.1%}, largest {sizes.max():.1%}"
-    title = f"error: {errors_text if sizes.notna().any() else 'none fitted'}"
-    label(errors, title, size=10, ylabel="predicted − measured, % of measured")
-    _set_batch_axis(errors, table, "images per batch (points moved slightly apart)")
-    errors.set_xlim(peaks.get_xlim())
+    title = f"median error {sizes.median():.1%}, largest {sizes.max():.1%}"
+    label(axes, title, size=10, ylabel="predicted − measured, % of measured")
+    _set_batch_axis(axes, table, "images per batch (points moved slightly apart)")
     legend(picture, 3)
     machines = (table["machine"] + "; predicted by PyTorch " + table["predictor"]).unique()
     heading(picture, "\n".join([*machines, *(table["model"] + ", " + table["inputs"]).unique()]))

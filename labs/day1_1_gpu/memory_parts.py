@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -14,14 +13,6 @@ from course.training.memory_prediction import FakeStep, fake_step, tracked
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")
-
-
-@dataclass(frozen=True)
-class ForwardPeaks:
-    """Peak GiB of a forward pass that saves tensors for backward, and of one that does not."""
-
-    grad_gib: float
-    no_grad_gib: float
 
 
 def memory_by_part(config: Config) -> pd.DataFrame:
@@ -47,8 +38,8 @@ def memory_by_part(config: Config) -> pd.DataFrame:
     return gib.reindex(index, fill_value=0.0).reset_index()
 
 
-def forward_peaks(config: Config) -> ForwardPeaks:
-    """Predict the peak of a forward pass with and without gradients; nothing is computed.
+def forward_peaks(config: Config) -> tuple[float, float]:
+    """Predict the peak GiB of a forward pass with and without gradients; nothing is computed.
 
     Under `torch.no_grad()`, each layer's output is freed as soon as the next layer has used it.
 
@@ -60,7 +51,7 @@ def forward_peaks(config: Config) -> ForwardPeaks:
         with fake_step(config) as step, torch.set_grad_enabled(grad), tracked(step) as memory:
             step.forward()
         peaks.append(memory["Total"])
-    return ForwardPeaks(*peaks)
+    return tuple(peaks)
 
 
 def _part(child: str) -> str:

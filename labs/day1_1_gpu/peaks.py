@@ -45,8 +45,8 @@ def compare_peaks(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     There is one row per run that ended ok or out of memory; runs that are equal in all columns
     share a row. Columns: setting (in words), batch_size, model, precision, channels_last, fused,
     compile, inputs, status, measured_gib (NaN if the run ran out of memory, before its peak),
-    predicted_gib, error (predicted ÷ measured − 1), reserved_gib (by the allocator), limit_gib
-    (available to the run; NaN: not recorded), machine, predictor (the PyTorch version).
+    predicted_gib, error (predicted ÷ measured − 1), limit_gib (available to the run; NaN: not
+    recorded), machine, predictor (the PyTorch version).
 
     Args:
         runs: finished runs, or a table of records from `recorded`.
@@ -153,7 +153,6 @@ def _compare(rows: list[dict[str, Any]], peaks: dict[Key, float], predictor: str
                 "status": row["status"],
                 "measured_gib": row["peak_gib"] if row["status"] == "ok" else float("nan"),
                 "predicted_gib": peaks[_key(config)],
-                "reserved_gib": row["reserved_gib"],
                 "limit_gib": config.memory_gib or device_gib,
                 "machine": row["machine"],
                 "predictor": predictor,
@@ -161,13 +160,9 @@ def _compare(rows: list[dict[str, Any]], peaks: dict[Key, float], predictor: str
         )
     table = pd.DataFrame(table).drop_duplicates()
     table["error"] = table["predicted_gib"] / table["measured_gib"] - 1
-    order = ["model", "precision", "channels_last", "compile", "fused", "batch_size"]
-    precisions = CHOICES["precision"]
-    return table.sort_values(
-        order,
-        key=lambda column: column.map(precisions.index) if column.name == "precision" else column,
-        ignore_index=True,
-    )
+    table["format"] = table["precision"].map(CHOICES["precision"].index)
+    order = ["model", "format", "channels_last", "compile", "fused", "batch_size"]
+    return table.sort_values(order, ignore_index=True).drop(columns="format")
 
 
 def _setting(config: Config) -> str:

@@ -4,7 +4,7 @@
 
 A: normal random numbers ("random"); the same with 3 sqrt(n) added to its diagonal, so that its
 condition number is at most 5 ("easy"); of size 8,192 with a condition number ("given"). One right
-side. Solved by cuSOLVER's `cusolverDnD?gesv`, and by labs/lab_numerics ("ours").
+side. Solved by cuSOLVER's `cusolverDnD?gesv`.
 
 PyTorch loads cuSOLVER for its linear algebra but has no name for these functions, so they are
 called as from C. They take and return fp64; the letter names the format of the factors. Where
@@ -22,14 +22,13 @@ from typing import Any
 import torch
 
 from course.analysis.timing import quartiles, seconds
-from labs.lab_numerics.solvers import backward_error, factor, random_matrix, refine
+from labs.lab_numerics.solvers import backward_error, random_matrix
 from research.sweep import command
 
 SIZES = (2048, 4096, 8192, 16384, 32768)
 CONDITIONS = tuple(10.0**power for power in range(1, 9))
 CONDITIONED_SIZE = 8192
 REPEATS = 3
-OUR_BLOCK, OUR_LARGEST = 256, 16384
 LETTERS = {"fp64": "D", "fp32": "S", "tf32": "X", "fp16": "H", "bf16": "B"}
 
 
@@ -52,9 +51,7 @@ def measure(matrix: str, size: int, condition: float | None) -> Iterator[dict[st
         a = random_matrix(condition, size, device=torch.device("cuda"))
     b, columns = a @ torch.ones_like(a[0]), a.t().contiguous().t()
     for precision in LETTERS:
-        yield {"by": "cuSOLVER", "precision": precision} | _by_cusolver(columns, b, precision)
-    if condition is None and size <= OUR_LARGEST:
-        yield {"by": "ours", "precision": "fp16"} | _by_ours(a, b)
+        yield {"precision": precision} | _by_cusolver(columns, b, precision)
 
 
 def _by_cusolver(columns: torch.Tensor, b: torch.Tensor, precision: str) -> dict[str, Any]:
@@ -68,27 +65,6 @@ def _by_cusolver(columns: torch.Tensor, b: torch.Tensor, precision: str) -> dict
         x, corrections = result
         error = backward_error(columns, x, b)
     return _row(times[1:]) | {"corrections": corrections, "error": error}
-
-
-def _by_ours(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
-    times, factoring = [], []
-    for _ in range(1 + REPEATS):
-        results: list[Any] = []
-        scale = a.abs().max()
-        factoring.append(
-            seconds(lambda: results.append(factor(a / scale, "fp16", OUR_BLOCK)), b.device)  # noqa: B023
-        )
-        refine_s = seconds(
-            lambda: results.append(refine(a / scale, b / scale, results[0])),  # noqa: B023
-            b.device,
-        )
-        times.append(factoring[-1] + refine_s)
-    _, solution = results
-    return _row(times[1:]) | {
-        "factor_s": quartiles(factoring[1:])[1],
-        "corrections": solution.corrections if solution.converged else -solution.corrections,
-        "error": solution.residuals[-1],
-    }
 
 
 def _row(times: list[float]) -> dict[str, float]:

@@ -87,7 +87,7 @@ def plot_gpu_speedup(table: pd.DataFrame) -> Picture:
     """Draw the speedup over fp64 by size and by condition number (from `load_measurements`)."""
     picture = Picture(10, 3.8)
     left, right = picture.panels(1, 2)
-    by_size = table.query("matrix == 'easy' and by == 'cuSOLVER'")
+    by_size = table.query("matrix == 'easy'")
     by_condition = table.query("matrix == 'given'")
     for axes, rows, column in ((left, by_size, "size"), (right, by_condition, "condition")):
         for precision in PRECISIONS:

@@ -8,12 +8,11 @@ from course.runs.recordings import recorded_table
 
 
 def load_measurements(machine: str) -> pd.DataFrame:
-    """Load the solutions that were timed on a machine, one per row.
+    """Load the solutions by cuSOLVER that were timed on a machine, one per row.
 
-    Columns: by ("cuSOLVER" or "ours"), precision, matrix ("random", "easy", or "given" for one
+    Columns: precision, matrix ("random", "easy", or "given" for one
     with a given condition number), size, condition, seconds, corrections (negative: refinement
-    failed, and fp64 followed), error (backward), speedup (over cuSOLVER in fp64 on the same
-    matrix), machine.
+    failed, and fp64 followed), error (backward), speedup (over fp64 on the same matrix), machine.
 
     Raises:
         ValueError: nothing was recorded there.
@@ -21,6 +20,6 @@ def load_measurements(machine: str) -> pd.DataFrame:
     table = recorded_table(machine, "refinement")
     table["condition"] = table["condition"].astype(float)
     same_matrix = ["matrix", "size", "condition"]
-    fp64 = table.query("precision == 'fp64' and by == 'cuSOLVER'").set_index(same_matrix)
+    fp64 = table[table["precision"] == "fp64"].set_index(same_matrix)
     fp64_seconds = table.join(fp64["seconds"].rename("fp64"), on=same_matrix)["fp64"]
     return table.assign(speedup=fp64_seconds / table["seconds"])

@@ -70,19 +70,16 @@ def random_matrix(condition: float, size: int, device: torch.device | str = "cpu
     return matrix / matrix.abs().max()
 
 
-def factor(matrix: torch.Tensor, precision: str, block: int = BLOCK) -> Factors:
-    """Factor a square matrix; A, L and U are rounded to a format, and sums are fp32 (or fp64).
+def factor(matrix: torch.Tensor, precision: str) -> Factors:
+    """Factor a square matrix; A, L and U are rounded to one of FORMATS, and sums are fp32 or fp64.
 
-    Raises:
-        ValueError: an unknown precision.
+    Products of numbers that fit a 16-bit format, with sums in fp32, are those of Tensor Cores.
     """
-    if precision not in FORMATS:
-        raise ValueError(f"precision={precision!r}: choose {', '.join(FORMATS)}")
     dtype = FORMATS[precision]
     work = matrix.to(dtype).to(torch.promote_types(dtype, torch.float32), copy=True)
-    order = torch.arange(len(matrix), device=matrix.device)
-    for begin in range(0, len(matrix), block):
-        end = begin + block
+    order = torch.arange(len(matrix))
+    for begin in range(0, len(matrix), BLOCK):
+        end = begin + BLOCK
         panel, pivots, _ = torch.linalg.lu_factor_ex(work[begin:, begin:end])
         rows = [*range(begin, len(matrix))]
         for place, pivot in enumerate(pivots.tolist()):
@@ -90,18 +87,11 @@ def factor(matrix: torch.Tensor, precision: str, block: int = BLOCK) -> Factors:
         work[begin:], order[begin:] = work[rows], order[rows]
         work[begin:, begin:end] = panel.to(dtype)
         upper = torch.linalg.solve_triangular(
-            panel[:block], work[begin:end, end:], upper=False, unitriangular=True
+            panel[:BLOCK], work[begin:end, end:], upper=False, unitriangular=True
         )
         work[begin:end, end:] = upper.to(dtype)
-        work[end:, end:] -= _product(work[end:, begin:end], work[begin:end, end:], dtype)
+        work[end:, end:] -= work[end:, begin:end] @ work[begin:end, end:]
     return Factors(work.double(), order)
-
-
-def _product(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Multiply matrices whose numbers fit the format, with sums in fp32 as on Tensor Cores."""
-    if left.is_cuda and dtype.itemsize == 2:
-        return torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-    return left @ right
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from course.runs.run import PROJECT
 from labs.day1_3_channels_last.convolution import LAYOUTS
 from labs.lab_microscope.cases import dtype_of
-from labs.lab_microscope.libraries import compile_listing
 
 VALUES = {
     "CUDA_R_32F": 0,
@@ -46,6 +48,38 @@ PRODUCTS = (
     ("fp16", "COMPUTE_32F", "PEDANTIC_MATH"),
 )
 WORKSPACE = 2**29  # bytes that an algorithm of cuDNN may use
+SOURCES = PROJECT / "labs" / "lab_microscope"
+HEADERS = {"products": ("cublas", "cublas_v2.h"), "convolutions": ("cudnn", "cudnn.h")}
+TOOLKIT_HEADER = "crt/host_defines.h"  # CUDA's headers include it; PyTorch's packages lack it
+
+
+def compile_listing(name: str, folder: Path) -> Path:
+    """Compile a listing into a shared library. It needs a C++ compiler, but no GPU.
+
+    Raises:
+        FileNotFoundError: the compiler, a header or the library is missing.
+        RuntimeError: the source has a mistake; the message is the compiler's.
+    """
+    library, header = HEADERS[name]
+    packages = Path(torch.__file__).parent.parent / "nvidia"
+    toolkits = [Path("/usr/local/cuda"), Path(shutil.which("nvcc") or "/").resolve().parent.parent]
+    homes = [home for home in (*packages.glob("*"), *toolkits) if (home / "include").is_dir()]
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise FileNotFoundError("a C++ compiler is missing: install g++")
+    for file, source in ((header, "PyTorch for CUDA"), (TOOLKIT_HEADER, "NVIDIA's CUDA toolkit")):
+        if not any((home / "include" / file).exists() for home in homes):
+            raise FileNotFoundError(f"{file} is missing: install {source}")
+    libraries = [path for home in homes for path in home.glob(f"lib*/lib{library}.so*")]
+    if not libraries:
+        raise FileNotFoundError(f"lib{library} is missing: install PyTorch for CUDA")
+    output = folder / f"{name}.so"
+    command = [compiler, "-shared", "-fPIC", *(f"-I{home / 'include'}" for home in homes)]
+    command += ["-o", str(output), str(SOURCES / f"{name}.cpp"), str(libraries[0])]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(process.stderr or process.stdout)
+    return output
 
 
 @cache

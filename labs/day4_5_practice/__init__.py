@@ -12,9 +12,7 @@ _NAMES = {
     ".measurements": (
         "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
-    ".reproducibility": (
-        "compare_crops compare_machines compare_repeats compare_sums train_with_threads"
-    ),
+    ".reproducibility": ("compare_crops compare_machines compare_repeats compare_sums"),
     ".tracking": "explained_shares runs_table select_by_tags",
     ".trackers": "tags",
 }

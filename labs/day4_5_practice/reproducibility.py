@@ -1,4 +1,4 @@
-"""When two trainings are bitwise identical: orders of a sum, threads, workers, machines."""
+"""When two trainings are bitwise identical: orders of a sum, workers, machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from course.config import Config
@@ -31,43 +30,6 @@ def compare_sums() -> pd.Series:
         "in fp64": numbers.sum(dtype=np.float64),
     }
     return pd.Series({name: float(value) for name, value in sums.items()}, name="sum")
-
-
-def train_with_threads(steps: int = 10) -> pd.DataFrame:
-    """Train a small network with one and with two threads, twice each; return the losses.
-
-    Columns: "1", "1 again", "2", "2 again". With channels last, each thread adds up a part of
-    BatchNorm's sums, on any CPU.
-    """
-    threads, losses = torch.get_num_threads(), {}
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            for name in (f"{count}", f"{count} again"):
-                losses[name] = _train(steps)
-    finally:
-        torch.set_num_threads(threads)
-    return pd.DataFrame(losses).rename_axis("step")
-
-
-def _train(steps: int) -> list[float]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        images = torch.randn(4, 3, 96, 96).to(memory_format=torch.channels_last)
-        labels = torch.randint(10, (4,))
-        net = nn.Sequential()
-        for inputs in (3, 32):
-            net.extend([nn.Conv2d(inputs, 32, 3, stride=2), nn.BatchNorm2d(32), nn.ReLU()])
-        net.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)])
-    net.to(memory_format=torch.channels_last)
-    optimizer, losses = torch.optim.SGD(net.parameters(), 0.1, 0.9), []
-    for _ in range(steps):
-        loss = nn.functional.cross_entropy(net(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
 
 
 class _CroppedImages(TensorDataset):

@@ -5,7 +5,7 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".compiler": (
         "BlockEnd break_even_steps capture_graph compile_shapes find_breaks kernels measure_cache "
-        "measure_export time_versions"
+        "time_versions"
     ),
     ".figures": "plot_break_even plot_losses plot_modes plot_shapes plot_traffic",
     ".measurements": "compile_s modes_table recorded_kernel recorded_part",

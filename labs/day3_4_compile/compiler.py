@@ -1,4 +1,4 @@
-"""Experiments with torch.compile: graphs, kernels, graph breaks, recompilations, cache, export.
+"""Experiments with torch.compile: graphs, kernels, graph breaks, recompilations, cache.
 
 All of them compile the forward pass. Each begins without compiled functions in memory.
 """
@@ -20,9 +20,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis import isolated
 from course.analysis.fresh_compiler import fresh_compiler
-from course.text import wrap_text
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
@@ -123,7 +121,7 @@ def compile_shapes(
         compiled = torch.compile(function, backend="eager", dynamic=dynamic)
         for number, tensor in enumerate(inputs, 1):
             before = _graph_count()
-            _, seconds = _timed(compiled, tensor)
+            seconds = _timed(compiled, tensor)
             row = {"call": number, "shape": " × ".join(map(str, tensor.shape))}
             rows.append(row | {"compiled": _graph_count() - before, "seconds": seconds})
     return pd.DataFrame(rows)
@@ -173,52 +171,10 @@ def _first_call(function: Callable, inputs: tuple, folder: str) -> dict[str, flo
         try:
             with fresh_compiler(), torch.no_grad():
                 before = counters["fxgraph_cache_hit"]
-                _, seconds = _timed(torch.compile(function), *inputs)
+                seconds = _timed(torch.compile(function), *inputs)
                 return {"seconds": seconds, "hits": counters["fxgraph_cache_hit"] - before}
         finally:
             clear_caches()
-
-
-@torch.no_grad()
-def measure_export(net: nn.Module, images: torch.Tensor) -> pd.DataFrame:
-    """Time a network as it is, and as a file that torch.export and AOTInductor wrote.
-
-    Columns: version, compile_s, ready_s (until the first answer, from loading the file on), ms
-    (per answer), mib (of the file), max_difference (of the answers). If the compiled code crashes,
-    a sentence reports it, and the table has no row for the file.
-    """
-    net = net.eval()
-    _, ready_s = _timed(net, images)
-    rows = [{"version": "as it is", "ready_s": ready_s, "ms": median_ms(net, images)}]
-    try:
-        # In a separate process, because a fault in compiled code ends the process.
-        rows.append(isolated.call(measure_exported_file, net, images))
-    except isolated.Crash as crash:
-        print(wrap_text(f"{crash}\nThis PyTorch cannot run the exported network on this machine."))
-    return pd.DataFrame(rows)
-
-
-@torch.no_grad()
-def measure_exported_file(net: nn.Module, images: torch.Tensor) -> dict[str, str | float]:
-    """Return the row of `measure_export` for the exported file."""
-    expected = net(images)
-    # Precompiled headers would be in a folder that a different user may have created first.
-    settings = {"aot_inductor.precompile_headers": False}
-    with tempfile.TemporaryDirectory() as folder, fresh_compiler():
-        path = f"{folder}/network.pt2"
-        program = torch.export.export(net, (images,))
-        package = torch._inductor.aoti_compile_and_package
-        _, compile_s = _timed(package, program, package_path=path, inductor_configs=settings)
-        loaded, load_s = _timed(torch._inductor.aoti_load_package, path)
-        answer, answer_s = _timed(loaded, images)
-        return {
-            "version": "exported, from its file",
-            "compile_s": compile_s,
-            "ready_s": load_s + answer_s,
-            "ms": median_ms(loaded, images),
-            "mib": os.path.getsize(path) / 2**20,
-            "max_difference": float((answer - expected).abs().max()),
-        }
 
 
 def _graph_count() -> int:
@@ -228,11 +184,11 @@ def _graph_count() -> int:
 
 def median_ms(function: Callable, *inputs: torch.Tensor) -> float:
     """Return the median milliseconds of CALLS calls, after three for warm-up."""
-    return 1e3 * median([_timed(function, *inputs)[1] for _ in range(CALLS + 3)][3:])
+    return 1e3 * median([_timed(function, *inputs) for _ in range(CALLS + 3)][3:])
 
 
-def _timed(function: Callable, *inputs: Any, **settings: Any) -> tuple[Any, float]:
-    """Call a function; return its result and the seconds it took."""
+def _timed(function: Callable, *inputs: Any) -> float:
+    """Return the seconds of a call."""
     begin = time.perf_counter()
-    result = function(*inputs, **settings)
-    return result, time.perf_counter() - begin
+    function(*inputs)
+    return time.perf_counter() - begin

@@ -19,6 +19,7 @@ from course.charts.base import (
 from course.charts.primitives import bars, heading, label, legend, plot_bar_panels, stack
 from course.text import digits
 from labs.lab_networks.catalogue import NETWORKS
+from labs.lab_networks.measurements import speeds_by_setting
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
 BUSY = 0.95  # share of a step from which a GPU counts as busy all the time
@@ -81,12 +82,16 @@ def plot_ladder(measurements: pd.DataFrame, mode: str = "train") -> Picture:
     Pale: the speed if the GPU never waited, for steps that were traced. Rungs that no network has
     are left out.
     """
-    tables = {name: _speeds_by_rung(measurements, name, mode) for name in TITLES}
-    rungs = [r for r in RUNGS if any(table.loc[r, "images_per_s"] > 0 for table in tables.values())]
+    all_measured, all_busy = (
+        speeds_by_setting(measurements, mode, column).reindex(columns=[*RUNGS.values()])
+        for column in ("images_per_s", "images_per_busy_s")
+    )
+    rungs = [rung for rung, setting in RUNGS.items() if all_measured[setting].notna().any()]
+    settings = [RUNGS[rung] for rung in rungs]
     colours = [SKY if RUNGS[rung][2] else FORMAT_COLOURS[RUNGS[rung][0]] for rung in rungs]
     picture = Picture(9.8, 1.0 + 0.3 * len(rungs))
-    for axes, (name, table) in zip(picture.panels(1, len(TITLES), sharey=True), tables.items()):
-        measured, busy = (table.loc[rungs, key] for key in ("images_per_s", "images_per_busy_s"))
+    for axes, name in zip(picture.panels(1, len(TITLES), sharey=True), TITLES):
+        measured, busy = (table.loc[name, settings] for table in (all_measured, all_busy))
         best = busy.fillna(measured)
         low = measured.where(busy > measured / BUSY, best)
         words = [
@@ -100,14 +105,6 @@ def plot_ladder(measurements: pd.DataFrame, mode: str = "train") -> Picture:
         label(axes, title, size=10, xlabel="images per second")
     heading(picture, measurements["machine"].iloc[0])
     return picture
-
-
-def _speeds_by_rung(measurements: pd.DataFrame, network: str, mode: str) -> pd.DataFrame:
-    """Return images_per_s and images_per_busy_s at the published batch; NaN: not measured."""
-    rows = measurements[measurements["network"] == network]
-    rows = rows[(rows["mode"] == mode) & (rows["batch"] == NETWORKS[network].batch_size)]
-    rows = rows.set_index(["precision", "layout", "compile"])
-    return rows[["images_per_s", "images_per_busy_s"]].reindex([*RUNGS.values()]).set_axis([*RUNGS])
 
 
 def traced_steps(measurements: pd.DataFrame, network: str, *rungs: str) -> pd.DataFrame:

@@ -115,7 +115,7 @@ def speeds_with_published(table: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     tables = [published_speeds()]
     for gpu, column in ((name, "images_per_s"), (f"{name}{AT_WORK}", "images_per_busy_s")):
-        speeds = _pivot(table, "train", column)
+        speeds = speeds_by_setting(table, "train", column)
         speeds = speeds.xs(("contiguous", False), axis=1, level=("layout", "compile"))
         index = pd.MultiIndex.from_product([speeds.index, [gpu]], names=["network", "gpu"])
         tables.append(speeds.reindex(columns=PRECISIONS).set_index(index))
@@ -126,19 +126,20 @@ def speeds_with_published(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def layout_speedups(table: pd.DataFrame) -> pd.Series:
     """Return what channels_last gains in training in fp16, by network, while the GPU is at work."""
-    speeds = _pivot(table, "train", "images_per_busy_s")["fp16"]
+    speeds = speeds_by_setting(table, "train", "images_per_busy_s")["fp16"]
     return speeds["channels_last", False] / speeds["contiguous", False]
 
 
 def inference_speedups(table: pd.DataFrame) -> pd.DataFrame:
     """Return inference's images/s ÷ training's images_per_busy_s, by network and setting."""
-    ratios = _pivot(table, "infer") / _pivot(table, "train", "images_per_busy_s")
+    answers = speeds_by_setting(table, "infer")
+    ratios = answers / speeds_by_setting(table, "train", "images_per_busy_s")
     ratios = ratios.reindex(columns=list(INFERENCE)).dropna(axis=1, how="all")
     names = [" ".join(setting[:2]) + " compiled" * setting[2] for setting in ratios.columns]
     return ratios.set_axis(names, axis=1)
 
 
-def _pivot(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:
+def speeds_by_setting(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:
     """Return speeds at the published batch, by network and setting."""
     batches = table["network"].map({name: spec.batch_size for name, spec in NETWORKS.items()})
     rows = table[(table["batch"] == batches) & (table["mode"] == mode)]

@@ -39,7 +39,7 @@ def products() -> list[Product]:
 
 
 def accepts(case: Case, device: torch.device) -> bool:
-    """Return whether PyTorch computes a case there. fp8 and int8 need even sides, and some GPUs."""
+    """Return whether PyTorch computes a case there: fp8 and int8 need even sides, and units."""
     try:
         with tf32_switches(case.dtype, device):
             case.call(device)()

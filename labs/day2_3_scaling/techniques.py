@@ -13,7 +13,7 @@ import pandas as pd
 from course.checks.exercises import SOLUTION, script_variant
 from course.checks.lab import SYNTHETIC
 from course.config import rung
-from course.jobs.launch import launch, launch_all, wait
+from course.jobs.launch import launch, wait
 from course.runs import recordings
 from course.runs.run import Run
 from labs.day2_3_scaling.model import Link, config_buckets, exposed_s
@@ -87,19 +87,19 @@ def network_run(machine: str, rung: str, gpus: int, hosts: int) -> Run:
 
 
 def train_on(site: str, technique: str) -> dict[str, Run]:
-    """Train a small network on one rank of a site, and on two with and without a technique.
-
-    Jobs run one after another, because simulated nodes share this machine's cores. So a second job
-    keeps the other core busy while "one rank" is measured.
-    """
+    """Train a small network on one rank of a site, and on two with and without a technique."""
     sizes = SYNTHETIC | {"model": "resnet18", "image_px": 32, "steps": 24, "budget_s": 0.0}
     config = rung("baseline", quick=True, **sizes | {"batch_size": 128})
     script = script_variant(technique, TECHNIQUES[technique])
-    single = replace(config, batch_size=64)
-    alone, *_ = wait(launch_all(SOLUTION, [single, replace(single, seed=1)], site=site))
-    wanted = {"DDP": SOLUTION, technique: script}
-    return {"one rank": alone} | {
-        name: wait(launch(path, config, site=site, gpus=2)) for name, path in wanted.items()
+    wanted = {
+        "one rank": (SOLUTION, replace(config, batch_size=64), 1),
+        "DDP": (SOLUTION, config, 2),
+        technique: (script, config, 2),
+    }
+    # One after another, because all nodes may be this machine.
+    return {
+        name: wait(launch(path, changed, site=site, gpus=ranks))
+        for name, (path, changed, ranks) in wanted.items()
     }
 
 

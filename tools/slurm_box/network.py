@@ -19,12 +19,13 @@ from pathlib import Path
 import psutil
 
 from course.jobs.own_slurm import which
+from course.jobs.processes import usable_cores
 from tools.slurm_box.setup import NODES, ClusterError, ports
 
 NAMESPACES = Path("/run/netns")
 RATE = re.compile(r"\d{1,4}(\.\d+)?[kmg]bit")
 EXAMPLES = "100mbit, 1gbit or 10gbit"
-PROGRAMS = ("ip", "tc", "nsenter", "unshare")
+PROGRAMS = ("ip", "tc", "nsenter", "unshare", "taskset")
 # tc holds a packet back for up to 50 ms; the burst lets a packet of 64 kB pass in one piece.
 LIMIT = ("burst", "256kb", "latency", "50ms")
 
@@ -158,16 +159,18 @@ class Network:
     def entry(self, program: str) -> list[str]:
         """Return the words before a program's command that make it a part of the network.
 
-        Each node is a machine with its own name. In the controller's /etc/hosts, this machine's
+        Each node is a machine with its own name, and its share of the cores. In the controller's /etc/hosts, this machine's
         name has an address of the network, and the controller listens on no other.
         """
         if program not in ("slurmctld", *NODES):
             return []
         name = program if program in NODES else socket.gethostname()
         words = ["unshare", "--mount", "--uts", f"{self.home}/enter.sh", f"{self.home}/hosts", name]
-        if program in NODES:
-            return ["nsenter", f"--net={NAMESPACES / self.namespace(program)}", *words]
-        return words
+        if program not in NODES:
+            return words
+        cores = _cores_of(NODES.index(program))
+        namespace = f"--net={NAMESPACES / self.namespace(program)}"
+        return ["taskset", "--cpu-list", cores, "nsenter", namespace, *words]
 
     def remove(self) -> None:
         """Kill what still runs in the namespaces, and remove them with their links."""
@@ -184,6 +187,13 @@ class Network:
             psutil.wait_procs(processes, timeout=5)
             _run("ip", "netns", "delete", name)
         self._file.unlink()
+
+
+def _cores_of(number: int) -> str:
+    """Return a node's share of this machine's cores; all nodes share a single one."""
+    cores = usable_cores()
+    share = max(1, len(cores) // len(NODES))
+    return ",".join(map(str, (cores[number * share :] or cores)[:share]))
 
 
 def _is_namespace(name: str) -> bool:

@@ -159,8 +159,9 @@ class Network:
     def entry(self, program: str) -> list[str]:
         """Return the words before a program's command that make it a part of the network.
 
-        Each node is a machine with its own name, and its share of the cores. In the controller's /etc/hosts, this machine's
-        name has an address of the network, and the controller listens on no other.
+        Each node is a machine with its own name and its share of the cores. In the controller's
+        /etc/hosts, this machine's name has an address of the network, and the controller listens
+        on no other.
         """
         if program not in ("slurmctld", *NODES):
             return []

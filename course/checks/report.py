@@ -96,7 +96,7 @@ def report(run: Run, *, against: Run | None = None, predicted: float | None = No
     )
     speedup = ratio_of_pair(*compared) if compared else None
     _save(picture, run)
-    sentences = tuple(_sentences(run, records, speedup))
+    sentences = tuple(_sentences(run, against, records, speedup))
     if speedup is not None:
         sentences += tuple(_judged(run, against, speedup, predicted))
     sentences += tuple(f"{name} ended early: turns count up to there." for name in run.record.left)
@@ -228,7 +228,9 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
     ).fillna("–")
 
 
-def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> Iterator[str]:
+def _sentences(
+    run: Run, against: Run | None, records: Sequence[Record], speedup: Ratio | None
+) -> Iterator[str]:
     record, config, unfilled = records[-1], run.config, still_open(run)
     if speedup is not None:
         these = [entry.rung for entry in (record, records[0])]
@@ -250,7 +252,7 @@ def _sentences(run: Run, records: Sequence[Record], speedup: Ratio | None) -> It
             f"{record.machine} has no instructions for {emulated}: software emulates the format, "
             f"and that is slow."
         )
-    if reason := idle_gpu_warning(run):
+    if reason := idle_gpu_warning(run, against):
         yield f"Mind that {reason}."
     if record.last_loss is None:
         yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."

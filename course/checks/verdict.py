@@ -286,7 +286,7 @@ def _effect(wanted: Check, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
-    speedup, reason = ratio(run, against), idle_gpu_warning(run)
+    speedup, reason = ratio(run, against), idle_gpu_warning(run, against)
     part = judge(speedup, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part

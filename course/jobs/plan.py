@@ -18,7 +18,8 @@ from course.runs import run as runs
 from course.runs.run import ADDED, PROJECT, Run
 from course.valid import SCRIPT_FIELDS
 
-LARGE_GPU_GIB = 24  # of memory: 256 images of 224 px take 21.4 GiB in fp32
+# 256 images of 224 px take 21.4 GiB in fp32, and two runs that take turns are in memory together.
+LARGE_GPU_GIB = 40
 # For each of the course's scripts, the scripts whose configs it can train.
 KNOWN = {
     "train.py": ("train.py",),
@@ -225,21 +226,19 @@ def without_loading(site: str = "local") -> dict[str, Any]:
     """Return settings for full-size runs in which a GPU does not wait for images.
 
     One process decodes files more slowly than a GPU trains, which would hide the effect of other
-    rungs: so the images are synthetic, and as many per step as fit in fp32. On a machine without
-    an accelerator loading is a small part of a step, and the settings are empty.
+    rungs: so the images are synthetic, and 256 per step if they fit, otherwise 64. On a machine
+    without an accelerator loading is a small part of a step, and the settings are empty.
     """
     import torch  # only here: it takes seconds
 
     from course.training.memory import total_gib
 
-    batch_size = 256
-    if sites.get(site).executor == "local":
-        device = torch.accelerator.current_accelerator(check_available=True)
-        if device is None:
-            return {}
-        if total_gib(device) < LARGE_GPU_GIB:
-            batch_size = 64
-    return {"data": "synthetic", "batch_size": batch_size}
+    if sites.get(site).executor == "slurm":  # the memory of its GPUs is not known here
+        return {"data": "synthetic", "batch_size": 64}
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None:
+        return {}
+    return {"data": "synthetic", "batch_size": 256 if total_gib(device) > LARGE_GPU_GIB else 64}
 
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:

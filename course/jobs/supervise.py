@@ -314,8 +314,10 @@ class SupervisedRank:
         cores = len(usable_cores()) // self.ranks
         if self._executor == "slurm":
             cores = int(env.get("SLURM_CPUS_PER_TASK", cores))
-        if self.ranks > 1:  # or each process would start a thread for every core
+        if self.ranks > 1 or self._executor == "slurm":
+            # Or each process would start a thread for every core of the machine.
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
+        if self.ranks > 1:
             # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends
             # the process: by default a minute, for dumps of its flight recorder, which nothing
             # reads here.

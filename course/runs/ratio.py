@@ -23,6 +23,11 @@ MIN_TURNS = 6  # turns for an interval with this confidence
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
 FEW_PIXELS = 100 * 224**2
+# Fields that decide how images are loaded.
+LOADING = (
+    *("data", "format", "shuffle_buffer", "workers", "persistent_workers", "prefetch_factor"),
+    *("pin_memory", "non_blocking", "uint8", "randaugment", "start_px"),
+)
 WAITING = 0.3  # share of a step in which a GPU waits for images, from which that sets its speed
 
 
@@ -187,12 +192,19 @@ def why_not(run: Run) -> str:
     return ""
 
 
-def idle_gpu_warning(run: Run) -> str:
-    """Return why loading or Python, and not the GPU, may have limited this run's speed; or ""."""
+def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
+    """Return why loading or Python, and not the GPU, may have limited this run's speed; or "".
+
+    Loading is no reason if it is what the run changes, compared with another one.
+    """
     config, record = run.config, run.record
     if record.device == "cpu":
         return ""
-    if record.load_s and record.load_s > WAITING * record.step_s:
+    if (
+        record.load_s
+        and record.load_s > WAITING * record.step_s
+        and not _loads_unlike(run, against)
+    ):
         return (
             f"the GPU waited for images in {record.load_s / record.step_s:.0%} of a step: "
             f'data="synthetic" measures the GPU alone, and lab 2.1 speeds up loading'
@@ -203,6 +215,12 @@ def idle_gpu_warning(run: Run) -> str:
         f"a step of {config.batch_size} images of {config.image_px} px gives a fast GPU so little "
         f"to do that Python may set the pace: measure with quick=False, or a larger batch_size"
     )
+
+
+def _loads_unlike(run: Run, against: Run | None) -> bool:
+    if against is None:
+        return False
+    return any(getattr(run.config, name) != getattr(against.config, name) for name in LOADING)
 
 
 def _step_times(run: Run) -> np.ndarray:

@@ -65,35 +65,37 @@ class EnergyMeter:
     The host runs ahead of the device, so its clock cannot assign joules to steps. The mean power
     needs no such assignment, because the device is busy from the first reading to the last.
 
-    The counter changes only a few times a second, so a reading may be old, but not at the moment of
-    a change. So an interval is measured from the first change that was seen in it to the last.
+    The counter changes only a few times a second, so a reading may be old, but hardly when it has
+    just changed. So an interval is measured from the first change that was seen in it to the last,
+    or between its two ends if fewer than two were seen.
     """
 
     def __init__(self, read: Callable[[], float] | None) -> None:
         self._read = read
         self._joules = self._seconds = 0.0
-        self._latest: float | None = None  # reading in this interval
-        self._changes: list[tuple[float, float]] = []  # the first and the last: joules, seconds
+        # Readings in this interval, each joules and seconds: both ends; the first and last change.
+        self._ends: list[tuple[float, float]] = []
+        self._changes: list[tuple[float, float]] = []
 
     def start(self) -> None:
         """Begin an interval, or read the counter within it. Call this in every step."""
         if not self._read:
             return
-        joules = self._read()
-        if self._latest is not None and joules != self._latest:
-            self._changes[1:] = [(joules, time.perf_counter())]
-        self._latest = joules
+        reading = self._read(), time.perf_counter()
+        if self._ends and reading[0] != self._ends[-1][0]:
+            self._changes[1:] = [reading]
+        self._ends[1:] = [reading]
 
     def stop(self) -> None:
         """End the interval, if one has begun. Synchronize with the device first."""
-        if self._latest is None:
+        if not self._ends:
             return
         self.start()
-        if len(self._changes) == 2:
-            (joules, begin), (end_joules, end) = self._changes
-            self._joules += end_joules - joules
-            self._seconds += end - begin
-        self._latest, self._changes = None, []
+        seen = self._changes if len(self._changes) == 2 else self._ends
+        (joules, begin), (end_joules, end) = seen
+        self._joules += end_joules - joules
+        self._seconds += end - begin
+        self._ends, self._changes = [], []
 
     @property
     def watts(self) -> float | None:

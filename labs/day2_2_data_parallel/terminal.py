@@ -9,8 +9,10 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 
 from course.jobs import own_slurm
+from course.jobs.processes import job_environment, loopback
 from course.runs.run import PROJECT
 
 STEP = 2  # after rank 1 has done this step, it gets the signal
@@ -26,17 +28,21 @@ def run_command(command: str, send: str = "") -> None:
         send: a signal for rank 1 while it trains: "KILL", or "STOP", which freezes it.
     """
     folders = (str(Path(sys.executable).parent), os.environ["PATH"])
-    environment = os.environ | own_slurm.environment()
+    environment = job_environment() | own_slurm.environment()
     environment |= {"PATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
+    if not command.startswith("srun"):
+        environment["GLOO_SOCKET_IFNAME"] = loopback()
     process = subprocess.Popen(
-        ["timeout", str(LIMIT_S), "bash", "-c", command],
+        ["bash", "-c", command],
         cwd=PROJECT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
-    pid = 0
+    limit, pid = Timer(LIMIT_S, _end, (process,)), 0
+    limit.start()
     try:
         for line in process.stdout:
             if not FRAME.match(line):
@@ -49,7 +55,16 @@ def run_command(command: str, send: str = "") -> None:
                 os.kill(pid, getattr(signal, f"SIG{send}"))
         print(f"--- the command ended with exit code {process.wait()}")
     finally:
-        process.terminate()
-        if send == "STOP":
+        limit.cancel()
+        if send == "STOP" and pid:  # it would ignore a polite end
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        _end(process)
+        process.wait()
+        process.stdout.close()
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ask a command and what it has started to end."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)

@@ -86,7 +86,7 @@ def test_effect_is_judged_by_its_interval(speedup: Ratio, faster: bool, verdict:
 )
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: speedup)
-    monkeypatch.setattr(checks, "idle_gpu_warning", lambda _: held)
+    monkeypatch.setattr(checks, "idle_gpu_warning", lambda *_: held)
     wanted = replace(discovery.checks()["day1.amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))

@@ -233,6 +233,8 @@ def test_reports_that_a_gpu_waits_for_python_or_for_images(make_run) -> None:
         run = make_run(name, [1, 1, 0.1], config, device=device, load_s=load_s)
         assert bool(idle_gpu_warning(run)) == bool(expected)
         assert expected in " ".join(report(run).sentences)
+    other = make_run("workers", [1, 1, 0.1], replace(large, workers=2), device="cuda", load_s=0.08)
+    assert not idle_gpu_warning(other, against=run)  # loading is what they compare
 
 
 def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) -> None:

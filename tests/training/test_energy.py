@@ -42,7 +42,7 @@ def test_power_is_the_mean_of_the_intervals(meter) -> None:
     meter, train = meter
     train(3.2, 300)
     meter.stop()
-    train(0.064, 300)  # too short to be counted
+    train(0.064, 300)
     meter.stop()
     train(3.2, 700)
     meter.stop()
@@ -57,6 +57,14 @@ def test_a_stale_counter_costs_no_accuracy(meter, seconds: float) -> None:
     train(seconds, 600, step_s=0.01)
     meter.stop()
     assert meter.watts == pytest.approx(600, rel=0.011)  # of two readings, up to 10 % wrong
+
+
+def test_blocks_of_a_step_between_two_changes_are_counted(meter) -> None:
+    meter, train = meter
+    for _ in range(40):
+        train(0.07, 600, step_s=0.07)
+        meter.stop()
+    assert meter.watts == pytest.approx(600, rel=0.1)
 
 
 @pytest.mark.parametrize("seconds, watts", [(0.9, 400), (2.0, 0)])

@@ -192,9 +192,18 @@ class Network:
 
 def _cores_of(number: int) -> str:
     """Return a node's share of this machine's cores; all nodes share a single one."""
-    cores = usable_cores()
+    cores = sorted(usable_cores(), key=lambda core: (_first_thread(core), core))
     share = max(1, len(cores) // len(NODES))
     return ",".join(map(str, (cores[number * share :] or cores)[:share]))
+
+
+def _first_thread(core: int) -> int:
+    """Return the first hardware thread on the same physical core, so that no core is divided."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        return int(re.match(r"\d+", path.read_text())[0])
+    except OSError:
+        return core
 
 
 def _is_namespace(name: str) -> bool:

@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 
 say(f" is local rank {local_rank} of {socket.gethostname()}, process {os.getpid()}")
-torch.manual_seed(rank)  # other images on each rank
+torch.manual_seed(rank)  # different images on each rank
 model = DDP(nn.Linear(10, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(6):

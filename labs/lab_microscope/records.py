@@ -97,7 +97,7 @@ def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
     for name, change in changes.items():
         case = replace(BASE, **change)
         columns[name] = rates["tflop_per_s"].loc[case.m, case.n, case.k]
-    return pd.DataFrame(columns).loc[[*FORMATS]].assign(machine=products["machine"].iloc[0])
+    return pd.DataFrame(columns).reindex(FORMATS).assign(machine=products["machine"].iloc[0])
 
 
 def counters_by_load(counters: pd.DataFrame) -> pd.DataFrame:

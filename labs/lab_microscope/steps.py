@@ -36,7 +36,12 @@ def convolution_in_steps(convolution: str) -> pd.DataFrame:
     Columns: format, layout, tensor_cores (from the main kernel's name), us and
     tflop_per_s of that kernel, others_us (kernels that rewrite or pad for it), tensor_active
     (share of cycles with busy Tensor Cores, from ncu), name, machine.
+
+    Raises:
+        ValueError: an unknown convolution.
     """
+    if convolution not in CONVOLUTIONS:
+        raise ValueError(f"convolution={convolution!r}: choose one of {'; '.join(CONVOLUTIONS)}")
     images, weights, px = CONVOLUTIONS[convolution]
     counts = counters.read_counters(trace_folder(MACHINE) / counters.COUNTERS_FILE)
     rows = []

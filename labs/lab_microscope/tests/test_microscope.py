@@ -80,3 +80,5 @@ def test_counters_agree_with_the_rule_and_the_names() -> None:
     steps = lab.convolution_in_steps("64 to 64 channels, 3 x 3")
     rates = Convolution(64, 64, images=256).flop / steps["us"] / 1e6
     assert rates.tolist() == pytest.approx(steps["tflop_per_s"].tolist())
+    with pytest.raises(ValueError, match="convolution='last': choose one of first, 3 to 64"):
+        lab.convolution_in_steps("last")

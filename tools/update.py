@@ -36,8 +36,10 @@ def update(project: Path = PROJECT) -> str:
             f"this branch has {own_commits} commits that {upstream} does not have. To keep them, "
             f"merge by hand: git merge {upstream}"
         )
-    _git(project, "reset", "--quiet")  # staged files become edited or untracked ones
     changed = _names(project, "diff", "--name-only", "--no-renames", f"HEAD..{upstream}")
+    if changed:
+        _check_mergeable(project, changed)
+        _git(project, "reset", "--quiet")  # staged files become edited or untracked ones
     tracked = _names(project, "ls-files")
     edited = {*_names(project, "diff", "--name-only", "--no-renames", "HEAD")}
     # Git refuses to overwrite an untracked file, and overwrites an ignored one without asking.
@@ -70,6 +72,19 @@ def update(project: Path = PROJECT) -> str:
     if INSTALLS & {*changed}:
         lines.append("Packages changed. Install them: make setup")
     return "\n".join(lines)
+
+
+def _check_mergeable(project: Path, changed: list[str]) -> None:
+    """Raise ValueError if a merge is unfinished, or a changed file is a folder here."""
+    merge_head = project / _git(project, "rev-parse", "--git-path", "MERGE_HEAD").strip()
+    if merge_head.exists() or _names(project, "ls-files", "--unmerged"):
+        raise ValueError(
+            "a merge is unfinished here, see git status: finish it with git commit, or undo it "
+            "with git merge --abort"
+        )
+    for name in changed:
+        if (project / name).is_dir() and not (project / name).is_symlink():
+            raise ValueError(f"{name} is a folder here, and a file upstream: move it elsewhere")
 
 
 def _names(project: Path, *words: str) -> list[str]:

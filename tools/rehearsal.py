@@ -360,7 +360,7 @@ def write_page(rehearsal: Rehearsal) -> None:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "seconds": lambda value: "–" if value is None else f"{digits(value)} s",
+        "duration": duration,
         "digits": digits,
         "plain": printable,
         "quoted": quote,
@@ -375,6 +375,16 @@ def write_page(rehearsal: Rehearsal) -> None:
     write_atomically(rehearsal.report, page)
 
 
+def duration(seconds: float | None) -> str:
+    """Format seconds: 0.4 s, 12 s, 3 min 20 s, 1 h 5 min; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _update_page(rehearsal: Rehearsal) -> None:
     try:
         write_page(rehearsal)
@@ -384,16 +394,29 @@ def _update_page(rehearsal: Rehearsal) -> None:
 
 def describe_environment(site: sites.Site, command: str) -> dict[str, str]:
     """Describe what was executed and where, for later readers of the page."""
-    settings = {name: value for name, value in asdict(site).items() if value and name != "name"}
+    names = ("executor", "time_min", "data_root") if site.executor == "local" else asdict(site)
+    settings = {name: getattr(site, name) for name in names if name != "name"}
     slurm = ask("sinfo", "--version")
     versions = [f"Python {platform.python_version()}"]
-    versions += [f"{name} {metadata.version(name)}" for name in PACKAGES]
+    versions += [f"{name} {version}" for name in PACKAGES if (version := _version(name))]
     versions += [slurm.stdout.strip()] if slurm and slurm.stdout.strip() else []
     return {
         "command": command,
-        "site": ", ".join(f"{name} {value}" for name, value in settings.items()),
+        "site": ", ".join(f"{name} {_text(value)}" for name, value in settings.items() if value),
         "notebooks run on": f"{platform.node()}, {os.cpu_count()} cores, {platform.platform()}",
         "runs folder": str(runs_root()),
         "versions": ", ".join(versions),
         "commit": git_sha() or "not a git clone",
     }
+
+
+def _version(package: str) -> str:
+    """Return a package's version, or "" if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _text(value: Any) -> str:
+    return "; ".join(value) if isinstance(value, tuple) else str(value)

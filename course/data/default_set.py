@@ -145,7 +145,7 @@ def ensure_complete(
             if has_files and marker[1] not in read_dict(root / marker[0]):
                 raise DataError(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
-                    f"set COURSE_DATA to an empty or a new folder"
+                    f"move it, or set COURSE_DATA to an empty or a new folder"
                 )
             if not resumed:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
@@ -159,12 +159,14 @@ def ensure_complete(
                     shutil.rmtree(partial, ignore_errors=True)
                 raise
     except OSError as error:
-        advice = f"It needs about {needs_mb} MB"
+        existing = next(path for path in (root, *root.parents) if os.path.exists(path))
+        free_gb = shutil.disk_usage(existing).free / 1e9
+        advice = f"It needs about {needs_mb} MB;"
         if resumed:
-            advice = f"What is done is kept in {partial}, and the same command goes on with it"
+            advice = f"What is done is kept in {partial}, and the same command goes on with it; or"
         raise DataError(
-            f"cannot make the {what} in {root}: {error.strerror or error}. {advice}; set "
-            f"COURSE_DATA to a folder in a place with room that you may write"
+            f"cannot make the {what} in {root}: {error.strerror or error} ({free_gb:.1f} GB "
+            f"free). {advice} set COURSE_DATA to a folder in a place with room that you may write"
         ) from error
     return root
 

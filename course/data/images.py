@@ -106,18 +106,12 @@ def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 class Files(datasets.ImageFolder):
     """Images from a folder per class, decoded on access.
 
-    Hidden files and folders are skipped, and their number is printed on standard error.
+    Hidden files and folders are skipped, and listed in `hidden`.
     """
 
     def __init__(self, root: Path, view: v2.Transform | None = None) -> None:
-        self._hidden: list[str] = []
+        self.hidden: list[str] = []
         super().__init__(str(root), view, loader=open_image, is_valid_file=self._is_image)
-        if self._hidden:
-            print(
-                f"{root}: skipped {len(self._hidden)} hidden files and folders, such as "
-                f"{self._hidden[0]}",
-                file=sys.stderr,
-            )
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
         """Return the names of the class folders, sorted, and their numbers.
@@ -125,7 +119,7 @@ class Files(datasets.ImageFolder):
         A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
         """
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
-        self._hidden += [f"{directory}/{name}" for name in names if name.startswith(".")]
+        self.hidden += [f"{directory}/{name}" for name in names if name.startswith(".")]
         names = [name for name in names if not name.startswith(".")]
         if not names:
             raise FileNotFoundError(f"no class folder in {directory}")
@@ -136,7 +130,7 @@ class Files(datasets.ImageFolder):
         if not path.lower().endswith(datasets.folder.IMG_EXTENSIONS):
             return False
         if is_hidden := f"{os.sep}." in path[len(str(self.root)) :]:
-            self._hidden.append(path)
+            self.hidden.append(path)
         return not is_hidden
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
@@ -146,9 +140,14 @@ class Files(datasets.ImageFolder):
 
 
 def open_folder(
-    root: Path, split: str, view: v2.Transform | None = None, kind: type[Files] = Files
+    root: Path,
+    split: str,
+    view: v2.Transform | None = None,
+    kind: type[Files] = Files,
+    *,
+    report: bool = True,
 ) -> Files:
-    """Return the images in root/split.
+    """Return the images in root/split; report on standard error how many hidden ones it skips.
 
     Raises:
         DataError: the folder, a class or an image is missing; the message names it.
@@ -160,12 +159,24 @@ def open_folder(
             f"a class, as ImageNet has it"
         )
     try:
-        return kind(folder, view)
+        files = kind(folder, view)
     except FileNotFoundError as error:
         # torchvision's message names the classes without images, or reports that there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error}") from error
+    if report:
+        report_hidden(folder, files.hidden)
+    return files
+
+
+def report_hidden(root: Path, hidden: Sequence[str]) -> None:
+    """Print on standard error how many hidden files and folders were skipped, if any."""
+    if hidden:
+        print(
+            f"{root}: skipped {len(hidden)} hidden files and folders, such as {hidden[0]}",
+            file=sys.stderr,
+        )
 
 
 def check_classes(root: Path, train: Sequence[str], val: Sequence[str]) -> None:

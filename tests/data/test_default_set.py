@@ -118,7 +118,9 @@ def test_a_damaged_manifest_is_not_complete(copy: Path, manifest: str) -> None:
 )
 def test_a_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=f"{tmp_path} .* stays unchanged: set COURSE_DATA"):
+    with pytest.raises(
+        DataError, match=f"{tmp_path} .* stays unchanged: move it, or set COURSE_DATA"
+    ):
         ensure(tmp_path, TINY)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == text

@@ -55,6 +55,7 @@ class Listing:
     classes: list[str]
     images: dict[str, list[Source]]
     digest: str  # of each file's name, size and modification time
+    hidden: list[str]  # files and folders that are skipped
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,10 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
     """
     if kind not in KINDS:
         raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
+    from course.data.images import report_hidden  # here: torchvision takes 2 s
+
     listing = list_images(default_set.ensure() if root is None else root.expanduser().resolve())
+    report_hidden(listing.root, listing.hidden)
     plan = {
         "kind": kind,
         "version": VERSION,
@@ -144,18 +148,21 @@ def list_images(root: Path) -> Listing:
     """
     from course.data.images import check_classes, open_folder  # here: torchvision takes 2 s
 
-    splits = {split: open_folder(root, split) for split in SPLITS}
+    splits = {split: open_folder(root, split, report=False) for split in SPLITS}
     classes = splits["train"].classes
     check_classes(root, classes, splits["val"].classes)
     images: dict[str, list[Source]] = {}
+    hidden = [path for files in splits.values() for path in files.hidden]
     digest = hashlib.sha256()
     for split, files in splits.items():
         images[split] = []
         for path, label in files.samples:
+            if not os.path.isfile(path):  # a link without a target
+                continue
             status, name = os.stat(path), Path(path).relative_to(root).as_posix()
             images[split].append(Source(name, label))
             digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return Listing(root, classes, images, digest.hexdigest())
+    return Listing(root, classes, images, digest.hexdigest(), hidden)
 
 
 def _parts(kind: str, listing: Listing) -> Iterator[Part]:

@@ -193,6 +193,11 @@ WRONG = [
     ),
     ("average_gradients", ["pass"], f"{OWN}: wait for the all-reduce"),
     ("average_gradients", ["for each in under_way:\n            receive(*each)"], "forget an all"),
+    (
+        "average_gradients",
+        ["while under_way:\n            receive(*under_way[0])"],
+        "in line . of `receive`: the same all-reduce is waited for again .*: remove it from the",
+    ),
     ("average_gradients", ["receive(*under_way.pop())"], f"0.*weight {OWN}|0.*bias {OWN}|begins"),
     ("average_gradients", LOOP, "of `send`.* uses the loop's last bucket, whichever weight calls"),
     ("average_gradients", BOUND.split("    def wait")[0], "it returns NoneType, expected a functi"),

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 STEPS = 2
 LIMIT = 140  # bytes
+MAX_WAITS = 100  # for one message: a loop that waits for the same one again would never end
 # Of the network's six weights, by name. The last bucket does not reach the limit.
 BUCKETS = (("4.bias", "4.weight", "2.bias"), ("2.weight",), ("0.bias", "0.weight"))
 BYTES = (140, 256, 96)
@@ -90,10 +91,18 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     def all_reduce(tensor, op=distributed.ReduceOp.SUM, group=None, async_op=False):
         message = Message(tensor.nbytes, async_op, in_backward, len(now.order))
         now.messages.append(message)
+
+        def note_wait() -> None:
+            message.waits.append((steps.index(now), in_backward))
+            if len(message.waits) > MAX_WAITS:
+                raise RuntimeError(
+                    "the same all-reduce is waited for again and again: remove it from the list"
+                )
+
         handle = Handle(
             tensor,
             lambda values: started(values, op, group, async_op=True),
-            lambda: message.waits.append((steps.index(now), in_backward)),
+            note_wait,
         )
         return handle if async_op else handle.wait() and None
 

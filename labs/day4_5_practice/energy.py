@@ -76,6 +76,7 @@ def carbon_by_grid(runs: Run | Iterable[Run], *, pue: float, host: float) -> pd.
 
     Columns: grid, g_per_kwh, source, gpus, host and building (grams), grams (their sum).
     """
-    gpus = GRIDS["g_per_kwh"] * carbon(runs, g_per_kwh=1)
-    node, grams = gpus * host, gpus * host * pue
+    grams = GRIDS["g_per_kwh"] * carbon(runs, g_per_kwh=1, pue=pue, host=host)
+    node = grams / pue
+    gpus = node / host
     return GRIDS.assign(gpus=gpus, host=node - gpus, building=grams - node, grams=grams)

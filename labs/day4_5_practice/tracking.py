@@ -31,6 +31,8 @@ def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
 def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Return one row for each run, the most accurate first.
 
+    Without validation, the run with the lowest loss comes first, or else the fastest.
+
     Columns: run; the settings in which the runs differ; val_top1, last_loss and images_per_s, as
     far as measured; machine.
     """
@@ -43,7 +45,9 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
         table[name] = [getattr(run.record, name) for run in runs]
     table["machine"] = [run.record.machine for run in runs]
     table = table.dropna(axis=1, how="all")
-    return table.sort_values("val_top1", ascending=False, ignore_index=True)
+    for name in table.columns.intersection(RESULTS, sort=False)[:1]:
+        return table.sort_values(name, ascending=name == "last_loss", ignore_index=True)
+    return table
 
 
 def explained_shares(table: pd.DataFrame) -> pd.Series:

@@ -48,6 +48,8 @@ def quantize(
         calibration: images; the inputs that they cause in each layer decide its scale.
         bits: 2 to 8, because they are stored as int8.
     """
+    if not 2 <= bits <= 8:
+        raise ValueError(f"bits={bits}: choose 2 to 8, because they are stored as int8")
     most = 2 ** (bits - 1) - 1
     network = fold_batchnorms(model)
     layers = [part for part in network.modules() if isinstance(part, nn.Conv2d | nn.Linear)]

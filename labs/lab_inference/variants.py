@@ -71,6 +71,10 @@ class Variant:
     compiled: bool = False
     graph: bool = False
 
+    def __post_init__(self) -> None:
+        if self.precision not in ("fp32", *HALF):
+            raise ValueError(f"precision={self.precision!r}: choose fp32, {' or '.join(HALF)}")
+
 
 LADDER = {
     "fp32": Variant(),

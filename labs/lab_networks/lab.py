@@ -16,5 +16,6 @@ LAB = Lab(
     title="a benchmark of three networks",
     minutes=75,
     functions={"networks.timing": Function("a step is timed as a device computes it", _timing)},
+    prepare="nothing",
     stuck="a clock that is read while the device still computes; a speed that is the host's",
 )

@@ -75,6 +75,8 @@ def factor(matrix: torch.Tensor, precision: str) -> Factors:
 
     Products of numbers that fit a 16-bit format, with sums in fp32, are those of Tensor Cores.
     """
+    if precision not in FORMATS:
+        raise ValueError(f"precision={precision!r}: choose {', '.join(FORMATS)}")
     dtype = FORMATS[precision]
     work = matrix.to(dtype).to(torch.promote_types(dtype, torch.float32), copy=True)
     order = torch.arange(len(matrix))

@@ -1,21 +1,25 @@
 """The function that learners write: right answers pass, and wrong ones hear what is wrong."""
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch import distributed
 from written_helpers import cell_of, defined, filled
 
 from course.checks.exercises import script_variant
-from course.checks.functions import check_written
+from course.checks.functions import check_written, globals_of
 from course.config import rung
 from course.jobs.launch import launch, wait
 from labs import day2_4_communication as lab
 from labs.day2_4_communication import ddp
 
 IMPORTS = "from torch import distributed\nimport torch\n"
+IMPORT = "from torch import distributed, nn"  # of the script, before the added lines
 ANSWERS = {
     "make_buckets": ["sum(each.nbytes for each in buckets[-1]) >= limit"],
     "send": [
@@ -193,6 +197,11 @@ WRONG = [
     ),
     ("average_gradients", ["pass"], f"{OWN}: wait for the all-reduce"),
     ("average_gradients", ["for each in under_way:\n            receive(*each)"], "forget an all"),
+    (
+        "average_gradients",
+        ["while under_way:\n            receive(*under_way[0])"],
+        "in line . of `receive`: the same all-reduce is waited for again .*: remove it from the",
+    ),
     ("average_gradients", ["receive(*under_way.pop())"], f"0.*weight {OWN}|0.*bias {OWN}|begins"),
     ("average_gradients", LOOP, "of `send`.* uses the loop's last bucket, whichever weight calls"),
     ("average_gradients", BOUND.split("    def wait")[0], "it returns NoneType, expected a functi"),
@@ -289,8 +298,61 @@ def test_a_script_gets_what_else_a_function_uses(write: Callable, tmp_path: Path
         "def average_gradients(weights, limit):\n    return partial(math.fsum, [SCALE])"
     )
     function = defined(text, "average_gradients", tmp_path, IMPORTS)
-    added = lab.script_lines(function)["import torch"]
+    added = lab.script_lines(function)[IMPORT]
     assert added.startswith("SCALE = 2.5\nfrom functools import partial as partial\nimport math")
+
+
+ALIAS = """
+import math
+from dataclasses import dataclass
+from torch import cat
+import torch.distributed as dist
+
+HALVES, NAME, SIZES = torch.bfloat16, "mine", (1, 2.5)
+
+
+@dataclass
+class Message:
+    values: torch.Tensor
+    op: object = distributed.ReduceOp.SUM
+
+
+def average_gradients(weights, limit):
+    return lambda: (dist.get_rank(), Message, HALVES, NAME, SIZES, math.pi, cat)
+"""
+
+
+@pytest.mark.parametrize("text", [*RIGHT.values(), ALIAS])
+def test_a_script_defines_all_names(text: str, tmp_path: Path, runs_root: Path) -> None:
+    function = defined(text, "average_gradients", tmp_path, IMPORTS)
+    added = lab.script_lines(function)[IMPORT]
+    script = script_variant("names", lab.script_lines(function)).read_text()
+    compile(script, "train.py", "exec")
+    names = {"torch": torch, "distributed": distributed}
+    exec(added, names)
+    used = {*globals_of(function)}
+    for each in ast.walk(ast.parse(added)):
+        if isinstance(each, ast.FunctionDef) and each.name in names:
+            used |= {*globals_of(function.__globals__[each.name])}
+    assert used <= {*names}
+    if text is ALIAS:
+        assert names["average_gradients"](0, 0) and names["Message"](1).values == 1
+        values = (torch.bfloat16, "mine", (1, 2.5), distributed)
+        assert values == tuple(names[name] for name in ("HALVES", "NAME", "SIZES", "dist"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("STATE = torch.zeros(3)", "`STATE` is a Tensor, which the script cannot define. Create"),
+        ("HALF = STATE = torch.bfloat16", "has a different `HALF`: rename yours"),
+    ],
+)
+def test_values_that_a_script_cannot_define(line: str, words: str, tmp_path: Path) -> None:
+    text = f"{line}\n\ndef average_gradients(weights, limit):\n    return STATE, {line.split()[0]}"
+    function = defined(text, "average_gradients", tmp_path, IMPORTS)
+    with pytest.raises(ValueError, match=words):
+        lab.script_lines(function)
 
 
 @pytest.mark.slow

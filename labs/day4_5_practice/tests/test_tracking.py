@@ -36,6 +36,14 @@ def test_the_table_has_only_settings_that_differ(searched: list[Run]) -> None:
     assert table["val_top1"].is_monotonic_decreasing and sorted(table["seed"]) == [*range(16)]
 
 
+def test_runs_without_validation_are_sorted_by_loss(searched: list[Run], tmp_path: Path) -> None:
+    runs = [
+        own_copy(run, tmp_path / str(loss), val_top1=None, last_loss=loss)
+        for run, loss in zip(searched, (2.0, 1.0, 3.0))
+    ]
+    assert lab.runs_table(runs)["last_loss"].tolist() == [1, 2, 3]
+
+
 def test_explained_shares() -> None:
     accuracies = [0.1, 0.2, 0.8, 0.9]
     table = pd.DataFrame({"val_top1": accuracies, "batch_size": [2, 2, 1, 1], "seed": [0, 1] * 2})
@@ -59,6 +67,8 @@ def test_carbon_depends_on_grid_building_and_host(searched: list[Run], tmp_path:
     assert f"Norway: {table['grams'][0]:.0f}" in lab.plot_grams(table).alt
     with pytest.raises(ValueError, match="expected g_per_kwh of 0 or more"):
         lab.carbon(run, g_per_kwh=1, pue=0.9)
+    with pytest.raises(ValueError, match="pue=0.5"):
+        lab.carbon_by_grid(run, pue=0.5, host=1.2)
 
 
 @pytest.fixture

@@ -79,6 +79,13 @@ def test_a_quantized_network_computes_with_steps(net: nn.Module) -> None:
 
 
 @pytest.mark.slow
+def test_unknown_formats_and_too_many_bits_are_refused(net: nn.Module) -> None:
+    with pytest.raises(ValueError, match="precision='fp8': choose fp32, bf16 or fp16"):
+        lab.Variant("fp8")
+    with pytest.raises(ValueError, match="bits=9: choose 2 to 8"):
+        lab.quantize(net, torch.zeros(1, 3, 32, 32), bits=9)
+
+
 def test_a_network_as_a_file(net: nn.Module, tmp_path: Path) -> None:
     folded = lab.fold_batchnorms(net)
     program = lab.export_program(folded, variants.random_images(net, 2, 32))

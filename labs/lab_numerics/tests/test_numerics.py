@@ -35,6 +35,11 @@ def test_refinement_converges_as_theory_predicts_and_gmres_further(precision: st
     assert gmres["converged"].all() and (gmres["gmres_iterations"] > gmres["corrections"]).all()
 
 
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision='fp8': choose fp64, fp32, fp16, bf16"):
+        lab.factor(lab.random_matrix(10, 4), "fp8")
+
+
 def test_overflow_ends_refinement() -> None:
     a = 1e6 * lab.random_matrix(10, 20)
     solution = lab.refine(a, a.sum(dim=1), lab.factor(a, "fp16"))

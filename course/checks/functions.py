@@ -102,25 +102,25 @@ def globals_of(function: Function) -> dict[str, Any]:
 
 
 def with_helpers(function: Function, callers: tuple[Function, ...] = ()) -> list[Function]:
-    """Return a function, and before it those of its own module or notebook that it uses."""
+    """Return a function, and before it those of the same module or notebook that it uses."""
     plain, helpers = _plain(function), {}
     for value in globals_of(plain).values():
-        is_own = isinstance(value, FunctionType) and value.__module__ == plain.__module__
-        if is_own and value not in (plain, *callers):
+        is_local = isinstance(value, FunctionType) and value.__module__ == plain.__module__
+        if is_local and value not in (plain, *callers):
             helpers |= dict.fromkeys(with_helpers(value, (plain, *callers)))
     return [*helpers, plain]
 
 
 def _blank(function: Function) -> str:
     """Return the first line of a function or its helpers that still has `...`; "" if none has."""
-    for each in with_helpers(function):
+    for member in with_helpers(function):
         try:
-            lines, _ = inspect.getsourcelines(each)
+            lines, _ = inspect.getsourcelines(member)
         except (OSError, TypeError):  # typed in a console that keeps no source
             continue
         for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
             if isinstance(node, ast.Constant) and node.value is ...:
-                name = f"{each.__name__}, " if each is not _plain(function) else ""
+                name = f"{member.__name__}, " if member is not _plain(function) else ""
                 return f"{name}line {node.lineno}: {lines[node.lineno - 1].strip()}"
     return ""
 

@@ -128,7 +128,7 @@ def ensure_complete(
     Args:
         fill: writes everything into an empty folder, the file that marks it last.
         marker: a JSON file in the folder, and one of its keys: another folder is not replaced.
-        resumed: after an interruption, `fill` gets the temporary folder as it is.
+        resumed: after an interruption, `fill` gets the temporary folder unchanged.
 
     Raises:
         DataError: the folder cannot be written, or contains other files.

@@ -66,8 +66,8 @@ class EnergyMeter:
     needs no such assignment, because the device is busy from the first reading to the last.
 
     The counter changes only a few times a second, so a reading may be old, but hardly when it has
-    just changed. So an interval is measured from the first change that was seen in it to the last,
-    or between its two ends if fewer than two were seen.
+    just changed. So an interval is measured from the first change that a reading shows to the
+    last, or between its two ends if the readings show fewer than two.
     """
 
     def __init__(self, read: Callable[[], float] | None) -> None:
@@ -91,8 +91,8 @@ class EnergyMeter:
         if not self._ends:
             return
         self.start()
-        seen = self._changes if len(self._changes) == 2 else self._ends
-        (joules, begin), (end_joules, end) = seen
+        readings = self._changes if len(self._changes) == 2 else self._ends
+        (joules, begin), (end_joules, end) = readings
         self._joules += end_joules - joules
         self._seconds += end - begin
         self._ends, self._changes = [], []

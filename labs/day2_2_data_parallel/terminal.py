@@ -48,8 +48,8 @@ def run_command(command: str, send: str = "") -> None:
             if not FRAME.match(line):
                 print(line, end="")
             # Searched for, because two ranks may write into the same line.
-            if found := re.search(r"rank 1 is local rank \d+ of \S+, process (\d+)", line):
-                pid = int(found[1])
+            if match := re.search(r"rank 1 is local rank \d+ of \S+, process (\d+)", line):
+                pid = int(match[1])
             if send and pid and f"rank 1, step {STEP}:" in line:
                 print(f"--- SIG{send} for rank 1")
                 os.kill(pid, getattr(signal, f"SIG{send}"))

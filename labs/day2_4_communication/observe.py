@@ -41,7 +41,7 @@ class Step:
     """What a step did on one rank."""
 
     expected: Gradients  # DDP's
-    own: Gradients  # this rank's, before averaging
+    local: Gradients  # this rank's, before averaging
     gradients: Gradients = field(default_factory=dict)
     order: list[str] = field(default_factory=list)  # in which gradients became ready
     messages: list[Message] = field(default_factory=list)
@@ -79,11 +79,11 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     """Run two steps of a tiny network with a pickled function; return an error in words."""
     torch.manual_seed(0)
     layers = (nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-    own = nn.Sequential(*layers)
-    model, ddp = copy.deepcopy(own), DDP(copy.deepcopy(own))
+    network = nn.Sequential(*layers)
+    model, ddp = copy.deepcopy(network), DDP(copy.deepcopy(network))
     torch.manual_seed(rank + 1)
     batches = torch.randn(STEPS, 5, 2)
-    steps = [Step(_gradients(ddp, batch), _gradients(own, batch)) for batch in batches]
+    steps = [Step(_gradients(ddp, batch), _gradients(network, batch)) for batch in batches]
     now, started, in_backward = steps[0], distributed.all_reduce, False
     for name, weight in model.named_parameters():
         weight.register_post_accumulate_grad_hook(lambda _, name=name: now.order.append(name))
@@ -145,8 +145,8 @@ def _explain(error: Exception) -> str:
     place, text = "", str(error)
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        is_own = not code.co_filename.startswith((torch.__path__[0], __file__))
-        if is_own and not code.co_name.startswith("<"):  # a comprehension, for example
+        is_learners = not code.co_filename.startswith((torch.__path__[0], __file__))
+        if is_learners and not code.co_name.startswith("<"):  # a comprehension, for example
             place = f" in line {line - code.co_firstlineno + 1} of `{code.co_name}`"
     hints = {
         "no attribute 'wait'": "all_reduce returns a handle only if async_op=True",

@@ -41,7 +41,7 @@ def _gradient_problem(step: Step, name: str) -> str:
             f"no all-reduce was started, expected {len(BUCKETS)}: start one {HOOK} when the bucket "
             f"is complete, and make the bucket ready for the next step"
         )
-    if not _is_near(gradient, step.own[name]):
+    if not _is_near(gradient, step.local[name]):
         return (
             f"the gradient of {name} begins with {gradient.flatten()[0]:.3g}, expected "
             f"{expected.flatten()[0]:.3g}: is the all-reduce waited for before its result is used? "
@@ -61,7 +61,7 @@ def _gradient_problem(step: Step, name: str) -> str:
 def check_messages(function: Callable) -> str:
     """Check that each bucket has one all-reduce, started in time and waited for once."""
     for number, step in enumerate(_observe(function)[0]):
-        messages, sizes = step.messages, [each.bytes for each in step.messages]
+        messages, sizes = step.messages, [message.bytes for message in step.messages]
         # When each bucket is complete, as the number of gradients that are ready.
         complete = [max(step.order.index(name) + 1 for name in bucket) for bucket in BUCKETS]
         moments, expected = zip(*sorted(zip(complete, BYTES)))

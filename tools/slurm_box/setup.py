@@ -160,7 +160,7 @@ def write_files(home: Path, addresses: dict[str, str]) -> None:
         "bind": "NoCtldInAddrAny,NoInAddrAny" if addresses == LOOPBACK else "NoCtldInAddrAny",
         "prolog": "task_prolog.sh" if addresses == LOOPBACK else "network_prolog.sh",
         # Both nodes number their cores from 0, so jobs on both would be bound to the same core. In
-        # a network each node has cores of its own (`Network.entry`), which its jobs may all use.
+        # a network each node has its share of the cores (`Network.entry`), for all its jobs.
         "task_plugin": "task/affinity" if addresses == LOOPBACK else "task/none",
     }
     for template in TEMPLATES.glob("*.conf"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from course.runs.run import PROJECT
-from labs.day1_3_channels_last.convolution import LAYOUTS
+from labs.day1_4_channels_last.convolution import LAYOUTS
 from labs.lab_microscope.cases import dtype_of
 
 VALUES = {

@@ -86,7 +86,7 @@ def count_cycles() -> list[dict[str, Any]]:
     Raises:
         RuntimeError: ncu is missing, or could read nothing; the message has its last lines.
     """
-    from labs.day1_4_profiler.nsight import read_ncu
+    from labs.day1_5_profiler.nsight import read_ncu
 
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:

@@ -31,7 +31,7 @@ from course.data.loader import Synthetic
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
 from course.training.recorder import Recorder
-from labs.day1_4_profiler.nsight import read_ncu
+from labs.day1_5_profiler.nsight import read_ncu
 from research.sweep import as_part, command, device, lines
 
 METRICS = {

@@ -12,9 +12,9 @@ from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
 from labs import day0_start_here as machine
 from labs import day1_1_gpu as gpu
-from labs import day1_2_mixed_precision as precision
-from labs import day1_3_channels_last as layout
-from labs import day1_4_profiler as profiler
+from labs import day1_3_mixed_precision as precision
+from labs import day1_4_channels_last as layout
+from labs import day1_5_profiler as profiler
 from labs import day2_3_scaling as scaling
 from labs import day3_2_augmentation as augmentation
 from labs import day3_3_large_batch as large_batch

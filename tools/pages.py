@@ -107,7 +107,7 @@ def ladder(machine: str) -> str:
         "| {rung} | {GPU} | {peak:.1f} | {joules:.3f} | {share:.0%} | {CPU} | {lab} |",
         rows,
         f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
-        f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.2 "
+        f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.3 "
         f"explains why bf16 is so close to TF32. {machines}. Recorded by "
         f"`{recordings.load(machine)['command']}`.*",
     )

@@ -2,7 +2,7 @@
 
 from course.checks.lab import Lab
 
-# Add a check for each TODO that this lab adds, as in labs/day1_2_mixed_precision/lab.py.
+# Add a check for each TODO that this lab adds, as in labs/day1_3_mixed_precision/lab.py.
 CHECKS = {}
 
 LAB = Lab(

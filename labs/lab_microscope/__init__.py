@@ -14,6 +14,6 @@ _NAMES = {
     ),
     ".steps": "convolution_in_steps",
     ".tables": "generations listing",
-    "labs.day1_4_profiler.roofline_figures": "plot_roofline",
+    "labs.day1_5_profiler.roofline_figures": "plot_roofline",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -13,7 +13,7 @@ from course.analysis import gpus
 from course.analysis.roofline import Ceilings, recorded_ceilings
 from course.analysis.tensor_cores.rules import classify
 from course.runs.recordings import origin, part
-from labs.day1_3_channels_last.convolution import recorded_convolution
+from labs.day1_4_channels_last.convolution import recorded_convolution
 from labs.lab_microscope.cases import Product
 from labs.lab_microscope.kernel_names import short_name, tile
 from labs.lab_microscope.solutions import widest_load

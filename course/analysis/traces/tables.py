@@ -1,6 +1,6 @@
 """Summarize a profiler's trace: time by kernel, operator and phase, idle time, copies.
 
-A trace comes from `read`; `labs.day1_4_profiler` reads those of Nsight Systems and Nsight Compute
+A trace comes from `read`; `labs.day1_5_profiler` reads those of Nsight Systems and Nsight Compute
 into the same tables. Each function turns a `Trace` into a DataFrame. Without a
 GPU in the trace, the tables about a GPU are empty, and operators have their time on the CPU.
 """

@@ -13,7 +13,7 @@ from course.analysis.traces import tables
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
 from course.runs.run import Run
-from labs.day1_4_profiler.figures import plot_tensor_cores
+from labs.day1_5_profiler.figures import plot_tensor_cores
 
 
 @pytest.fixture(scope="module")

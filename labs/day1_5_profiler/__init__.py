@@ -1,4 +1,4 @@
-"""Lab 1.4: the profiler and Tensor Cores."""
+"""Lab 1.5: the profiler and Tensor Cores."""
 
 from course.lazy import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Lab 1.3: memory layout and channels_last."""
+"""Lab 1.4: memory layout and channels_last."""
 
 from course.lazy import lazy_exports
 

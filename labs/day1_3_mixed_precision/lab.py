@@ -1,4 +1,4 @@
-"""Lab 1.2: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 1.3: checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="1.2",
+    number="1.3",
     title="mixed precision, and what 16 bits cost",
     minutes=60,
     checks=CHECKS,

@@ -1,4 +1,4 @@
-"""Lab 1.3: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 1.4: checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="1.3",
+    number="1.4",
     title="memory layout and channels_last",
     minutes=45,
     checks=CHECKS,

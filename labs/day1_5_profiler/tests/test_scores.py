@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from trace_files import CONV
 
-from labs.day1_4_profiler import verdicts
-from labs.day1_4_profiler.verdicts import score
+from labs.day1_5_profiler import verdicts
+from labs.day1_5_profiler.verdicts import score
 
 
 def test_precision_and_recall_on_labelled_kernels() -> None:

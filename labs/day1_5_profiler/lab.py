@@ -1,4 +1,4 @@
-"""Lab 1.4: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 1.5: checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="1.4",
+    number="1.5",
     title="the profiler and Tensor Cores",
     minutes=60,
     checks=CHECKS,

@@ -172,9 +172,16 @@ def recorded(machine: str) -> pd.DataFrame:
     baseline.
 
     Raises:
-        ValueError: nothing was recorded on that machine; the message lists what there is.
+        ValueError: nothing was recorded on that machine, and the message lists what there is; or no
+            run of the ladder.
     """
-    return _table(_on_ladder(machine))
+    runs = _on_ladder(machine)
+    if not runs:
+        raise ValueError(
+            f"{machine}: no run of the ladder was recorded; recorded_runs({machine!r}) lists its "
+            f"runs, and recorded({machine.rpartition('-x')[0] or machine!r}) may have the ladder"
+        )
+    return _table(runs)
 
 
 def _on_ladder(machine: str) -> list[Run]:

@@ -1,0 +1,1 @@
+"""Lab 0.2: scale and energy."""

@@ -1,10 +1,9 @@
-"""Lab 0: start here."""
+"""Lab 0.1: start here."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_node plot_power plot_supercomputer plot_training_times",
-    "..day0_2_scale.published": "full_training power training_times",
+    ".figures": "plot_node plot_supercomputer",
     ".nodes": "cluster machine",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,11 +1,11 @@
-"""Lab 0: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 0.1: checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from course.checks.lab import Lab
 
 LAB = Lab(
-    number="0",
+    number="0.1",
     title="start here",
     minutes=40,
     jobs="5",

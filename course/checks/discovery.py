@@ -35,3 +35,8 @@ def checks() -> dict[str, Check]:
 def functions() -> dict[str, Function]:
     """Return all functions that learners write in notebooks by name, such as "numerics.carry"."""
     return {name: function for lab in labs() for name, function in lab.functions.items()}
+
+
+def files() -> dict[str, str]:
+    """Return the titles of checks that labs run on a learner's file, by name."""
+    return {name: title for lab in labs() for name, title in lab.files.items()}

@@ -3,6 +3,7 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
+    ".batch_script": "check_batch_script write_broken_script",
     ".figures": "plot_node plot_supercomputer",
     ".nodes": "cluster machine",
 }

@@ -8,6 +8,7 @@ LAB = Lab(
     number="0.1",
     title="start here",
     minutes=40,
+    files={"day0.batch_script": "a batch script without mistakes"},
     jobs="5",
     prepare="the site's own names for partitions and disks",
     stuck="the login node is not where the job runs",

@@ -22,6 +22,7 @@ from labs.day0_start_here.nvidia_smi import (
     GPUS_IDLE,
     PROCESS_FIELDS,
     PROCESSES,
+    USAGE,
     nvidia_smi,
     query,
 )
@@ -64,7 +65,7 @@ def main(folder: Path) -> None:
         _write(folder / GPUS_BUSY, query("gpu", GPU_FIELDS))
         _write(folder / PROCESSES, query("compute-apps", PROCESS_FIELDS))
         _write(folder / "nvidia-smi.txt", nvidia_smi())
-        _write(folder / "pmon.txt", nvidia_smi("pmon", "-c", "1", "-s", "um"))
+        _write(folder / USAGE, nvidia_smi("pmon", "-c", "1", "-s", "um"))
         sections = "CLOCK,POWER,ECC,TEMPERATURE,PERFORMANCE"
         _write(folder / "nvidia-smi-q.txt", nvidia_smi("-q", "-d", sections))
         died = [program.args[3] for program in programs if program.poll() is not None]

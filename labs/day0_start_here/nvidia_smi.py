@@ -1,45 +1,110 @@
-"""What nvidia-smi reports about the GPUs of this node, or about a recorded GPU."""
+"""What nvidia-smi reports about the GPUs of this node or, without one, about a recorded GPU."""
 
 from __future__ import annotations
 
+import getpass
 import subprocess
+from collections.abc import Iterable
+from io import StringIO
+from pathlib import Path
 
-GPUS_IDLE, GPUS_BUSY, PROCESSES = "gpus_idle.csv", "gpus_busy.csv", "processes.csv"
-# Columns of the two files of GPUs, and of the file of processes.
-GPU_FIELDS = (
-    "index",
-    "name",
-    "driver_version",
-    "persistence_mode",
-    "mig.mode.current",
-    "compute_mode",
-    "ecc.mode.current",
-    "ecc.errors.corrected.volatile.total",
-    "ecc.errors.uncorrected.volatile.total",
-    "pstate",
-    "clocks.sm",
-    "clocks.max.sm",
-    "clocks.mem",
-    "clocks.max.mem",
-    "temperature.gpu",
-    "power.draw",
-    "power.limit",
-    "power.max_limit",
-    "utilization.gpu",
-    "memory.used",
-    "memory.total",
-    "clocks_event_reasons.active",
-    "clocks_event_reasons.gpu_idle",
-    "clocks_event_reasons.sw_power_cap",
-    "clocks_event_reasons.hw_slowdown",
-    "clocks_event_reasons.sw_thermal_slowdown",
+import pandas as pd
+import psutil
+
+RECORDED = Path(__file__).parent / "recorded_nvidia_smi"  # written by research/nvidia_smi.py
+GPUS_IDLE, GPUS_BUSY, PROCESSES, USAGE = (
+    "gpus_idle.csv",
+    "gpus_busy.csv",
+    "processes.csv",
+    "pmon.txt",
 )
+# Columns of the files of GPUs, as nvidia-smi names them, and what they mean.
+GPU_FIELDS = {
+    "index": "its number on this node",
+    "name": "the model, with its form and memory",
+    "driver_version": "PyTorch needs a build that this driver can run",
+    "persistence_mode": "Enabled: the driver stays loaded between jobs, so that they start faster",
+    "mig.mode.current": "Enabled: the GPU is divided, and a job gets a slice of it",
+    "compute_mode": "Default: several processes may use the GPU; Exclusive_Process: one at a time",
+    "ecc.mode.current": "Enabled: the memory corrects flipped bits",
+    "ecc.errors.corrected.volatile.total": "flipped bits since the driver was loaded: harmless",
+    "ecc.errors.uncorrected.volatile.total": "above 0: report the GPU to your site",
+    "pstate": "P0: full performance; a higher number: it saves power",
+    "clocks.current.sm": "clock rate of the units that compute, now",
+    "clocks.max.sm": "its maximum",
+    "clocks.current.memory": "clock rate of the memory, now",
+    "clocks.max.memory": "its maximum",
+    "temperature.gpu": "in °C; GPUs slow down when they get too hot",
+    "power.draw": "the power that it draws",
+    "power.limit": "the power that it may draw",
+    "utilization.gpu": "share of the time in which at least one kernel ran, however small",
+    "memory.used": "memory in use, of all processes together",
+    "memory.total": "memory that it has",
+    "clocks_event_reasons.gpu_idle": "Active: clocks are low because there is no work",
+    "clocks_event_reasons.sw_power_cap": "Active: clocks are lower to stay below the power limit",
+    "clocks_event_reasons.hw_slowdown": "Active: the board slows the GPU down: too hot, or too "
+    "little power. Report it to your site",
+    "clocks_event_reasons.sw_thermal_slowdown": "Active: the driver slows it down: too hot",
+}
 PROCESS_FIELDS = ("pid", "process_name", "used_gpu_memory")
 # A newer driver names the reasons for lower clocks like this, an older one like that.
 RENAMED = ("clocks_event_reasons", "clocks_throttle_reasons")
 
 
-def query(kind: str, fields: tuple[str, ...]) -> str:
+def gpu_status() -> pd.DataFrame:
+    """Return what nvidia-smi reports about each GPU of this node, a row per field.
+
+    Without an NVIDIA GPU: about a recorded one, idle and busy; or, without a recording, only what
+    the fields mean.
+    """
+    columns = {}
+    if nvidia_smi():
+        for row in _read(query("gpu", GPU_FIELDS)).to_dict("records"):
+            columns[f"GPU {row['index']} now"] = row
+    else:
+        for state, name in (("idle", GPUS_IDLE), ("busy", GPUS_BUSY)):
+            if (RECORDED / name).exists():
+                (columns[f"recorded, {state}"],) = _read((RECORDED / name).read_text()).to_dict(
+                    "records"
+                )
+    meaning = pd.Series(GPU_FIELDS, name="meaning")
+    return pd.concat([pd.DataFrame(columns, index=meaning.index), meaning], axis=1)
+
+
+def gpu_processes() -> pd.DataFrame:
+    """Return the processes on this node's GPUs, or on the recorded one, and whose they are."""
+    live = bool(nvidia_smi())
+    path = RECORDED / PROCESSES
+    if not live and not path.exists():
+        return pd.DataFrame(columns=[*PROCESS_FIELDS, "user"])
+    table = _read(query("compute-apps", PROCESS_FIELDS) if live else path.read_text())
+    return table.assign(user=[_user(pid) if live else "–" for pid in table["pid"]])
+
+
+def gpu_usage() -> str:
+    """Return what each process does with the GPU at this moment, as `nvidia-smi pmon` prints it."""
+    if nvidia_smi():
+        return nvidia_smi("pmon", "-c", "1", "-s", "um") or "pmon is not supported on this GPU"
+    path = RECORDED / USAGE
+    return path.read_text() if path.exists() else f"no NVIDIA GPU here, and no recording in {path}"
+
+
+def _read(text: str) -> pd.DataFrame:
+    """Read nvidia-smi's CSV; column names lose their units, and values keep theirs."""
+    table = pd.read_csv(StringIO(text), skipinitialspace=True, dtype=str)
+    names = (name.partition(" [")[0].replace(*reversed(RENAMED)) for name in table.columns)
+    return table.set_axis(list(names), axis=1)
+
+
+def _user(pid: str) -> str:
+    try:
+        user = psutil.Process(int(pid)).username()
+    except (psutil.Error, ValueError):
+        return "not visible from here"  # of a different container
+    return f"{user} (you)" if user == getpass.getuser() else user
+
+
+def query(kind: str, fields: Iterable[str]) -> str:
     """Query fields as CSV, without those that this driver does not know.
 
     Args:

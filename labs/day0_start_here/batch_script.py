@@ -41,7 +41,7 @@ def write_broken_script() -> Path:
 def check_batch_script(path: Path) -> Checked:
     """List what happens on a cluster because of the script's mistakes.
 
-    Part "correct" is about its options, "mechanism" about its commands. Where a Slurm answers,
+    Part "correct" is about its options, "mechanism" about its commands. Where a Slurm responds,
     "effect" is what it replies to `sbatch --test-only`, which may be about this cluster only.
     """
     text = path.read_text()
@@ -52,7 +52,7 @@ def check_batch_script(path: Path) -> Checked:
         calls = ", then ".join(map(" ".join, dry_run(text)[0]))
         parts = [Part("correct", PASSED, job), Part("mechanism", PASSED, calls)]
     done = ask("sbatch", "--test-only", str(path)) if partitions() else None
-    reply = (done.stdout + done.stderr).strip() if done else "no Slurm answers here"
+    reply = (done.stdout + done.stderr).strip() if done else "no Slurm responds here"
     parts.append(Part("effect", UNTIMED, reply))
     verdicts = {part: FAILED if part in failed else PASSED for part in ("correct", "mechanism")}
     save_check(NAME, verdicts | {"effect": UNTIMED})

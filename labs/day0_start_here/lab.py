@@ -7,9 +7,9 @@ from course.checks.lab import Lab
 LAB = Lab(
     number="0.1",
     title="start here",
-    minutes=40,
+    minutes=50,
     files={"day0.batch_script": "a batch script without mistakes"},
     jobs="5",
-    prepare="the site's own names for partitions and disks",
-    stuck="the login node is not where the job runs",
+    prepare="the site's own names for partitions, disks and modules",
+    stuck="the login node is not where the job runs; options after the first command are ignored",
 )

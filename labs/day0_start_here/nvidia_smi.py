@@ -54,8 +54,7 @@ RENAMED = ("clocks_event_reasons", "clocks_throttle_reasons")
 def gpu_status() -> pd.DataFrame:
     """Return what nvidia-smi reports about each GPU of this node, a row per field.
 
-    Without an NVIDIA GPU: about a recorded one, idle and busy; or, without a recording, only what
-    the fields mean.
+    Without an NVIDIA GPU: about a recorded one, idle and busy. Without a recording: no values.
     """
     columns = {}
     if nvidia_smi():
@@ -67,6 +66,7 @@ def gpu_status() -> pd.DataFrame:
                 (columns[f"recorded, {state}"],) = _read((RECORDED / name).read_text()).to_dict(
                     "records"
                 )
+    columns = columns or {"no GPU, no recording": dict.fromkeys(GPU_FIELDS, "–")}
     meaning = pd.Series(GPU_FIELDS, name="meaning")
     return pd.concat([pd.DataFrame(columns, index=meaning.index), meaning], axis=1)
 
@@ -86,7 +86,9 @@ def gpu_usage() -> str:
     if nvidia_smi():
         return nvidia_smi("pmon", "-c", "1", "-s", "um") or "pmon is not supported on this GPU"
     path = RECORDED / USAGE
-    return path.read_text() if path.exists() else f"no NVIDIA GPU here, and no recording in {path}"
+    if path.exists():
+        return path.read_text()
+    return f"no NVIDIA GPU here, and nothing is recorded in {RECORDED.name}/ yet"
 
 
 def _read(text: str) -> pd.DataFrame:

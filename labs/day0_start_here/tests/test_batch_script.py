@@ -139,3 +139,5 @@ def test_a_real_slurm_reads_the_scripts_alike(
         assert f"TimeLimit={limit}" in job and ("gres/gpu" in job) == (tasks == 4)
     checked = lab.check_batch_script(path)
     assert checked.passed and "to start at" in checked.parts[-1].evidence
+    status, partitions, *_ = lab.doctor.slurm()
+    assert status == "ok" and "a node, " in partitions

@@ -57,8 +57,8 @@ def test_without_a_gpu_and_a_recording_fields_are_explained(
     no_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvidia_smi, "RECORDED", tmp_path)
-    assert list(lab.gpu_status().columns) == ["meaning"]
-    assert lab.gpu_processes().empty and "no recording in" in lab.gpu_usage()
+    assert list(lab.gpu_status().columns) == ["no GPU, no recording", "meaning"]
+    assert lab.gpu_processes().empty and "nothing is recorded in" in lab.gpu_usage()
 
 
 @pytest.mark.skipif(not nvidia_smi.RECORDED.exists(), reason="nothing is recorded yet")

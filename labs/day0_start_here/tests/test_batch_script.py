@@ -95,6 +95,11 @@ def test_other_mistakes_have_a_consequence(name: str) -> None:
     assert words in consequence
 
 
+def test_no_option_after_the_first_command_is_read() -> None:
+    late = repaired().replace("#!/bin/bash", "#!/bin/bash\nset -e")
+    assert len(found(late)) == 4 and "inf minutes" in found(late)[-1]
+
+
 def test_time_limits_as_slurm_writes_them() -> None:
     texts = ("90", "90:30", "1:30:00", "1-0", "0-1:30", "1-00:00:30")
     assert [*map(minutes, texts)] == [90, 90.5, 90, 1440, 90, 1440.5]

@@ -20,6 +20,7 @@ from labs.day0_start_here.nvidia_smi import (
     GPU_FIELDS,
     GPUS_BUSY,
     GPUS_IDLE,
+    OVERVIEW,
     PROCESS_FIELDS,
     PROCESSES,
     USAGE,
@@ -64,7 +65,7 @@ def main(folder: Path) -> None:
         time.sleep(BUSY_S)
         _write(folder / GPUS_BUSY, query("gpu", GPU_FIELDS))
         _write(folder / PROCESSES, query("compute-apps", PROCESS_FIELDS))
-        _write(folder / "nvidia-smi.txt", nvidia_smi())
+        _write(folder / OVERVIEW, nvidia_smi())
         _write(folder / USAGE, nvidia_smi("pmon", "-c", "1", "-s", "um"))
         sections = "CLOCK,POWER,ECC,TEMPERATURE,PERFORMANCE"
         _write(folder / "nvidia-smi-q.txt", nvidia_smi("-q", "-d", sections))

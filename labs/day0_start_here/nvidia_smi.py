@@ -1,4 +1,4 @@
-"""What nvidia-smi reports about the GPUs of this node or, without one, about a recorded GPU."""
+"""What nvidia-smi reports about the GPUs of this node, and about a recorded GPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ import pandas as pd
 import psutil
 
 RECORDED = Path(__file__).parent / "recorded_nvidia_smi"  # written by research/nvidia_smi.py
-GPUS_IDLE, GPUS_BUSY, PROCESSES, USAGE = (
-    "gpus_idle.csv",
-    "gpus_busy.csv",
-    "processes.csv",
-    "pmon.txt",
-)
+GPUS_IDLE, GPUS_BUSY, PROCESSES = "gpus_idle.csv", "gpus_busy.csv", "processes.csv"
+OVERVIEW, USAGE = "nvidia-smi.txt", "pmon.txt"
 # Columns of the files of GPUs, as nvidia-smi names them, and what they mean.
 GPU_FIELDS = {
     "index": "its number on this node",
@@ -54,41 +50,31 @@ RENAMED = ("clocks_event_reasons", "clocks_throttle_reasons")
 def gpu_status() -> pd.DataFrame:
     """Return what nvidia-smi reports about each GPU of this node, a row per field.
 
-    Without an NVIDIA GPU: about a recorded one, idle and busy. Without a recording: no values.
+    Then about a recorded GPU, idle and busy.
     """
     columns = {}
     if nvidia_smi():
-        for row in _read(query("gpu", GPU_FIELDS)).to_dict("records"):
-            columns[f"GPU {row['index']} now"] = row
-    else:
-        for state, name in (("idle", GPUS_IDLE), ("busy", GPUS_BUSY)):
-            if (RECORDED / name).exists():
-                (columns[f"recorded, {state}"],) = _read((RECORDED / name).read_text()).to_dict(
-                    "records"
-                )
-    columns = columns or {"no GPU, no recording": dict.fromkeys(GPU_FIELDS, "–")}
+        rows = _read(query("gpu", GPU_FIELDS)).to_dict("records")
+        columns = {f"GPU {row['index']} now": row for row in rows}
+    for state, name in (("idle", GPUS_IDLE), ("busy", GPUS_BUSY)):
+        columns[f"recorded, {state}"] = _read((RECORDED / name).read_text()).iloc[0].to_dict()
     meaning = pd.Series(GPU_FIELDS, name="meaning")
     return pd.concat([pd.DataFrame(columns, index=meaning.index), meaning], axis=1)
 
 
 def gpu_processes() -> pd.DataFrame:
-    """Return the processes on this node's GPUs, or on the recorded one, and whose they are."""
-    live = bool(nvidia_smi())
-    path = RECORDED / PROCESSES
-    if not live and not path.exists():
-        return pd.DataFrame(columns=[*PROCESS_FIELDS, "user"])
-    table = _read(query("compute-apps", PROCESS_FIELDS) if live else path.read_text())
-    return table.assign(user=[_user(pid) if live else "–" for pid in table["pid"]])
+    """Return the processes on this node's GPUs and whose they are, or those of the recording."""
+    if nvidia_smi():
+        table = _read(query("compute-apps", PROCESS_FIELDS))
+        return table.assign(user=[_user(pid) for pid in table["pid"]])
+    return _read((RECORDED / PROCESSES).read_text()).assign(user="–")
 
 
 def gpu_usage() -> str:
-    """Return what each process does with the GPU at this moment, as `nvidia-smi pmon` prints it."""
-    if nvidia_smi():
-        return nvidia_smi("pmon", "-c", "1", "-s", "um") or "pmon is not supported on this GPU"
-    path = RECORDED / USAGE
-    if path.exists():
-        return path.read_text()
-    return f"no NVIDIA GPU here, and nothing is recorded in {RECORDED.name}/ yet"
+    """Return what `nvidia-smi` and `nvidia-smi pmon` print here, or printed when recorded."""
+    if overview := nvidia_smi():
+        return f"{overview}\n{nvidia_smi('pmon', '-c', '1', '-s', 'um')}"
+    return f"{(RECORDED / OVERVIEW).read_text()}\n{(RECORDED / USAGE).read_text()}"
 
 
 def _read(text: str) -> pd.DataFrame:

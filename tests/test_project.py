@@ -66,6 +66,24 @@ def test_conda_environment_is_the_same_set() -> None:
     assert f"python{project['requires-python']}" in environment["dependencies"]
 
 
+def test_files_that_containers_copy_exist_and_are_enough() -> None:
+    folder = PROJECT / "containers"
+    docker, apptainer = ((folder / name).read_text() for name in ("Dockerfile", "apptainer.def"))
+    (base,) = re.findall(r"^FROM (.+)$", docker, re.MULTILINE)
+    assert base in re.findall(r"^From: (.+)$", apptainer, re.MULTILINE)
+    copied = re.search(r"^COPY (.+) /opt/$", docker, re.MULTILINE)[1].split()
+    section = apptainer.partition("%files")[2].partition("%post")[0]
+    files = re.findall(r"^    (\S+) /", section, re.MULTILINE)
+    assert all((PROJECT / name).exists() for name in copied + files)
+    # An editable installation needs its packages, and learners the notebooks and what these read.
+    packages = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = packages["packages"]["find"]["include"]
+    needed = [pattern.removesuffix("*") for pattern in patterns]
+    assert {*needed, "notebooks", "exercises", "solutions", "recordings"} <= {*files}
+    for script in re.findall(r"sh /(?:opt|course)/(?:containers/)?(\w+\.sh)", docker + apptainer):
+        assert subprocess.run(["sh", "-n", folder / script]).returncode == 0
+
+
 def code_cells(path: Path) -> list[str]:
     notebook = nbformat.read(path, as_version=4)
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]

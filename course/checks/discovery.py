@@ -1,4 +1,4 @@
-"""Find the labs: each folder in labs/ that has a lab.py, in alphabetical order."""
+"""Find the labs: each folder in labs/ that has a lab.py."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def folders() -> list[Path]:
 
 @cache
 def labs() -> tuple[Lab, ...]:
-    """Import and return all labs."""
+    """Import and return all labs, by number: 0.1, 0.2, 1.1, …, A, B, …"""
     modules = {path.name: import_module(f"labs.{path.name}.lab") for path in folders()}
-    return tuple(replace(module.LAB, name=name) for name, module in modules.items())
+    found = [replace(module.LAB, name=name) for name, module in modules.items()]
+    return tuple(sorted(found, key=lambda lab: lab.number))
 
 
 def checks() -> dict[str, Check]:
@@ -34,3 +35,8 @@ def checks() -> dict[str, Check]:
 def functions() -> dict[str, Function]:
     """Return all functions that learners write in notebooks by name, such as "numerics.carry"."""
     return {name: function for lab in labs() for name, function in lab.functions.items()}
+
+
+def files() -> dict[str, str]:
+    """Return the titles of checks that labs run on a learner's file, by name."""
+    return {name: title for lab in labs() for name, title in lab.files.items()}

@@ -136,7 +136,8 @@ def find(name: str) -> Quiz:
 
 def names() -> list[str]:
     """Return the names of all quizzes, which are their labs' names."""
-    return [path.name for path in discovery.folders() if (path / "quiz.toml").is_file()]
+    labs = (lab.name for lab in discovery.labs())
+    return [name for name in labs if (discovery.LABS / name / "quiz.toml").is_file()]
 
 
 def load(path: Path) -> Quiz:

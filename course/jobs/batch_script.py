@@ -91,7 +91,8 @@ def _submit(
         name: value if equals else True
         for name, equals, value in (option.partition("=") for option in site.sbatch)
     }
-    executor = SlurmExecutor(folder / "logs", python=f"{shlex.quote(sys.executable)} -P")
+    python = site.python or shlex.quote(sys.executable)
+    executor = SlurmExecutor(folder / "logs", python=f"{python} -P")
     executor.update_parameters(
         job_name=folder.name,
         nodes=nodes,

@@ -61,6 +61,7 @@ class Site:
     sbatch: tuple[str, ...] = ()  # further options: "name=value", or only "name"
     modules: tuple[str, ...] = ()  # to load before the job
     setup: tuple[str, ...] = ()  # lines of shell before the job, after the modules
+    python: str = ""  # starts Python in a job, perhaps in a container; "": the Python that launches
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -74,7 +75,8 @@ class Site:
                 f"site {self.name!r}: executor={self.executor!r}: expected one of "
                 f"{', '.join(EXECUTORS)}"
             )
-        for name in ("account", "partition", "qos", "constraint", "sbatch", "modules", "setup"):
+        slurm_only = "account partition qos constraint sbatch modules setup python"
+        for name in slurm_only.split():
             if self.executor != "slurm" and getattr(self, name):
                 raise ValueError(
                     f'site {self.name!r}: {name} is a setting of Slurm: add executor = "slurm"'

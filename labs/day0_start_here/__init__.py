@@ -1,10 +1,11 @@
-"""Lab 0: start here."""
+"""Lab 0.1: start here."""
 
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_node plot_power plot_supercomputer plot_training_times",
-    ".published": "full_training power training_times",
+    ".batch_script": "check_batch_script write_broken_script",
+    ".figures": "plot_node plot_supercomputer",
     ".nodes": "cluster machine",
+    ".nvidia_smi": "gpu_processes gpu_status gpu_usage",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -195,7 +195,7 @@ def slurm() -> Result:
     from course.jobs import slurm_partitions
 
     if partitions := slurm_partitions.partitions():
-        return "ok", "; ".join(partition.told() for partition in partitions)
+        return "ok", "; ".join(map(str, partitions))
     result = "Slurm's commands are here, but no cluster answers"
     return "note", result, "course slurm up starts one here; or contact your site's support"
 

@@ -1,14 +1,15 @@
-"""Lab 0: checks, recorded runs, and what the course shows about the lab."""
+"""Lab 0.1: checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from course.checks.lab import Lab
 
 LAB = Lab(
-    number="0",
+    number="0.1",
     title="start here",
-    minutes=40,
+    minutes=50,
+    files={"day0.batch_script": "a batch script without mistakes"},
     jobs="5",
-    prepare="the site's own names for partitions and disks",
-    stuck="the login node is not where the job runs",
+    prepare="the site's own names for partitions, disks and modules",
+    stuck="the login node is not where the job runs; options after the first command are ignored",
 )

@@ -201,6 +201,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {name: replace(amp, title=title) for name, title in wanted.items()}
     monkeypatch.setattr(discovery, "checks", lambda: checks)
     monkeypatch.setattr(discovery, "functions", dict)
+    monkeypatch.setattr(discovery, "files", dict)
 
 
 class TestProgress:
@@ -237,7 +238,8 @@ class TestProgress:
         assert "Checks: 1 of 2 passed" in tables._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        assert list(progress().checks["check"]) == [*discovery.checks(), *discovery.functions()]
+        names = [*discovery.checks(), *discovery.functions(), *discovery.files()]
+        assert list(progress().checks["check"]) == names
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
         save_answer("day1_1_gpu", 99, "a", True)

@@ -103,6 +103,20 @@ def test_a_run_launched_in_a_step_of_a_job_has_its_own_cores(
     assert f"}} ['OUTER'] {slurm}/slurm.conf" in printed_lines[0]
 
 
+def test_a_site_names_the_python_of_its_jobs(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a container, where Python has a different path, or is not a path at all."""
+    path, script = tmp_path / "sites.toml", tmp_path / "inside.py"
+    path.write_text(
+        f"""[inside]\nexecutor = "slurm"\npython = 'env INSIDE=yes "{sys.executable}"'"""
+    )
+    monkeypatch.setenv("COURSE_SITES", str(path))
+    script.write_text("import os\nprint('inside:', os.environ['INSIDE'])\n")
+    run = over(jobs.launch(script, CONFIG, site="inside"))
+    assert run.status == "ok" and "inside: yes" in printed(run), jobs.explain(run)
+
+
 STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
 
 

@@ -1,13 +1,11 @@
-"""The machine, the cluster around it, published trainings and GPUs, and their figures."""
+"""The machine, the cluster around it, and their figures."""
 
 import itertools
 
-import pandas as pd
 import pytest
 
 from labs import day0_start_here as lab
 from labs.day0_start_here.nodes import Cluster, Disk, Gpu, Machine, Node, gpu_count, nodes
-from labs.day0_start_here.published import IMAGENET_IMAGES
 
 LAPTOP_DISK = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (LAPTOP_DISK,))
@@ -97,33 +95,6 @@ def test_words_fit_into_the_figures_of_any_node() -> None:
     alt = lab.plot_node(LARGE_NODE).alt
     for words in ("you may use 4 of 256 threads", "GPU 7 79 GiB", "2.1 PiB of 4.4 PiB free"):
         assert words in alt
-
-
-def test_published_numbers_are_calculated_and_drawn() -> None:
-    table = lab.training_times()
-    by_team = table.set_index("team")
-    assert by_team.loc["Facebook (one node)", "device_hours"] == 8 * 29
-    # 90 epochs of 1,281,167 images in 14 days on one GPU.
-    assert table["images_per_s_per_device"][0] == pytest.approx(95.3, abs=0.1)
-    assert lab.power().set_index("device")["performance_per_kw"].idxmax() == "A100 PCIe"
-    for picture in (lab.plot_training_times(table), lab.plot_power(lab.power())):
-        assert_words_fit(picture)
-        assert "?" in [text.get_text().strip() for axes in picture.axes for text in axes.texts]
-
-
-def test_a_full_training() -> None:
-    runs = pd.DataFrame(
-        {
-            "rung": ["a", "b"],
-            "machine": ["NVIDIA H200", "a CPU"],
-            "images_per_s": [IMAGENET_IMAGES / 3600] * 2,  # an epoch per hour
-            "watts": [512.5, None],
-        }
-    )
-    table = lab.full_training(runs)
-    assert table["hours"].tolist() == pytest.approx([90] * 2)
-    kwh = [90 * 0.5125, float("nan")]
-    assert table["kwh"].tolist() == pytest.approx(kwh, nan_ok=True)
 
 
 def assert_words_fit(picture: lab.figures.Picture) -> None:

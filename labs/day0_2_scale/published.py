@@ -37,17 +37,3 @@ def power() -> pd.DataFrame:
     """
     table = pd.read_csv(HERE / "power.csv")
     return table.assign(performance_per_kw=table["performance"] / table["max_w"] * 1000)
-
-
-def full_training(runs: pd.DataFrame) -> pd.DataFrame:
-    """Estimate the hours and the energy of 90 epochs of ImageNet on one device.
-
-    Only training steps count, at the measured speed and power (NaN: not measured).
-
-    Args:
-        runs: records, as `course.recorded` returns them: rung, machine, images_per_s, watts.
-    """
-    table = runs[["rung", "machine", "images_per_s"]].reset_index(drop=True)
-    watts = runs["watts"].astype(float).reset_index(drop=True)
-    hours = EPOCHS * IMAGENET_IMAGES / table["images_per_s"] / 3600
-    return table.assign(hours=hours, watts=watts, kwh=hours * watts / 1000)

@@ -1,0 +1,21 @@
+"""Lab 0.2: the check of its function, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Function, FunctionCheck, Lab
+
+
+def _full_training() -> FunctionCheck:
+    from labs.day0_2_scale import trainings
+
+    return FunctionCheck(trainings.full_training, trainings.check_hours, trainings.check_energy)
+
+
+LAB = Lab(
+    number="0.2",
+    title="scale and energy: why use many GPUs, and what it costs",
+    minutes=20,
+    functions={"scale.full_training": Function("what a full training costs", _full_training)},
+    prepare="nothing: it shows published and recorded numbers",
+    stuck="a record has the speed of all GPUs together, but the watts of one",
+)

@@ -92,9 +92,9 @@ def print_stacks(pids: dict[int, int], path: str) -> None:
     tool = shutil.which("py-spy", path=path)
     for rank, pid in sorted(pids.items()):
         # Without --nonblocking, py-spy would wait until it can stop the process.
-        shown = tool and subprocess.run(
-            [tool, "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True
-        )
+        command = [tool, "dump", "--nonblocking", "--pid", str(pid)]
+        plain = {**os.environ, "CLICOLOR_FORCE": "0"}  # a notebook's kernel requests colours
+        shown = tool and subprocess.run(command, capture_output=True, text=True, env=plain)
         if not shown or shown.returncode:
             print(wrap_text(f"--- {CANNOT_DUMP}"))
             os.kill(pids[0], signal.SIGUSR1)

@@ -39,7 +39,7 @@ def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0
     # The first steps pay for starting and may be much taller than all others: cut them.
     highest_s = max(steps["step_s"][warmup_steps:].max() for _, steps in runs)
     grid[0].set_ylim(0, 1.15e3 * highest_s)
-    grid[-1].set_xlabel("training step (pale: warm-up, may be cut; dashed: an epoch begins)")
+    grid[-1].set_xlabel("training step (pale: warm-up, may be cut off; dashed: start of an epoch)")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.supylabel("milliseconds", fontsize=10)
     legend(picture, 2, STEP_COLOURS)
@@ -63,7 +63,7 @@ def plot_trials(table: pd.DataFrame) -> Picture:
     label(
         axes,
         "\n".join(dict.fromkeys(table["machine"])),
-        xlabel="milliseconds of a step, mean; memory of training process and workers",
+        xlabel="mean milliseconds per step; memory of the training process and its workers",
     )
     legend(picture, 2)
     return picture
@@ -79,10 +79,10 @@ def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     axes = picture.panel()
     stages = pd.concat(profiles).reset_index().pivot(index="stage", columns="level_0", values="ms")
     stages = stages.loc[next(iter(profiles.values()))["stage"], list(profiles)]
-    words = [f"{ms:.1f} ms: {digits(1e3 / ms)} images/s a core" for ms in stages.sum()]
+    words = [f"{ms:.1f} ms: {digits(1e3 / ms)} images/s per core" for ms in stages.sum()]
     look = {"inside": "{share:.0%}", "least": 0.07, "room": 1.4}
     stack(axes, list(profiles), dict(stages.iterrows()), words=words, **look)
-    label(axes, xlabel="milliseconds of one core for one image")
+    label(axes, xlabel="milliseconds per image on one core")
     legend(picture, 7)
     return picture
 
@@ -94,7 +94,7 @@ def plot_cores_needed(
     measured: pd.DataFrame | None = None,
     title: str = "",
 ) -> Picture:
-    """Draw the images/s that cores load, and those that each rung trains: enough where they cross.
+    """Draw the images/s that cores load and that each rung trains; where they cross, it is fed.
 
     Args:
         speeds: from `loading.training_speeds`.
@@ -106,15 +106,15 @@ def plot_cores_needed(
     axes = picture.panel()
     top = speeds["images_per_s"].max() * 1.12
     most = max(top / core_speed, cores * 1.1)
-    supply = f"supply: {digits(core_speed)} images/s a core"
+    supply = f"supply: {digits(core_speed)} images/s per core"
     lines(axes, {supply: ([0, most], [0, most * core_speed])}, colours=ORANGE)
     _rung_lines(axes, speeds, core_speed, top, most)
-    limit(axes, cores, f"it has {cores} cores", along="x")
+    limit(axes, cores, f"this machine has {cores} cores", along="x")
     if measured is not None:
         rows = measured[measured["workers"] > 0]
         points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
         scatter_fit(axes, points, colours=GREEN, markers="D")
-    frame = {"xlabel": "cores that load", "ylabel": "images per second"}
+    frame = {"xlabel": "cores that load images", "ylabel": "images per second"}
     label(axes, title, xlim=(0, most), ylim=(0, top), **frame)
     legend(picture, 3)
     return picture

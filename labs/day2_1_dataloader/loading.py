@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import simplejpeg
 import torch
 from torchvision.transforms import v2
 
-from course.analysis.timing import median_ms, time_stages
+from course.analysis.timing import time_stages
 from course.config import rung
 from course.data import default_set
-from course.data.images import decode_jpeg, normalised, train_view
+from course.data.images import decode_jpeg, train_view
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
@@ -111,6 +114,15 @@ def cores_needed(training_speed: float, core_speed: float) -> int:
     return math.ceil(round(training_speed / core_speed, 9))
 
 
+def recorded_speeds(machine: str) -> dict[int, float]:
+    """Return the images/s that one GPU trained from files, by number of workers.
+
+    If several runs with as many workers were recorded, the fastest counts.
+    """
+    table = trials(run for run in recorded_runs(machine, "loading") if run.config.uint8)
+    return table.groupby("workers")["images_per_s"].max().to_dict()
+
+
 def training_speeds(machine: str) -> pd.DataFrame:
     """List how fast each rung was recorded on one GPU with synthetic data, slowest first.
 
@@ -135,39 +147,41 @@ def decode_profile(images: int = 64, image_px: int = 224, *, uint8: bool = True)
     Returns:
         One row per stage of the loader: stage, ms (mean of one image), share (of their sum).
     """
-    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))
-    chosen = [files[i] for i in np.random.default_rng(0).permutation(len(files))[:images]]
+    files = _sample_files(images)
     view = train_view(rung("baseline", image_px=image_px, uint8=uint8))
     crop, flip, *normalise = view.transforms
     normalise = v2.Compose([v2.Identity(), *normalise])
     stages = (decode_jpeg, crop, flip, normalise, lambda image: torch.stack([image]))
-    times = time_stages(lambda: (path.read_bytes() for path in chosen), stages)
+    times = time_stages(lambda: (path.read_bytes() for path in files), stages)
     table = pd.DataFrame({"stage": STAGES, "ms": times.mean(axis=0)})
     return table.assign(share=table["ms"] / table["ms"].sum())
 
 
-def compare_batch_dtypes(
-    batch_size: int = 64, image_px: int = 224, device: torch.device | None = None
-) -> pd.DataFrame:
-    """Compare batches that workers normalise to float32 with bytes that the device normalises.
+def time_scaled_decoding(images: int = 64) -> pd.DataFrame:
+    """Time JPEG decoding to a fraction of the width and height, as `draft` of PIL does.
 
     Returns:
-        Two rows, "float32" and "uint8": megabytes of the batch; worker_ms, what a core needs for
-        the stages after the flip; copy_ms, to the device (on a CPU, from memory to memory);
-        normalise_ms, on the device.
+        One row per divisor of width and height (1, 2, 4 or 8): pixels and time as shares of
+        decoding in full, and ms (mean of one image on one core).
     """
-    device = device or torch.device("cpu")
-    rows = {}
-    for dtype in (torch.float32, torch.uint8):
-        uint8 = dtype == torch.uint8
-        profile = decode_profile(batch_size, image_px, uint8=uint8).set_index("stage")["ms"]
-        batch = torch.zeros((batch_size, 3, image_px, image_px), dtype=dtype)
-        batch = batch.pin_memory() if device.type == "cuda" else batch
-        on_device = batch.to(device, copy=True)
-        rows[str(dtype).removeprefix("torch.")] = {
-            "megabytes": batch.nbytes / 1e6,
-            "worker_ms": batch_size * profile[["normalise", "into the batch"]].sum(),
-            "copy_ms": median_ms(lambda batch=batch: batch.to(device, copy=True)),
-            "normalise_ms": median_ms(lambda x=on_device: normalised(x)) if uint8 else 0.0,
-        }
-    return pd.DataFrame(rows).T
+    rows, files = {}, _sample_files(images)
+    for divisor in (1, 2, 4, 8):
+        decode = partial(_decode_scaled, divisor=divisor)
+        times = time_stages(lambda: (path.read_bytes() for path in files), [decode])
+        pixels = sum(math.prod(decode(path.read_bytes()).shape[:2]) for path in files)
+        rows[divisor] = {"pixels": pixels, "time": times[:, 1].mean()}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("divisor")
+    return (table / table.loc[1]).assign(ms=table["time"])
+
+
+def _decode_scaled(jpeg: bytes, divisor: int) -> np.ndarray:
+    """Decode a JPEG to a fraction of its width and height, rounded up."""
+    height, width, *_ = simplejpeg.decode_jpeg_header(jpeg)
+    least = {"min_height": math.ceil(height / divisor), "min_width": math.ceil(width / divisor)}
+    return simplejpeg.decode_jpeg(jpeg, "RGB", fastupsample=True, **least)
+
+
+def _sample_files(number: int) -> list[Path]:
+    """Choose training files of the default set at random, always the same ones."""
+    files = sorted(default_set.ensure().glob("train/[!.]*/[!.]*.jpg"))
+    return [files[i] for i in np.random.default_rng(0).permutation(len(files))[:number]]

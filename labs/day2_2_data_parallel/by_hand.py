@@ -3,7 +3,9 @@
 The lab starts it with torchrun and with srun.
 """
 
+import faulthandler
 import os
+import signal
 import socket
 import time
 from datetime import timedelta
@@ -15,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 # Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
 rank, local_rank = distributed.get_rank(), os.environ["LOCAL_RANK"]
+faulthandler.register(signal.SIGUSR1)  # kill -USR1 PROCESS prints the Python stack
 # With GPUs: torch.cuda.set_device(int(local_rank))
 
 

@@ -56,7 +56,7 @@ def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
 
 CHECKS = {
     "day2.ranks": Check(
-        title="a process for each device, all in one group",
+        title="one process per device, all in one group",
         todo=7,
         configs=({"ranks": 1}, {"ranks": 2, "collective_timeout_s": 17}),
         calls=("course.checks.dry_runs:joining",),
@@ -68,7 +68,7 @@ CHECKS = {
         timed=False,
     ),
     "day2.data_parallel": Check(
-        title="every rank takes its share, and gradients are averaged",
+        title="each rank takes its share, and gradients are averaged",
         todo=8,
         configs=(
             {"ranks": 1, "data": "synthetic"},
@@ -79,10 +79,10 @@ CHECKS = {
         shows={"images of each rank": "share", "collectives in the first step": "collectives"},
         settings=DDP_SETTINGS,
         gpus=RANKS,
-        on_cpu="the ranks share this machine's cores, so two are no more than one",
+        on_cpu="here both ranks share the cores that one rank already used",
     ),
     "day2.once": Check(
-        title="validated and written once, not by every rank",
+        title="each image is validated once, and one rank saves the weights",
         todo=9,
         configs=({"ranks": 1}, {"ranks": 2}),
         rung="device",
@@ -102,5 +102,5 @@ LAB = Lab(
     recordings=(Recording("scaling", several=_pair),),
     jobs="3 to 7, most of 2 processes",
     prepare="two GPUs for each learner, or the CPU",
-    stuck="batch size of a rank or of all; the lab's hang is meant",
+    stuck="the batch size is that of all ranks; the lab's two hangs are intended",
 )

@@ -1,12 +1,14 @@
-"""Commands as in a terminal, with a rank that is killed or stopped on the way."""
+"""Commands as in a terminal, with a rank that is killed or frozen while it trains."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -14,10 +16,20 @@ from threading import Timer
 from course.jobs import own_slurm
 from course.jobs.processes import job_environment, loopback
 from course.runs.run import PROJECT
+from course.text import wrap_text
 
 STEP = 2  # after rank 1 has done this step, it gets the signal
-FRAME = re.compile(r"(\[rank\d+\]: )?(  File |    )")  # a line of a traceback before its last one
+# A line of a traceback before its last one; faulthandler's have no comma after the line's number.
+FRAME = re.compile(r"(\[rank\d+\]: )?(  File .*, line \d+, |    )")
+# Searched for, because two ranks may write into the same line.
+PROCESS = re.compile(r"rank (\d+) is local rank \d+ of \S+, process (\d+)")
 LIMIT_S = 60
+UNTIL_WAITING_S = 2  # from the signal until rank 0 waits for rank 1
+CANNOT_DUMP = (
+    "py-spy can't read these processes. It must be installed (pip install py-spy) and allowed to: "
+    "many containers forbid it, Ubuntu and macOS require root. Without it, SIGUSR1 makes rank 0 "
+    "print its stack with faulthandler, which by_hand.py has registered; a frozen rank can't."
+)
 
 
 def run_command(command: str, send: str = "") -> None:
@@ -25,7 +37,8 @@ def run_command(command: str, send: str = "") -> None:
 
     Args:
         command: for bash, in the course's folder.
-        send: a signal for rank 1 while it trains: "KILL", or "STOP", which freezes it.
+        send: a signal for rank 1 while it trains: "KILL", or "STOP", which freezes it. Then the
+            stacks of both ranks are printed, and rank 1 is killed when torchrun ends it.
     """
     folders = (str(Path(sys.executable).parent), os.environ["PATH"])
     environment = job_environment() | own_slurm.environment()
@@ -41,27 +54,53 @@ def run_command(command: str, send: str = "") -> None:
         text=True,
         start_new_session=True,
     )
-    limit, pid = Timer(LIMIT_S, _end, (process,)), 0
+    limit, pids, is_due = Timer(LIMIT_S, _end, (process,)), {}, bool(send)
     limit.start()
     try:
         for line in process.stdout:
             if not FRAME.match(line):
                 print(line, end="")
-            # Searched for, because two ranks may write into the same line.
-            if match := re.search(r"rank 1 is local rank \d+ of \S+, process (\d+)", line):
-                pid = int(match[1])
-            if send and pid and f"rank 1, step {STEP}:" in line:
+            pids |= {int(rank): int(pid) for rank, pid in PROCESS.findall(line)}
+            if is_due and 1 in pids and f"rank 1, step {STEP}:" in line:
+                is_due = False
                 print(f"--- SIG{send} for rank 1")
-                os.kill(pid, getattr(signal, f"SIG{send}"))
+                os.kill(pids[1], getattr(signal, f"SIG{send}"))
+                if send == "STOP":
+                    time.sleep(UNTIL_WAITING_S)
+                    print_stacks(pids, environment["PATH"])
+            if send == "STOP" and "closing signal SIGTERM" in line:
+                print("--- SIGKILL for rank 1: frozen, it ignores SIGTERM, and torchrun waits 30 s")
+                os.kill(pids[1], signal.SIGKILL)
         print(f"--- the command ended with exit code {process.wait()}")
     finally:
         limit.cancel()
-        if send == "STOP" and pid:  # it would ignore a polite end
+        if send == "STOP" and 1 in pids:  # it would ignore a polite end
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pids[1], signal.SIGKILL)
         _end(process)
         process.wait()
         process.stdout.close()
+
+
+def print_stacks(pids: dict[int, int], path: str) -> None:
+    """Print where each rank is, with py-spy; without it, let rank 0 print its own stack.
+
+    Args:
+        pids: the ranks' process ids.
+        path: folders in which to search for py-spy.
+    """
+    tool = shutil.which("py-spy", path=path)
+    for rank, pid in sorted(pids.items()):
+        # Without --nonblocking, py-spy would wait until it can stop the process.
+        command = [tool, "dump", "--nonblocking", "--pid", str(pid)]
+        plain = {**os.environ, "CLICOLOR_FORCE": "0"}  # a notebook's kernel requests colours
+        shown = tool and subprocess.run(command, capture_output=True, text=True, env=plain)
+        if not shown or shown.returncode:
+            print(wrap_text(f"--- {CANNOT_DUMP}"))
+            os.kill(pids[0], signal.SIGUSR1)
+            return
+        print(f"--- py-spy dump --pid {pid}  (rank {rank})")
+        print(shown.stdout.strip())
 
 
 def _end(process: subprocess.Popen) -> None:

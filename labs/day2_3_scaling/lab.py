@@ -16,7 +16,7 @@ LAB = Lab(
     number="2.3",
     title="scaling to many GPUs",
     minutes=45,
-    functions={"scaling.all_reduce": Function("the price of an all-reduce", _all_reduce)},
+    functions={"scaling.all_reduce": Function("the time of an all-reduce", _all_reduce)},
     recordings=(
         Recording("scaling", several=configs.fastest, node=True),
         Recording("scaling", several=configs.larger),

@@ -1,4 +1,4 @@
-"""The heart of DDP: gradients are averaged bucket by bucket while backward still computes."""
+"""The core of DDP: average gradients bucket by bucket while backward still computes."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ LAB = Lab(
     number="2.4",
     title="communication between ranks",
     minutes=50,
-    functions={"communication.ddp": Function("the heart of DDP", _average_gradients)},
+    functions={"communication.ddp": Function("the core of DDP", _average_gradients)},
     recordings=(
         Recording("communication", several=configs.traced, node=True),
         Recording("communication", several=configs.communication),
     ),
     jobs="6, of 2 processes",
     prepare="as 2.2",
-    stuck="the hook, and what it must forget after each step; a run that fails on purpose",
+    stuck="the hook, and what to reset after each step; a run that fails on purpose",
 )

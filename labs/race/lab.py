@@ -9,6 +9,6 @@ LAB = Lab(
     title="train to an accuracy, in the least time",
     minutes=60,
     jobs="3 an entry on track quick, 4 on the others, one after another",
-    prepare="the crops, 240 MB, as 3.3; a board's folder that all may write to",
-    stuck="a mean above the target that is not surely so; weights saved twice",
+    prepare="the crops, 240 MB (`course data --as crops`); a shared folder for the board",
+    stuck="a mean above the target, but not significantly; weights saved twice",
 )

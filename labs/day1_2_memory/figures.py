@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -122,6 +124,37 @@ def plot_memory_by_part(table: pd.DataFrame) -> Picture:
         label(axes, f"{title} ({unit})", size=10)
     panels[1].tick_params(labelleft=False)
     legend(picture, 6, {kind: KIND_COLOURS[kind] for kind in wide if wide[kind].any()})
+    return picture
+
+
+def plot_memory_by_side(
+    gib: Callable[[int, int], float], peaks: dict[int, dict[int, float]], limit_gib: float
+) -> Picture:
+    """Draw memory over the side of an image and of a volume; both axes are logarithmic.
+
+    Args:
+        gib: takes the side and 2 or 3 dimensions; returns GiB of activations.
+        peaks: predicted peaks in GiB, by dimensions and side.
+        limit_gib: the memory of a GPU, a dashed line.
+    """
+    picture = Picture(8, 4.2)
+    axes = picture.panel()
+    for dims, name, colour in ((2, "image", BLUE), (3, "volume", ORANGE)):
+        sides = 2.0 ** np.arange(6, 14 if dims == 2 else 10)
+        curve = {f"{name}: activations": (sides, [gib(int(side), dims) for side in sides])}
+        lines(axes, curve, colours=colour)
+        points = {f"{name}: predicted peak": (list(peaks[dims]), list(peaks[dims].values()))}
+        scatter_fit(axes, points, colours=colour, markers="D", hollow=True, size=8)
+    limit(axes, limit_gib, f"{limit_gib:g} GiB")
+    axes.set(xscale="log", yscale="log", ylim=(0.005, 500))
+    axes.set_xscale("log", base=2)
+    ticks = 2 ** np.arange(6, 14)
+    axes.set_xticks(ticks, ticks)
+    axes.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    title = "U-Net, batch 1, fp32"
+    label(axes, title, size=10, xlabel="pixels or voxels per side", ylabel="GiB")
     return picture
 
 

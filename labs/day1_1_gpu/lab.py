@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Check, Lab, Recording, expect
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
@@ -29,11 +29,19 @@ CHECKS = {
     ),
 }
 
+
+def _review() -> FunctionCheck:
+    from labs.day1_1_gpu import review
+
+    return FunctionCheck(review.train, review.check_weights, review.check_mistakes)
+
+
 LAB = Lab(
     number="1.1",
     title="training on a GPU",
-    minutes=45,
+    minutes=60,
     checks=CHECKS,
+    functions={"day1.review": Function("a loop without five mistakes", _review)},
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(
         Recording("throughput", [rung("baseline", **ON_CPU), GPU_RUNGS["device"]]),
@@ -42,5 +50,5 @@ LAB = Lab(
     jobs="2",
     prepare="default set made; the script open in JupyterLab",
     stuck="editing without saving; TODO 1 is in three places, the last for images *and* "
-    "labels; the dots of `predict`",
+    "labels; in the review, cells that are edited but not run again",
 )

@@ -12,6 +12,7 @@ from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
 from labs import day0_start_here as machine
 from labs import day1_1_gpu as gpu
+from labs import day1_2_memory as memory
 from labs import day1_3_mixed_precision as precision
 from labs import day1_4_channels_last as layout
 from labs import day1_5_profiler as profiler
@@ -72,7 +73,7 @@ def ladder():
 FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
     "launch queue": gpu.plot_launch_queue,
-    "predicted peaks": lambda: gpu.plot_prediction_errors(gpu.recorded_peaks(H100)),
+    "predicted peaks": lambda: memory.plot_prediction_errors(memory.recorded_peaks(H100)),
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(tables.read(trace_path(H100, "amp")))
     ),

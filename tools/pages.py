@@ -32,7 +32,7 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.day1_1_gpu import peaks
+from labs.day1_2_memory import peaks
 from labs.day2_1_dataloader import loading
 from labs.day2_3_scaling import efficiency
 from race import board, tracks

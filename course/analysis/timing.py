@@ -12,7 +12,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from course.data.images import one_thread
-from course.training.precision import HALF, set_tf32
+from course.training.precision import HALF, set_tf32, tf32_settings
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 DEVICES = ("cpu", "cuda")
@@ -37,12 +37,12 @@ def number_format(device: torch.device, precision: str) -> Iterator[torch.dtype]
         ValueError: an unknown precision, or one that the device does not have.
     """
     check_format(device, precision)
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    before = tf32_settings()
     set_tf32(precision == "tf32")
     try:
         yield HALF.get(precision, torch.float32)
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+        set_tf32(*before)
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:

@@ -1,164 +1,78 @@
-"""Figures of memory: over the batch size, by part of the network, predicted and measured."""
+"""Plot the training images, a network's layers, and a sketch of asynchronous launches."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
-from course.charts.base import (
-    ACCENT,
-    BLUE,
-    DARK,
-    FORMAT_COLOURS,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Picture,
-)
-from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, stack
-from course.text import digits
-from labs.day1_1_gpu.batch_sweep import Fit
+from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
+from course.charts.primitives import label, limit, mark, plot_bar_panels, timeline
+from course.data.images import open_folder
 
-KIND_COLOURS = {
-    "weights": BLUE,
-    "gradients": ORANGE,
-    "optimizer state": GREEN,
-    "weight copies": PURPLE,
-    "batch": GREY,
-    "activations": SKY,
-}
+WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
+CLASSES, PER_CLASS = 16, 3
 
 
-def plot_batch_sweep(
-    table: pd.DataFrame,
-    fit: Fit | None = None,
-    predicted: pd.Series | None = None,
-    limit_gib: float = 0.0,
-) -> Picture:
-    """Draw peak memory and throughput over the batch size.
-
-    A run that ran out of memory is a cross, at the height of the line.
-
-    Args:
-        table: from `lab.sweep`.
-        fit: from `lab.fit`; drawn as the part that grows on top of the part that does not.
-        predicted: predicted peaks in GiB, by batch size.
-        limit_gib: the device's memory, a dashed line like the runs' own limits (`memory_gib`).
-    """
-    picture = Picture(10, 3.8)
-    memory, speed = picture.panels(1, 2)
-    ok, failed = table[table["status"] == "ok"], table[table["status"] != "ok"]
-    if fit:
-        _draw_fit(memory, fit, table["batch_size"].max() * 1.06)
-    if len(ok):
-        scatter_fit(memory, {"measured": (ok["batch_size"], ok["peak_gib"])}, colours=BLUE)
-    if predicted is not None:
-        points = {"predicted": (predicted.index, predicted)}
-        scatter_fit(memory, points, colours=ACCENT, markers="D", hollow=True, size=9)
-    peaks = fit.peak_gib(failed["batch_size"]) if fit else failed["peak_gib"]
-    _draw_failures(memory, failed, peaks)
-    for gib in sorted({limit_gib, *table["memory_gib"]} - {0}):
-        enough = f", enough for batch {fit.largest_batch(gib)}" if fit else ""
-        limit(memory, gib, f"limit: {gib:g} GiB{enough}")
-    if memory.get_legend_handles_labels()[0]:
-        memory.legend(frameon=False, fontsize=8, loc="upper left")
-    room = 1.35 if fit else 1.2  # for the legend
-    kinds = " or ".join(table["memory_kind"].dropna().unique()) or "unknown"
-    label(memory, f"peak memory ({kinds})", size=10, xlabel="images per batch", ylabel="GiB")
-    memory.set(xlim=(0, table["batch_size"].max() * 1.06), ylim=(0, memory.get_ylim()[1] * room))
-    spread = {"": (ok["images_per_s_q1"], ok["images_per_s_q3"])}
-    speeds = {"": (ok["batch_size"], ok["images_per_s"])}
-    lines(speed, speeds, errors=spread, marker="o", colours=BLUE)
-    _draw_failures(speed, failed, 0 * failed["batch_size"])
-    _set_batch_axis(speed, table, "images per batch")
-    label(speed, "images per second: median, quartiles", size=10)
-    speed.set_ylim(bottom=0)
-    titles = table["machine"] + "; " + table["model"] + ", " + table["inputs"]
-    heading(picture, "\n".join(titles.dropna().unique()))
+def plot_samples(root: Path) -> Picture:
+    """Plot a few training images of each of the first classes of an ImageNet-style folder."""
+    files = open_folder(root, "train")
+    names = files.classes[:CLASSES]
+    columns = min(8, len(names))
+    blocks = -(-len(names) // columns)
+    alt = "; ".join(names)
+    picture = Picture(1.25 * columns, blocks * (PER_CLASS * 0.97 + 0.25), alt=alt)
+    # One panel per block of classes: Matplotlib takes longer for a panel than for its content.
+    for number, axes in enumerate(picture.subplots(blocks, squeeze=False).flat):
+        labels = range(len(names))[number * columns : (number + 1) * columns]
+        paths = [[p for p, label in files.samples if label == at][:PER_CLASS] for at in labels]
+        axes.imshow(_side_by_side(paths, columns))
+        middles = [(column + 0.5) * WIDTH - GAP / 2 for column in range(len(paths))]
+        axes.set_xticks(middles, [names[at] for at in labels], fontsize=8)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0)
+        axes.yaxis.set_visible(False)
+        axes.spines[:].set_visible(False)
     return picture
 
 
-def _draw_fit(axes: Axes, fit: Fit, edge: float) -> None:
-    ends = np.array([0, edge])
-    line = fit.peak_gib(ends)
-    grows = f"grows: {fit.per_image_gib * 1024:.1f} MiB per image"
-    axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0, label=grows)
-    fixed = f"does not grow: {fit.fixed_gib:.2f} GiB"
-    axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0, label=fixed)
-    near = f"line: within {max(fit.largest_error, 0.001):.1%} of {fit.sizes} sizes"
-    name = "line through two sizes: no test" if fit.sizes == 2 else near
-    scatter_fit(axes, {}, {name: (ends, line)}, colours=BLUE)
+def _side_by_side(paths: list[list[str]], columns: int) -> np.ndarray:
+    """Return the images of each class, one below the other, with transparent gaps."""
+    from PIL import Image
+
+    canvas = Image.new("RGBA", (columns * WIDTH - GAP, PER_CLASS * HEIGHT - GAP))
+    for column, images in enumerate(paths):
+        for row, path in enumerate(images):
+            with Image.open(path) as image:
+                image.thumbnail((WIDTH - GAP, HEIGHT - GAP))
+                left = column * WIDTH + (WIDTH - GAP - image.width) // 2
+                canvas.paste(image, (left, row * HEIGHT))
+    return np.asarray(canvas)
 
 
-def _draw_failures(axes: Axes, failed: pd.DataFrame, heights: pd.Series) -> None:
-    axes.plot(failed["batch_size"], heights, "X", color=ACCENT, ms=11, clip_on=False, zorder=5)
-    style = {"textcoords": "offset points", "ha": "right", "fontsize": 8, "color": ACCENT}
-    for batch, status, height in zip(failed["batch_size"], failed["status"], heights):
-        words = f"{'out of memory' if status == 'oom' else status} at {batch}"
-        axes.annotate(words, (batch, height), (-9, 9), **style)
+def plot_network_layers(table: pd.DataFrame) -> Picture:
+    """Plot parameters and FLOPs of a network's parts (a table from `models.describe`)."""
+    table = table[table["parameters"] > 0].set_index("part")
+    gflop = {"compute per image (GFLOP, forward)": table["forward_gflop"]}
+    return plot_bar_panels({"parameters (millions)": table["parameters"] / 1e6} | gflop)
 
 
-def plot_memory_by_part(table: pd.DataFrame) -> Picture:
-    """Draw a step's memory by part of the network, and in total.
-
-    Args:
-        table: from `lab.memory_by_part`.
-    """
-    wide = table.pivot_table("gib", "part", "kind", "sum", sort=False)[list(KIND_COLOURS)]
-    growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])
-    sums = pd.DataFrame({"grows": growing.sum(), "does not": fixed.sum()}).T
-    picture = Picture(10, 3.9)
-    panels = picture.panels(1, 3, width_ratios=(3, 3, 2))
-    titles = ("grows with the batch", "does not grow", "in total")
-    for axes, gib, title in zip(panels, (growing, fixed, sums[wide.columns].fillna(0)), titles):
-        scale, unit = (1, "GiB") if gib.sum(axis=1).max() >= 1 else (1024, "MiB")
-        totals = gib.sum(axis=1) * scale
-        words = [digits(total) if total >= 0.01 else "< 0.01" for total in totals]
-        parts = (gib * scale).to_dict("list")
-        stack(axes, list(gib.index), parts, words=words, colours=KIND_COLOURS)
-        label(axes, f"{title} ({unit})", size=10)
-    panels[1].tick_params(labelleft=False)
-    legend(picture, 6, {kind: KIND_COLOURS[kind] for kind in wide if wide[kind].any()})
-    return picture
-
-
-def plot_prediction_errors(table: pd.DataFrame) -> Picture:
-    """Draw the error of predicted peaks over the batch size: a line for each setting.
-
-    A colour is a number format, a marker the other settings.
-
-    Args:
-        table: from `compare_peaks` or `recorded_peaks`.
-    """
-    table = table[table["status"] == "ok"]
-    settings = list(table.groupby("setting", sort=False))
-    picture = Picture(8, 4.4)
+def plot_launch_queue() -> Picture:
+    """Sketch (not a measurement) how a host queues work for a device and continues."""
+    picture = Picture(9, 2.3)
     axes = picture.panel()
-    for number, (setting, rows) in enumerate(settings):
-        first = rows.iloc[0]
-        marker = "D" if first["fused"] else "s" if first["channels_last"] else "o"
-        marker = "^" if first["compile"] else marker
-        apart = rows["batch_size"] * 2 ** (0.05 * (number - (len(settings) - 1) / 2))
-        curve = {setting: (apart, 100 * rows["error"])}
-        lines(axes, curve, colours=FORMAT_COLOURS[first["precision"]], marker=marker)
-    axes.axhline(0, color=DARK, lw=1)
-    sizes = table["error"].abs()
-    title = f"median error {sizes.median():.1%}, largest {sizes.max():.1%}"
-    label(axes, title, size=10, ylabel="predicted − measured, % of measured")
-    _set_batch_axis(axes, table, "images per batch (points moved slightly apart)")
-    legend(picture, 3)
-    machines = (table["machine"] + "; predicted by PyTorch " + table["predictor"]).unique()
-    heading(picture, "\n".join([*machines, *(table["model"] + ", " + table["inputs"]).unique()]))
+    end = 0.3 + 2 * 3 + 1.9
+    launches = [(0.5 * number, 0.4, SKY, f"launch {number + 1}") for number in range(4)]
+    work = [(0.3 + 2 * number, 1.9, BLUE, f"compute {number + 1}") for number in range(4)]
+    timeline(axes, {"host": launches, "device": work}, heights=[0.45])
+    axes.barh(0, end - 2, left=2, color="white", edgecolor=GREY, hatch="///", height=0.45)
+    mark(axes, (2 + end) / 2, -0.22, "synchronize(): the host waits", "above", size=8)
+    for place, text in (
+        (2, "a clock read here times the launches"),
+        (end, "read here, it times the compute"),
+    ):
+        limit(axes, place, along="x")
+        mark(axes, place, 0.5, text, colour=ACCENT, size=8)
+    label(axes, xlabel="time →   (a sketch)", xlim=(0, end + 2.4), xticks=[])
     return picture
-
-
-def _set_batch_axis(axes: Axes, table: pd.DataFrame, words: str) -> None:
-    """Set a logarithmic axis with a tick for each batch size."""
-    batches = np.unique(table["batch_size"])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, batches)
-    axes.minorticks_off()
-    axes.set_xlabel(words)

@@ -8,6 +8,7 @@ _NAMES = {
         "plot_range_and_precision"
     ),
     ".learning": "digit_accuracy loss_scale_history",
+    ".weight_memory": "mlp_peaks",
     ".rounding": (
         "DTYPES formats fp16_shares gradient_magnitudes lost_updates operator_types "
         "round_to_tf32 train_briefly"

@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 
 from course.runs.recordings import load, recorded_table
+from course.training.precision import set_tf32
 
 # By kernel: the size to time, its numbers' format, and the blocks to try.
 DEFAULTS: dict[str, tuple[int, str, tuple[int, ...]]] = {
@@ -90,7 +91,7 @@ def measure(name: str, kernel: Any, size: int, dtype: str) -> Iterator[dict[str,
     """
     from labs.lab_kernel import launch
 
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    set_tf32(dtype == "tf32")
     tensors, reference = example(name, size, dtype)
     expected = reference()
     out = torch.empty_like(expected)

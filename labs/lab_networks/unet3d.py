@@ -6,6 +6,8 @@ the kidney tumours of KiTS19, which give the published 31.2 million parameters.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -19,19 +21,21 @@ class UNet3D(nn.Module):
     """Contract a volume to a few cells and expand it again, with skip connections.
 
     Takes volumes (N, 1, D, H, W) whose sides are multiples of 2 to the power of `len(widths) - 1`;
-    returns scores (N, CLASSES, D, H, W).
+    returns scores (N, CLASSES, D, H, W). With `dims=2` it is the same network for images.
     """
 
-    def __init__(self, widths: tuple[int, ...] = WIDTHS) -> None:
+    def __init__(self, widths: tuple[int, ...] = WIDTHS, dims: int = 3) -> None:
         super().__init__()
         pairs = list(zip(widths, widths[1:]))
-        self.first = _block(1, widths[0])
-        self.down = nn.ModuleList(_block(above, below, stride=2) for above, below in pairs)
+        block = partial(_block, dims)
+        grow = getattr(nn, f"ConvTranspose{dims}d")
+        self.first = block(1, widths[0])
+        self.down = nn.ModuleList(block(above, below, stride=2) for above, below in pairs)
         self.grow = nn.ModuleList(
-            nn.ConvTranspose3d(below, above, 2, stride=2) for above, below in reversed(pairs)
+            grow(below, above, 2, stride=2) for above, below in reversed(pairs)
         )
-        self.up = nn.ModuleList(_block(2 * above, above) for above, _ in reversed(pairs))
-        self.last = nn.Conv3d(widths[0], CLASSES, 1)
+        self.up = nn.ModuleList(block(2 * above, above) for above, _ in reversed(pairs))
+        self.last = getattr(nn, f"Conv{dims}d")(widths[0], CLASSES, 1)
 
     def forward(self, volumes: torch.Tensor) -> torch.Tensor:
         levels = [self.first(volumes)]
@@ -43,13 +47,14 @@ class UNet3D(nn.Module):
         return self.last(x)
 
 
-def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+def _block(dims: int, inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     """Create two convolutions, normalised per volume: a batch of two is too small."""
+    convolution, norm = getattr(nn, f"Conv{dims}d"), getattr(nn, f"InstanceNorm{dims}d")
     layers: list[nn.Module] = []
     for channels, step in ((inputs, stride), (outputs, 1)):
         layers += [
-            nn.Conv3d(channels, outputs, 3, stride=step, padding=1, bias=False),
-            nn.InstanceNorm3d(outputs, affine=True),
+            convolution(channels, outputs, 3, stride=step, padding=1, bias=False),
+            norm(outputs, affine=True),
             nn.ReLU(inplace=True),
         ]
     return nn.Sequential(*layers)

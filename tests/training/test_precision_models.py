@@ -28,10 +28,23 @@ def test_autocast_computes_in_half(conv: nn.Conv2d) -> None:
         assert conv.weight.dtype == conv(NCHW).dtype == torch.float32
 
 
+def test_old_and_new_settings_of_tf32_agree() -> None:
+    before = precision.tf32_settings()
+    assert before == (True, False)  # PyTorch's default
+    for settings in ((False, False), (True, True), (True, False), (False, True), before):
+        precision.set_tf32(*settings)
+        assert precision.tf32_settings() == settings
+        # An error if they disagreed with the new ones; torch.compile reads them.
+        old = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        assert old == settings
+        assert torch.get_float32_matmul_precision() == ("high" if settings[1] else "highest")
+
+
 @pytest.mark.parametrize(
     "capability, half, sharded, tf32",
     [
         ((7, 0), "fp16", "fp32", "fp32"),  # V100
+        ((7, 5), "fp16", "fp32", "fp32"),  # T4
         ((8, 0), "bf16", "bf16", "tf32"),  # A100
     ],
 )

@@ -12,6 +12,7 @@ memory       memory.csv.gz, memory.json: each allocation and free of one step, b
 benchmark    benchmark.csv, benchmark_first_steps.csv, benchmark_sizes.csv
 graph        graph.json.gz, graph.json: a step launched as one CUDA graph
 contiguous   contiguous.csv: milliseconds per step with `.contiguous()` after some blocks
+caches       caches.csv: TB/s of a copy over its size, read and written, from L2 to memory
 """
 
 from __future__ import annotations
@@ -522,10 +523,37 @@ def measure_contiguous(folder: Path) -> None:
     print(table.groupby("place", sort=False)["ms"].median(), flush=True)
 
 
+def measure_caches(folder: Path) -> None:
+    """Time copies of tensors of each size; small ones stay in the L2 cache."""
+    rows, count = [], 50
+    for exponent in range(20, 22 if TINY else 32):
+        numbers = torch.ones(2**exponent, dtype=torch.uint8, device=device())
+        copy = torch.empty_like(numbers)
+
+        def copies() -> None:
+            for _ in range(count):
+                copy.copy_(numbers)
+
+        copies()
+        synchronize()
+        run = copies
+        if device().type == "cuda":  # launching takes longer than a small copy
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                copies()
+            run = graph.replay
+        ms = _median_ms(run, 5) / count
+        tb_per_s = 2 * numbers.numel() / ms / 1e9
+        rows.append({"bytes": 2 * numbers.numel(), "tb_per_s": tb_per_s})
+        print(f"  {rows[-1]}", flush=True)
+        pd.DataFrame(rows).to_csv(folder / "caches.csv", index=False)
+
+
 PARTS = {
     "limits": measure_limits,
     "memory": measure_memory,
     "contiguous": measure_contiguous,
+    "caches": measure_caches,
     "graph": measure_graph,
     "benchmark": measure_benchmark,
 }

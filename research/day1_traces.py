@@ -30,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -523,6 +524,11 @@ def measure_contiguous(folder: Path) -> None:
     print(table.groupby("place", sort=False)["ms"].median(), flush=True)
 
 
+def _copy(source: torch.Tensor, target: torch.Tensor, count: int) -> None:
+    for _ in range(count):
+        target.copy_(source)
+
+
 def measure_caches(folder: Path) -> None:
     """Time copies of tensors of each size; small ones stay in the L2 cache."""
     rows, count = [], 50
@@ -530,10 +536,7 @@ def measure_caches(folder: Path) -> None:
         numbers = torch.ones(2**exponent, dtype=torch.uint8, device=device())
         copy = torch.empty_like(numbers)
 
-        def copies() -> None:
-            for _ in range(count):
-                copy.copy_(numbers)
-
+        copies = partial(_copy, numbers, copy, count)
         copies()
         synchronize()
         run = copies

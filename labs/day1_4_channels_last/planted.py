@@ -1,4 +1,4 @@
-"""Networks with a copy to NCHW at an unknown place, and the checks of the function that finds it."""
+"""Networks with a copy to NCHW at an unknown place, and checks of a function that finds it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from course.training.precision import channels_last
 
 FirstLost = Callable[[nn.Module, torch.Tensor], str | None]
 BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck)
+# In a block, at a stage's end, in a branch, nowhere, in two blocks.
+PLACES = (["layer2.0"], ["layer1.1"], ["layer3.0.downsample"], [], ["layer4.0", "layer2.1"])
 WITHOUT_LAYOUT = {
     "fc": "its output has 2 dimensions, and only a 4-d tensor is channels_last or not: "
     "test output.dim() first",

@@ -3,7 +3,7 @@
     python -m research.day1_traces FOLDER [--only PART ...] [--tiny]
 
 Each part writes its files as soon as it is measured; a part that fails is printed, and the next
-one follows. About eight minutes on an H100; `--tiny` tries everything on a CPU in two.
+one follows. About five minutes on an H100; `--tiny` tries everything on a CPU in two.
 
 limits       limit_*.json.gz: two training steps of ResNet-50 each, limited by the input pipeline,
              launch overhead, memory, or a stray synchronisation; limits.csv: milliseconds per step
@@ -424,13 +424,20 @@ def _where(event: dict[str, Any]) -> str:
 # --- cudnn.benchmark
 
 
-def _worker(connection: Any, mode: str, images: int, benchmark: bool) -> None:
-    """Train when asked. A process has one setting, because cuDNN's choices stay in its cache."""
+def _worker(connection: Any, benchmark: bool) -> None:
+    """Train when asked, with one value of the flag: cuDNN's choices stay in a process's cache."""
     torch.backends.cudnn.benchmark = benchmark
-    training = Training(mode, images)
+    nn.Conv2d(3, 8, 3, device=device())(torch.randn(2, 3, 9, 9, device=device()))
+    synchronize()  # CUDA and cuDNN are initialised, which no first step includes
+    training = None
     while (request := connection.recv()) is not None:
         name, argument = request
-        if name == "steps":  # seconds of each
+        if name == "setup":
+            training = None
+            gc.collect()
+            training = Training(*argument)
+            connection.send(None)
+        elif name == "steps":  # seconds of each
             connection.send([training.seconds(1) for _ in range(argument)])
         elif name == "mean":
             connection.send(training.seconds(argument))
@@ -452,46 +459,41 @@ def measure_benchmark(folder: Path) -> None:
     """Time steps with cudnn.benchmark off and on, in turns of two processes."""
     rows, first_rows, size_rows = [], [], []
     sizes = [32, 40] if TINY else [*range(128, 256, 8)]
-    spawn = multiprocessing.get_context("spawn")
-    for images in (256, 64):
-        for mode in MODES:
-            setting = {"mode": mode, "batch_size": batch_size(images)}
-            workers = {}
-            for benchmark in (False, True):
-                ours, theirs = spawn.Pipe()
-                arguments = (theirs, mode, images, benchmark)
-                process = spawn.Process(target=_worker, args=arguments, daemon=True)
-                process.start()
-                theirs.close()
-                workers[benchmark] = process, ours
-                seconds = _ask(ours, "steps", 2 if TINY else 6)
-                first = {f"step_{number}_s": value for number, value in enumerate(seconds, 1)}
-                first_rows.append(setting | {"benchmark": benchmark} | first)
-            steps = 1 if TINY else 5 if mode == "fp32" else 20
-            for turn in range(TURNS):
-                for benchmark, (_, connection) in workers.items():
-                    seconds = _ask(connection, "mean", steps)
-                    images_per_s = setting["batch_size"] / seconds
-                    row = {"benchmark": benchmark, "turn": turn, "images_per_s": images_per_s}
-                    rows.append(setting | row)
-            if mode == "channels_last" and images == 64:
-                for benchmark, (_, connection) in workers.items():
-                    for visit in (1, 2):
-                        seconds = _ask(connection, "sizes", sizes)
-                        size_rows += [
-                            setting | {"benchmark": benchmark, "visit": visit, "px": px, "s": s}
-                            for px, s in zip(sizes, seconds)
-                        ]
-            for process, connection in workers.values():
-                connection.send(None)
-                process.join()
-            table = pd.DataFrame(rows)
-            table.to_csv(folder / "benchmark.csv", index=False)
-            pd.DataFrame(first_rows).to_csv(folder / "benchmark_first_steps.csv", index=False)
-            pd.DataFrame(size_rows).to_csv(folder / "benchmark_sizes.csv", index=False)
-            last = table[table["mode"].eq(mode) & table["batch_size"].eq(setting["batch_size"])]
-            print(f"  {setting}", last.groupby("benchmark")["images_per_s"].median().to_dict())
-            print(f"    first steps {first_rows[-2:]}", flush=True)
+    spawn, workers = multiprocessing.get_context("spawn"), {}
+    for benchmark in (False, True):
+        workers[benchmark], theirs = spawn.Pipe()
+        spawn.Process(target=_worker, args=(theirs, benchmark), daemon=True).start()
+        theirs.close()
+    for images, mode in [(n, mode) for n in (256, 64) for mode in ("channels_last", "amp", "fp32")]:
+        setting = {"mode": mode, "batch_size": batch_size(images)}
+        for benchmark, connection in workers.items():
+            _ask(connection, "setup", (mode, images))
+            seconds = _ask(connection, "steps", 2 if TINY else 5)
+            first = {f"step_{number}_s": value for number, value in enumerate(seconds, 1)}
+            first_rows.append(setting | {"benchmark": benchmark} | first)
+        steps = 1 if TINY else 3 if mode == "fp32" else 15
+        for turn in range(TURNS):
+            for benchmark, connection in workers.items():
+                images_per_s = setting["batch_size"] / _ask(connection, "mean", steps)
+                row = {"benchmark": benchmark, "turn": turn, "images_per_s": images_per_s}
+                rows.append(setting | row)
+        if mode == "channels_last" and images == 64:
+            for benchmark, connection in workers.items():
+                for visit in (1, 2):
+                    seconds = _ask(connection, "sizes", sizes)
+                    size_rows += [
+                        setting | {"benchmark": benchmark, "visit": visit, "px": px, "s": s}
+                        for px, s in zip(sizes, seconds)
+                    ]
+        table = pd.DataFrame(rows)
+        table.to_csv(folder / "benchmark.csv", index=False)
+        pd.DataFrame(first_rows).to_csv(folder / "benchmark_first_steps.csv", index=False)
+        pd.DataFrame(size_rows).to_csv(folder / "benchmark_sizes.csv", index=False)
+        last = table[table["mode"].eq(mode) & table["batch_size"].eq(setting["batch_size"])]
+        print(f"  {setting}", last.groupby("benchmark")["images_per_s"].median().to_dict())
+        print(f"    first steps {first_rows[-2:]}", flush=True)
+    for connection in workers.values():
+        connection.send(None)
 
 
 # --- a copy to NCHW inside the network
@@ -516,7 +518,7 @@ def measure_contiguous(folder: Path) -> None:
     rows = []
     for turn in range(TURNS):
         for place, training in trainings.items():
-            ms = training.seconds(1 if TINY else 20) * 1e3
+            ms = training.seconds(1 if TINY else 10) * 1e3
             size = len(training.images)
             rows.append({"place": place, "batch_size": size, "turn": turn, "ms": ms})
     table = pd.DataFrame(rows)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.analysis import roofline
 from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
+from course.runs.recordings import part
 
 CLUSTERS = (16, 16, 18, 16, 16, 18, 16, 16)  # multiprocessors of each; their places vary by chip
 SCHEDULERS = 4  # of a multiprocessor; each has a Tensor Core and a quarter of the registers
@@ -23,7 +23,7 @@ WARPS, WARP = 64, 32  # resident warps of a multiprocessor, threads of a warp
 
 def plot_gpu() -> Picture:
     """Draw an H100 and, enlarged, one of its multiprocessors."""
-    measured = roofline.recorded_ceilings("nvidia-h100").bytes_per_s / 1e12
+    measured = part("nvidia-h100", "ceilings")["copy_tb_per_s"]
     sms = sum(CLUSTERS)
     picture = Picture(10, 4.6, alt=_alt(measured))
     axes = picture.add_subplot()

@@ -4,7 +4,7 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".figures": "plot_tensor_cores plot_time_by plot_timeline",
-    ".limits": "recorded_fixes unknown_traces",
+    ".limits": "evidence recorded_fixes unknown_traces",
     ".memory": "plot_memory recorded_memory",
     ".nsight": "read_ncu read_nsys",
     ".roofline_figures": "plot_roofline",

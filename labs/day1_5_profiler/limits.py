@@ -7,8 +7,14 @@ from dataclasses import fields, replace
 
 import pandas as pd
 
-from course.analysis.traces.tables import Trace, by_operator, idle, read
-from course.runs.recordings import part, recorded_table, trace_folder, trace_path
+from course.analysis.traces.intervals import (
+    Intervals,
+    intervals_of,
+    merge_intervals,
+    overlap_s,
+)
+from course.analysis.traces.tables import Trace, by_operator, read, steps
+from course.runs.recordings import part, recorded, recorded_table, trace_folder, trace_path
 
 LimitOf = Callable[[Trace], str]
 COMPUTE, MEMORY, INPUT = "compute", "memory", "input"
@@ -20,14 +26,9 @@ BUSY, FEW = 0.9, 10  # share of a device that is the limit; synchronisations tha
 
 
 def unknown_traces() -> dict[str, Trace]:
-    """Return the four traces of two steps each, by letter."""
-    folder = trace_folder(MACHINE)
-    return {
-        letter: replace(
-            read(folder / f"unknown-{letter.lower()}.json.gz"), source=f"trace {letter}"
-        )
-        for letter in _answers()
-    }
+    """Return the four traces, of one or two steps each, by letter."""
+    paths = {letter: trace_folder(MACHINE) / f"unknown-{letter}.json.gz" for letter in _answers()}
+    return {name: replace(read(path), source=f"trace {name}") for name, path in paths.items()}
 
 
 def _answers() -> dict[str, str]:
@@ -39,31 +40,53 @@ def recorded_fixes() -> pd.DataFrame:
 
     Columns: trace, limit, batch_size, ms, fix, fixed_ms, machine.
     """
-    return recorded_table(MACHINE, PART)
+    table = recorded_table(MACHINE, PART)
+    ladder = recorded(MACHINE)
+    compiled = ladder[ladder["rung"].eq("compile") & ladder["precision"].eq("bf16")].iloc[0]
+    table.loc[table["limit"] == MEMORY, "fixed_ms"] = compiled["step_s"] * 1e3  # the same batch
+    return table
+
+
+def evidence(trace: Trace) -> pd.Series:
+    """Return what shows a trace's limit, over its complete steps.
+
+    busy_share: of the time, with a kernel running; load_share: with the host in "load";
+    convolution_share: of the device's time; waits: calls in which the host waited for the device,
+    per step.
+    """
+    complete = steps(trace)
+    begin = complete["start_s"].min()
+    end = (trace.kernels["start_s"] + trace.kernels["duration_s"]).max()
+    window = [(begin, end)]
+    load = trace.ranges[trace.ranges["name"] == "load"]
+    operators = by_operator(trace)
+    waits = trace.calls["name"].str.contains("Synchronize").sum()
+    return pd.Series(
+        {
+            "busy_share": _share(trace.kernels, window),
+            "load_share": _share(load, window),
+            "convolution_share": operators.loc[
+                operators["name"].str.contains("conv"), "share"
+            ].sum(),
+            "waits": waits / len(complete),
+        }
+    )
+
+
+def _share(rows: pd.DataFrame, window: Intervals) -> float:
+    """Return the share of a window that rows of a trace cover."""
+    covered = sum(overlap_s(interval, window) for interval in merge_intervals(intervals_of(rows)))
+    return covered / (window[0][1] - window[0][0])
 
 
 def limit_of(trace: Trace) -> str:
-    """Return which of `LIMITS` holds for the last step of a trace."""
-    last = idle(trace).iloc[-1]
-    if last["busy_share"] > BUSY:
-        return COMPUTE if _convolution_share(trace) > 0.5 else MEMORY
-    if last["host_in_largest_gap"].startswith("load") and _largest_share(trace) > 0.5:
+    """Return which of `LIMITS` holds in a trace."""
+    found = evidence(trace)
+    if found["busy_share"] > BUSY:
+        return COMPUTE if found["convolution_share"] > 0.5 else MEMORY
+    if found["load_share"] > 0.5:
         return INPUT
-    return SYNCHRONISATION if _waits(trace) > FEW else LAUNCHES
-
-
-def _convolution_share(trace: Trace) -> float:
-    table = by_operator(trace)
-    return float(table.loc[table["name"].str.contains("conv"), "share"].sum())
-
-
-def _largest_share(trace: Trace) -> float:
-    last = idle(trace).iloc[-1]
-    return last["largest_gap_s"] / last["span_s"]
-
-
-def _waits(trace: Trace) -> int:
-    return int(trace.calls["name"].str.contains("Synchronize").sum())
+    return SYNCHRONISATION if found["waits"] > FEW else LAUNCHES
 
 
 def check_unknown(function: LimitOf) -> str:
@@ -107,40 +130,23 @@ def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
         f"{name}: your function returned {answer!r}, expected one of {', '.join(LIMITS)}"
     )
     assert answer == limit, (
-        f"{name}: your function returned {answer!r}, but {evidence(trace, answer)}"
+        f"{name}: your function returned {answer!r}, but {_contradiction(trace, answer, limit)}"
     )
 
 
-def evidence(trace: Trace, answer: str) -> str:
-    """Return what contradicts a wrong answer in a trace."""
-    last = idle(trace).iloc[-1]
-    busy = last["busy_share"]
-    if answer in (COMPUTE, MEMORY) and busy <= BUSY:
+def _contradiction(trace: Trace, answer: str, limit: str) -> str:
+    """Return the evidence against a wrong answer."""
+    found = evidence(trace)
+    busy = f"the device is busy for {found['busy_share']:.0%} of the time (`busy_share`)"
+    if answer in (COMPUTE, MEMORY) and limit in (COMPUTE, MEMORY):
         return (
-            f"the device is busy for only {busy:.0%} of the step (`busy_share`): its own speed "
-            f"is not the limit"
-        )
-    if busy > BUSY and answer not in (COMPUTE, MEMORY):
-        return (
-            f"the device is busy for {busy:.0%} of the step (`busy_share`): it hardly waits for "
-            f"anything"
+            f"convolutions, which do nearly all FLOP, take {found['convolution_share']:.0%} of the "
+            f"device's time; the other operators only move numbers"
         )
     if answer in (COMPUTE, MEMORY):
-        return (
-            f"convolutions, which do nearly all FLOP, take {_convolution_share(trace):.0%} of the "
-            f"device's time; the rest only moves numbers"
-        )
-    if answer == INPUT:
-        return (
-            f"the largest gap is {_largest_share(trace):.0%} of the step, and in it the host is "
-            f"in {last['host_in_largest_gap']!r}"
-        )
-    if _largest_share(trace) > 0.5:
-        return (
-            f"one gap takes {_largest_share(trace):.0%} of the step, and in it the host is in "
-            f"{last['host_in_largest_gap']!r}"
-        )
-    return (
-        f"the host waited for the device {_waits(trace)} times (`trace.calls` with Synchronize in "
-        f"their name)"
-    )
+        return f"{busy}: its own speed isn't the limit"
+    if limit in (COMPUTE, MEMORY):
+        return f"{busy}: it hardly waits for the host"
+    if INPUT in (answer, limit):
+        return f"the host spends {found['load_share']:.0%} of the time in load (`load_share`)"
+    return f"the host waited for the device {found['waits']:.0f} times per step (`waits`)"

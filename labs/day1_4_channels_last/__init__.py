@@ -8,6 +8,7 @@ _NAMES = {
     ".hierarchy": "plot_gpu",
     ".lost_layout": "planted",
     ".strides": "addresses conversions ms_by_channels operator_layouts time_by_part",
+    "course.runs.recordings": "part recorded_table",
     "course.analysis.traces.tables": "layout_kernels",
     "course.training.evidence.operators": "layout",
 }

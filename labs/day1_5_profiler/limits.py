@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import cache
 
 import pandas as pd
 
@@ -25,6 +26,7 @@ TIMES = ("start_s", "duration_s", "self_s", "launch_s")
 BUSY, FEW = 0.9, 10  # share of a device that is the limit; synchronisations that cost nothing
 
 
+@cache
 def unknown_traces() -> dict[str, Trace]:
     """Return the four traces, of one or two steps each, by letter."""
     paths = {letter: trace_folder(MACHINE) / f"unknown-{letter}.json.gz" for letter in _answers()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
@@ -55,6 +56,8 @@ def plot_memory(table: pd.DataFrame) -> Picture:
         axes.fill_between(table["ms"], bottom, top, step="post", color=colour, lw=0, label=name)
         bottom = top
     for phase, rows in table[table["phase"] != "before"].groupby("phase", sort=False):
+        if np.ptp(rows["ms"]) < 0.02 * table["ms"].max():  # no room for a name
+            continue
         axes.axvline(rows["ms"].iloc[0], color=DARK, lw=0.7, ls=":")
         axes.text(rows["ms"].iloc[0], 1.05 * bottom.max(), f" {phase}", fontsize=8, color=DARK)
     at_peak = live.loc[bottom.idxmax()]
@@ -64,7 +67,7 @@ def plot_memory(table: pd.DataFrame) -> Picture:
         axes,
         f"ResNet-50, batch {saved['batch_size']}, AdamW\n{saved['machine']}",
         xlabel="milliseconds since the step began on the host",
-        ylabel="GiB in use",
+        ylabel="GiB in tensors",
         xlim=(0, table["ms"].max()),
         ylim=(0, 1.12 * bottom.max()),
     )

@@ -31,7 +31,7 @@ def _first_lost() -> FunctionCheck:
     from labs.day1_4_channels_last import lost_layout
 
     return FunctionCheck(
-        lost_layout.first_lost, lost_layout.check_places, lost_layout.check_network_unchanged
+        lost_layout.first_lost, lost_layout.check_places, lost_layout.check_hooks_removed
     )
 
 

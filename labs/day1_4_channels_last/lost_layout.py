@@ -92,16 +92,10 @@ def check_places(function: FirstLost) -> str:
     return "the copy is found after a block, at a stage's end, in a branch; and no copy is invented"
 
 
-def check_network_unchanged(function: FirstLost) -> str:
-    """Check that the network computes the same afterwards, and has no hooks left."""
+def check_hooks_removed(function: FirstLost) -> str:
+    """Check that the network has no hooks left: functions in a notebook can't be pickled."""
     network, images = _network()
-    network.eval()
-    before = network(images)
     function(network, images)
-    assert torch.equal(before, network(images)), (
-        "after your function, the network returns different scores: a hook that returns a value "
-        "replaces the module's output, so return nothing"
-    )
     try:
         pickle.dumps(network)
     except (AttributeError, TypeError, pickle.PicklingError):
@@ -109,7 +103,7 @@ def check_network_unchanged(function: FirstLost) -> str:
             "after your function, the network still has your hooks, so it can't be saved: "
             "register_forward_hook returns a handle; call remove() on each"
         ) from None
-    return "the network computes the same afterwards, and has no hooks left"
+    return "the network has no hooks left"
 
 
 def _network(*names: str) -> tuple[nn.Module, torch.Tensor]:

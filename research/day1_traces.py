@@ -10,7 +10,6 @@ limits       limit_*.json.gz: two training steps of ResNet-50 each, limited by t
              without the profiler, and with the cause removed
 memory       memory.csv.gz, memory.json: each allocation and free of one step, by category
 benchmark    benchmark.csv, benchmark_first_steps.csv, benchmark_sizes.csv
-graph        graph.json.gz, graph.json: a step launched as one CUDA graph
 contiguous   contiguous.csv: milliseconds per step with `.contiguous()` after some blocks
 caches       caches.csv: TB/s of a copy over its size, read and written, from L2 to memory
 """
@@ -22,9 +21,7 @@ import contextlib
 import gc
 import json
 import multiprocessing
-import shutil
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -258,34 +255,6 @@ def captured(training: Training) -> Callable[[], None] | None:
     with torch.cuda.graph(graph):
         training.step()
     return graph.replay
-
-
-def measure_graph(folder: Path) -> None:
-    """Trace a step that is launched as one CUDA graph, and count what Nsight Systems reports."""
-    training = Training("channels_last", 4)
-    replay = captured(training)
-    if replay is None:
-        print("  no CUDA: skipped", flush=True)
-        return
-    trace(folder, "graph", replay)
-    found: dict[str, Any] = {"ms": _median_ms(replay, 20), "nsys": shutil.which("nsys") or ""}
-    (folder / "graph.json").write_text(json.dumps(found, indent=1) + "\n")
-    if not found["nsys"]:
-        print("  no nsys: skipped", flush=True)
-        return
-    for kind in ("graph", "node"):
-        report = folder / f"nsys_{kind}"
-        record = ["nsys", "profile", "--trace=cuda,nvtx", f"--cuda-graph-trace={kind}"]
-        record += ["--force-overwrite=true", f"--output={report}", sys.executable, "-m"]
-        subprocess.run([*record, "research.day1_traces", str(folder), "--replay"], check=True)
-        export = ["nsys", "stats", "--report=cuda_gpu_kern_sum", "--format=csv"]
-        result = subprocess.run(
-            [*export, f"{report}.nsys-rep"], check=True, capture_output=True, text=True
-        )
-        found[kind] = result.stdout[-4000:]
-        for file in folder.glob(f"nsys_{kind}.*"):
-            file.unlink()
-    (folder / "graph.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 # --- the allocator's memory snapshot
@@ -559,7 +528,6 @@ PARTS = {
     "memory": measure_memory,
     "contiguous": measure_contiguous,
     "caches": measure_caches,
-    "graph": measure_graph,
     "benchmark": measure_benchmark,
 }
 
@@ -570,14 +538,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--replay", action="store_true", help="only launch a CUDA graph, for nsys")
     options = parser.parse_args()
-    if options.replay:
-        replay = captured(Training("channels_last", 4))
-        for _ in range(5):
-            replay()
-        synchronize()
-        return
     options.folder.mkdir(parents=True, exist_ok=True)
     origin = {
         "machine": Recorder(None).describe(device())["machine"],

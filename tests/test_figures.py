@@ -79,6 +79,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     ),
     "bits of formats": lambda: precision.plot_bits(precision.formats()),
     "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
+    "inside a GPU": layout.plot_gpu,
     "recorded convolution": lambda: layout.plot_convolution_times(
         layout.recorded_convolution(H100, "bf16")
     ),

@@ -9,7 +9,11 @@ from typing import Any
 
 from course.runs.run import PROJECT
 
-IMPORTS = "import time\nimport torch\nfrom time import perf_counter\n"
+IMPORTS = """import time
+import torch
+from time import perf_counter
+from labs import day1_5_profiler as lab
+"""
 
 
 def cell_of(notebook: str, function: str) -> str:

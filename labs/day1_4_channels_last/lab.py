@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Check, Lab, Recording, emulation_limits, expect
+from course.checks.lab import (
+    Check,
+    Function,
+    FunctionCheck,
+    Lab,
+    Recording,
+    emulation_limits,
+    expect,
+)
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
@@ -19,9 +27,17 @@ def _describe_layout(run: Run) -> str:
     )
 
 
+def _first_lost() -> FunctionCheck:
+    from labs.day1_4_channels_last import lost_layout
+
+    return FunctionCheck(
+        lost_layout.first_lost, lost_layout.check_places, lost_layout.check_hooks_removed
+    )
+
+
 CHECKS = {
     "day1.channels_last": Check(
-        title="weights and images lie channels last",
+        title="weights and images are stored in channels_last",
         todo=4,
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
         rung="channels_last",
@@ -36,6 +52,7 @@ LAB = Lab(
     title="memory layout and channels_last",
     minutes=45,
     checks=CHECKS,
+    functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},
     rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),
     recordings=(
         Recording(

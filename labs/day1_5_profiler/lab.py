@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course.checks.lab import Check, Lab, Recording, expect
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
@@ -41,6 +41,12 @@ def _traced(config: Config) -> Config:
     return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
 
 
+def _limit_of() -> FunctionCheck:
+    from labs.day1_5_profiler import limits
+
+    return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
+
+
 CHECKS = {
     "day1.profile": Check(
         title="a step is traced, and the measured ones are not slowed",
@@ -60,6 +66,7 @@ LAB = Lab(
     title="the profiler and Tensor Cores",
     minutes=60,
     checks=CHECKS,
+    functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},
     recordings=(
         Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),
         Recording(

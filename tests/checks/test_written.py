@@ -13,6 +13,8 @@ from labs.lab_numerics import verify
 from labs.lab_numerics.updates import add_with_carry
 
 CELLS = {
+    "layout.first_lost": ("day1_4_channels_last", "first_lost"),
+    "profiler.limit_of": ("day1_5_profiler", "limit_of"),
     "numerics.carry": ("lab_numerics", "add_with_carry"),
     "numerics.rounding": ("lab_numerics", "round_stochastically"),
     "numerics.refine": ("lab_numerics", "correct"),
@@ -35,7 +37,33 @@ WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 PER_STEP = "(time.perf_counter() - begin) / iterations"
+LAST = "output.is_contiguous(memory_format=torch.channels_last)"
+NOTE = f"output.dim() == 4 and not {LAST} and lost.append(name)"
+HOOK = "module.register_forward_hook(note)"
+RUN = "model(images); [hook.remove() for hook in hooks]"
+FIRST = "lost[0] if lost else None"
+BUSY = "'compute' if found['convolution_share'] > 0.5 else 'memory'"
+LOAD = "if found['load_share'] > 0.5: return 'input'"
+REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
 RIGHT = {
+    "layout.first_lost": [
+        (NOTE, HOOK, RUN, FIRST),
+        (
+            f"lost.append(name) if output.ndim == 4 and not {LAST} else None",
+            HOOK,
+            "model(images); list(map(lambda hook: hook.remove(), hooks))",
+            "next(iter(lost), None)",
+        ),
+    ],
+    "profiler.limit_of": [
+        ("0.9", BUSY, LOAD, REST),
+        (
+            "0.8",
+            "'memory' if found['convolution_share'] < 0.5 else 'compute'",
+            "if found['waits'] > 20: return 'synchronisation'",
+            "'input' if found['load_share'] > 1 - found['busy_share'] - 0.1 else 'launches'",
+        ),
+    ],
     "scaling.all_reduce": [
         ("2 * (p - 1) * (alpha + n / p / beta)",),
         ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
@@ -82,6 +110,37 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "layout.first_lost": {
+        ("lost.append(name)", HOOK, RUN, FIRST): "is_contiguous.. without an argument",
+        (f"{LAST} or lost.append(name)", HOOK, RUN, FIRST): "fc: its output has 2 dimensions",
+        (
+            "output.dim() == 4 and output.is_contiguous() and lost.append(name)",
+            HOOK,
+            RUN,
+            FIRST,
+        ): "avgpool: its output has one pixel per channel",
+        (NOTE, HOOK, RUN, "min(lost, default=None)"): "'layer1' contains 'layer1.1'",
+        (NOTE, HOOK, "pass", FIRST): r"call model\(images\)",
+        (NOTE, HOOK, RUN, "lost"): "Return one name, or None",
+        (NOTE, HOOK, "model(images)", FIRST): r"call remove\(\) on each",
+    },
+    "profiler.limit_of": {
+        ("0", BUSY, LOAD, REST): "its own speed isn't the limit",
+        ("1", BUSY, LOAD, REST): "it hardly waits for the host",
+        ("0.9", "'compute'", LOAD, REST): "the other operators only move numbers",
+        ("0.9", "'memory'", LOAD, REST): "device on nvidia-h100: .*the other operators only move",
+        ("0.9", BUSY, "pass", REST): "of the time in load",
+        ("0.9", BUSY, "return 'input'", REST): "of the time in load",
+        ("0.9", BUSY, LOAD, "'launches'"): "the host waited for the device 54 times per step",
+        ("0.9", BUSY, LOAD, "'synchronisation'"): "the host waited for the device 0 times",
+        ("0.9", BUSY, LOAD, "'launch'"): "expected one of compute, memory, input",
+        (
+            "0.9",
+            "'compute' if trace.source else 'memory'",
+            LOAD,
+            REST,
+        ): "the other operators only move numbers",
+    },
     "scaling.all_reduce": {
         ("(p - 1) * (alpha + n / p / beta)",): "2 ranks, 0 bytes, .*: 1 s, expected 2",
         ("2 * (p - 1) * (alpha + n / beta)",): "1 GB at 1 GB/s, .*: 2 s, expected 1:",

@@ -1,0 +1,154 @@
+"""Four traces whose limit is unknown, and the checks of a function that finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+
+import pandas as pd
+
+from course.analysis.traces.intervals import (
+    Intervals,
+    intervals_of,
+    merge_intervals,
+    overlap_s,
+)
+from course.analysis.traces.tables import Trace, by_operator, read, steps
+from course.runs.recordings import part, recorded, recorded_table, trace_folder, trace_path
+
+LimitOf = Callable[[Trace], str]
+COMPUTE, MEMORY, INPUT = "compute", "memory", "input"
+SYNCHRONISATION, LAUNCHES = "synchronisation", "launches"
+LIMITS = (COMPUTE, MEMORY, INPUT, SYNCHRONISATION, LAUNCHES)
+MACHINE, PART = "nvidia-h100", "limits"
+TIMES = ("start_s", "duration_s", "self_s", "launch_s")
+BUSY, FEW = 0.9, 10  # share of a device that is the limit; synchronisations that cost nothing
+
+
+@cache
+def unknown_traces() -> dict[str, Trace]:
+    """Return the four traces, of one or two steps each, by letter."""
+    paths = {letter: trace_folder(MACHINE) / f"unknown-{letter}.json.gz" for letter in _answers()}
+    return {name: replace(read(path), source=f"trace {name}") for name, path in paths.items()}
+
+
+def _answers() -> dict[str, str]:
+    return {row["trace"]: row["limit"] for row in part(MACHINE, PART)["rows"]}
+
+
+def recorded_fixes() -> pd.DataFrame:
+    """Return each trace's limit, and its step in ms, without the profiler, before and after a fix.
+
+    Columns: trace, limit, batch_size, ms, fix, fixed_ms, machine.
+    """
+    table = recorded_table(MACHINE, PART)
+    ladder = recorded(MACHINE)
+    compiled = ladder[ladder["rung"].eq("compile") & ladder["precision"].eq("bf16")].iloc[0]
+    table.loc[table["limit"] == MEMORY, "fixed_ms"] = compiled["step_s"] * 1e3  # the same batch
+    return table
+
+
+def evidence(trace: Trace) -> pd.Series:
+    """Return what shows a trace's limit, over its complete steps.
+
+    busy_share: of the time, with a kernel running; load_share: with the host in "load";
+    convolution_share: of the device's time; waits: calls in which the host waited for the device,
+    per step.
+    """
+    complete = steps(trace)
+    begin = complete["start_s"].min()
+    end = (trace.kernels["start_s"] + trace.kernels["duration_s"]).max()
+    window = [(begin, end)]
+    load = trace.ranges[trace.ranges["name"] == "load"]
+    operators = by_operator(trace)
+    waits = trace.calls["name"].str.contains("Synchronize").sum()
+    return pd.Series(
+        {
+            "busy_share": _share(trace.kernels, window),
+            "load_share": _share(load, window),
+            "convolution_share": operators.loc[
+                operators["name"].str.contains("conv"), "share"
+            ].sum(),
+            "waits": waits / len(complete),
+        }
+    )
+
+
+def _share(rows: pd.DataFrame, window: Intervals) -> float:
+    """Return the share of a window that rows of a trace cover."""
+    covered = sum(overlap_s(interval, window) for interval in merge_intervals(intervals_of(rows)))
+    return covered / (window[0][1] - window[0][0])
+
+
+def limit_of(trace: Trace) -> str:
+    """Return which of `LIMITS` holds in a trace."""
+    found = evidence(trace)
+    if found["busy_share"] > BUSY:
+        return COMPUTE if found["convolution_share"] > 0.5 else MEMORY
+    if found["load_share"] > 0.5:
+        return INPUT
+    return SYNCHRONISATION if found["waits"] > FEW else LAUNCHES
+
+
+def check_unknown(function: LimitOf) -> str:
+    """Check the diagnosis of the four traces."""
+    for letter, trace in unknown_traces().items():
+        _check(function, trace, _answers()[letter], f"trace {letter}")
+    return "the limit of all four traces"
+
+
+def check_variants(function: LimitOf) -> str:
+    """Check the diagnosis of the same steps at different speeds, and of traces of the ladder."""
+    for letter, trace in unknown_traces().items():
+        for factor in (0.2, 5.0):
+            name = f"trace {letter} with all times × {factor:g} (compare shares, not seconds)"
+            _check(function, scaled(trace, factor), _answers()[letter], name)
+    recorded = (
+        (MACHINE, "device", COMPUTE),
+        (MACHINE, "channels_last", MEMORY),
+        ("nvidia-h200", "channels_last", MEMORY),
+    )
+    for machine, name, limit in recorded:
+        trace = replace(read(trace_path(machine, name)), source="")
+        _check(function, trace, limit, f"{name} on {machine}")
+    return "the same at other speeds, and for traces of the ladder"
+
+
+def scaled(trace: Trace, factor: float) -> Trace:
+    """Return a trace whose times are multiplied, its rows in a different order."""
+    tables = {}
+    for field in fields(trace):
+        table = getattr(trace, field.name)
+        if isinstance(table, pd.DataFrame):
+            times = {name: table[name] * factor for name in TIMES if name in table}
+            tables[field.name] = table.assign(**times).sample(frac=1, random_state=0)
+    return replace(trace, **tables, source="")
+
+
+def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
+    answer = function(trace)
+    assert answer in LIMITS, (
+        f"{name}: your function returned {answer!r}, expected one of {', '.join(LIMITS)}"
+    )
+    assert answer == limit, (
+        f"{name}: your function returned {answer!r}, but {_contradiction(trace, answer, limit)}"
+    )
+
+
+def _contradiction(trace: Trace, answer: str, limit: str) -> str:
+    """Return the evidence against a wrong answer."""
+    found = evidence(trace)
+    busy = f"the device is busy for {found['busy_share']:.0%} of the time (`busy_share`)"
+    if answer in (COMPUTE, MEMORY) and limit in (COMPUTE, MEMORY):
+        return (
+            f"convolutions, which do nearly all FLOP, take {found['convolution_share']:.0%} of the "
+            f"device's time; the other operators only move numbers"
+        )
+    if answer in (COMPUTE, MEMORY):
+        return f"{busy}: its own speed isn't the limit"
+    if limit in (COMPUTE, MEMORY):
+        return f"{busy}: it hardly waits for the host"
+    if INPUT in (answer, limit):
+        return f"the host spends {found['load_share']:.0%} of the time in load (`load_share`)"
+    return f"the host waited for the device {found['waits']:.0f} times per step (`waits`)"

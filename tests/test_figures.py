@@ -10,7 +10,7 @@ from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
-from labs import day0_start_here as machine
+from labs import day0_1_start_here as machine
 from labs import day1_1_gpu as gpu
 from labs import day1_2_memory as memory
 from labs import day1_3_mixed_precision as precision

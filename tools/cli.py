@@ -16,7 +16,7 @@ from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to
 from course.text import printable
 
 if TYPE_CHECKING:
-    from labs.day0_start_here.doctor import Check
+    from labs.day0_1_start_here.doctor import Check
     from tools.rehearsal import Outcome
 
 
@@ -184,7 +184,7 @@ def doctor(
     site: SiteName = "local",
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
-    from labs.day0_start_here.doctor import examine
+    from labs.day0_1_start_here.doctor import examine
 
     checks = []
     with progress_to_stderr(json_):

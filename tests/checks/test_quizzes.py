@@ -112,7 +112,7 @@ class TestAnswerInCode:
     def test_of_an_unknown_quiz_lists_them(self) -> None:
         with pytest.raises(
             ValueError,
-            match="no quiz 'day9': there are day0_start_here, day0_2_scale, day1_1_gpu",
+            match="no quiz 'day9': there are day0_1_start_here, day0_2_scale, day1_1_gpu",
         ):
             quiz("day9")
 

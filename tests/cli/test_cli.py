@@ -17,7 +17,7 @@ from course.cli import labs
 from course.jobs import launch as jobs
 from course.runs.run import PROJECT
 from course.training import precision
-from labs.day0_start_here.doctor import examine
+from labs.day0_1_start_here.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")

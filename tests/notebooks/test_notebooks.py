@@ -20,7 +20,7 @@ def execute(name: str, **options: object) -> list[dict]:
 
 
 def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
-    used = execute("day0_start_here", site="slurm", quick=True)
+    used = execute("day0_1_start_here", site="slurm", quick=True)
     assert {run["status"] for run in used} == {"ok", "cancelled", "timeout", "failed"}
     ended = [run for run in used if run["status"] == "ok"]
     assert all(run["job_id"].isdigit() for run in ended)  # Slurm numbered them

@@ -10,9 +10,9 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from labs import day0_2_scale as lab
+from labs.day0_1_start_here.tests.test_supercomputer import assert_words_fit
 from labs.day0_2_scale.published import IMAGENET_IMAGES
 from labs.day0_2_scale.trainings import full_training
-from labs.day0_start_here.tests.test_supercomputer import assert_words_fit
 
 HOURS, GPU_HOURS = "90 * 1_281_167 / images_per_s / 3600", "gpus * hours"
 KWH = "gpu_hours * watts / 1000"

@@ -18,8 +18,8 @@ from course.checks.store import UNTIMED, save_check
 from course.checks.verdict import FAILED, PASSED, Checked, Part
 from course.jobs.slurm_partitions import ask, partitions
 from course.runs.run import runs_root
-from labs.day0_start_here.lab import LAB
-from labs.day0_start_here.nodes import gpu_count
+from labs.day0_1_start_here.lab import LAB
+from labs.day0_1_start_here.nodes import gpu_count
 
 NAME = "day0.batch_script"
 HERE, PROGRAM = Path(__file__).parent, "hello.py"

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from course.charts.base import BLUE, BOX, DARK, GREEN, GREY, PURPLE, SKY, Picture, words_on
 from course.charts.primitives import describe
-from labs.day0_start_here.nodes import Disk, Machine
+from labs.day0_1_start_here.nodes import Disk, Machine
 
 PALE = "#C9C9C5"
 

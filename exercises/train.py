@@ -36,7 +36,7 @@ def main(run):
     # TODO 7, day 2: select this rank's device and join the process group
 
     sets = image_sets(cfg)
-    # TODO 6, day 2: DataLoader's arguments: workers, prefetching, pinned memory
+    # TODO 6, day 2: choose the DataLoader's workers, prefetching and pinned memory
     loading = {}
     # TODO 8, day 2: split each batch of cfg.batch_size images among the ranks
     share, sampler = cfg.batch_size, None  # all images, in random order
@@ -103,13 +103,13 @@ def main(run):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # TODO 5, day 1: tell the profiler that a step has ended
+            # TODO 5, day 1: signal to the profiler that a step has ended
 
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
     # TODO 5, day 1: stop the profiler
-    # TODO 9, day 2: all ranks have the same weights: only one writes them
+    # TODO 9, day 2: save the weights on one rank only, because all ranks have the same
     run.save_weights(net)
 
 

@@ -47,7 +47,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
-    # >>> TODO 6, day 2: DataLoader's arguments: workers, prefetching, pinned memory
+    # >>> TODO 6, day 2: choose the DataLoader's workers, prefetching and pinned memory
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
@@ -188,7 +188,7 @@ def main(run):
             # <<<
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # >>> TODO 5, day 1: tell the profiler that a step has ended
+            # >>> TODO 5, day 1: signal to the profiler that a step has ended
             profiler.step()
             # --- before
             # <<<
@@ -200,7 +200,7 @@ def main(run):
     profiler.stop()
     # --- before
     # <<<
-    # >>> TODO 9, day 2: all ranks have the same weights: only one writes them
+    # >>> TODO 9, day 2: save the weights on one rank only, because all ranks have the same
     if run.rank == 0:
         run.save_weights(net)
     # --- before

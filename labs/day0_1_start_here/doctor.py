@@ -196,7 +196,7 @@ def slurm() -> Result:
 
     if partitions := slurm_partitions.partitions():
         return "ok", "; ".join(map(str, partitions))
-    result = "Slurm's commands are here, but no cluster answers"
+    result = "Slurm's commands are installed, but no cluster responds"
     return "note", result, "course slurm up starts one here; or contact your site's support"
 
 

@@ -13,7 +13,7 @@ def _full_training() -> FunctionCheck:
 
 LAB = Lab(
     number="0.2",
-    title="scale and energy: why use many GPUs, and what it costs",
+    title="scale and energy",
     minutes=20,
     functions={"scale.full_training": Function("what a full training costs", _full_training)},
     prepare="nothing: it shows published and recorded numbers",

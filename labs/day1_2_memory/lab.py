@@ -17,7 +17,7 @@ def _activation_gib() -> FunctionCheck:
 
 LAB = Lab(
     number="1.2",
-    title="memory: will it fit, and which batch size?",
+    title="memory and batch size",
     minutes=45,
     functions={"day1.activations": Function("activation memory from shapes", _activation_gib)},
     recordings=(

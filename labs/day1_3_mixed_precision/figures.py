@@ -83,7 +83,7 @@ def plot_gradient_histogram(table: pd.DataFrame, scale: float) -> Picture:
             axes.hist(powers, edges, weights=share, color=colour, alpha=0.6, label=kind)
         shares = {kind: fp16_shares(magnitudes, factor) for kind, magnitudes in kinds}
         _draw_zones(axes, shares)
-    label(rows[0], "gradients as they are", size=10)
+    label(rows[0], "gradients without scaling", size=10)
     label(rows[1], f"loss multiplied by 2$^{{{np.log2(scale):g}}}$", size=10)
     rows[0].legend(frameon=False, fontsize=9, loc="center right", title="gradients of")
     rows[1].set_xticks(range(-50, 21, 5), [f"2$^{{{power}}}$" for power in range(-50, 21, 5)])

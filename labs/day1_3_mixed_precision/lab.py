@@ -17,7 +17,7 @@ def _describe_amp(run: Run) -> str:
     precision, types = run.config.precision, run.record.evidence["forward_types"]
     expect(
         {*types} == {TYPES[precision]},
-        f"the config asks for {precision}, and the convolutions ran in {' and '.join(types)}: "
+        f"the config requests {precision}, and the convolutions ran in {' and '.join(types)}: "
         f"enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision",
     )
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
@@ -71,6 +71,6 @@ LAB = Lab(
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),
     jobs="3 (2 at once)",
-    prepare="which formats has the GPU units for? A V100 has fp16 only",
+    prepare="for which formats does the GPU have units? A V100 has fp16 only",
     stuck="TODO 2, the forgotten `enabled=`; TODO 3, the order of `scale`, `step`, `update`",
 )

@@ -88,7 +88,7 @@ def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Pic
     axes.axvline(backward_s * 1e3, color=GREY, lw=1, ls=":")
     words = "milliseconds since backward began; a dash: the bucket is ready"
     label(axes, title, size=10, xlabel=words)
-    exposed = "sent after it: the step is longer by this"
+    exposed = "sent after it: makes the step longer"
     legend(picture, 2, {"sent under backward": SKY, exposed: ACCENT})
     return picture
 
@@ -138,6 +138,6 @@ def plot_extrapolation(curves: Mapping[str, pd.DataFrame], published: pd.DataFra
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts], fontsize=8)
     axes.minorticks_off()
-    axes.set(ylim=(0, 104), xlabel="GPUs", ylabel="efficiency, % of as many times one GPU")
+    axes.set(ylim=(0, 104), xlabel="GPUs", ylabel="efficiency, % of N times one GPU")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
     return picture

@@ -130,7 +130,7 @@ def plot_buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     stack(right, list(reports), times, words=[""] * len(reports), colours=(GREY, ACCENT))
     left.margins(x=0.1)
     label(left, xlabel="MB in each collective of backward, in order; their number")
-    label(right, xlabel="milliseconds under way, in one step")
+    label(right, xlabel="milliseconds in transit, in one step")
     legend(picture, 2, {"hidden": GREY, "exposed": ACCENT})
     return picture
 

@@ -346,7 +346,7 @@ def waterfall(machine: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     walls = [
         ("memory, eager", megabytes / eager, megabytes / eager, f"{eager:.0f} MB"),
         ("memory, compiled", megabytes / high, megabytes / low, f"{low:.0f} to {high:.0f} MB"),
-        ("arithmetic, bf16", flops, flops, f"{gflop:.1f} GFLOP"),
+        ("compute, bf16", flops, flops, f"{gflop:.1f} GFLOP"),
     ]
     compiled = bars["rung"] == "compile"  # `points` counts the bytes of eager steps only
     bars.loc[compiled, "share"] = bars["images_per_s"] / walls[1][1]

@@ -244,8 +244,8 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
     """Compare runs with a machine's ceilings, one row per run.
 
     Columns: rung, precision, batch_size, images_per_s, flop_per_byte, flop_per_s (reached),
-    arithmetic_images_per_s and memory_images_per_s (the two bounds), bound ("memory" or
-    "arithmetic", the lower one), share (reached, of the lower bound), machine. A share above 1
+    compute_images_per_s and memory_images_per_s (the two bounds), bound ("memory" or
+    "compute", the lower one), share (reached, of the lower bound), machine. A share above 1
     means that other programs slowed down the measurement of the ceilings, or that a cache served
     bytes that count as moved.
 
@@ -282,7 +282,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
 def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
     config = from_dict(row["config"])
     cost = step_cost(config)
-    arithmetic = ceilings.flop_per_s[config.precision] / cost.flop
+    compute = ceilings.flop_per_s[config.precision] / cost.flop
     memory = ceilings.bytes_per_s / cost.bytes
     return {
         "rung": config.rung,
@@ -291,10 +291,10 @@ def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
         "images_per_s": row["images_per_s"],
         "flop_per_byte": cost.flop_per_byte,
         "flop_per_s": row["images_per_s"] * cost.flop,
-        "arithmetic_images_per_s": arithmetic,
+        "compute_images_per_s": compute,
         "memory_images_per_s": memory,
-        "bound": "memory" if memory < arithmetic else "arithmetic",
-        "share": row["images_per_s"] / min(arithmetic, memory),
+        "bound": "memory" if memory < compute else "compute",
+        "share": row["images_per_s"] / min(compute, memory),
         "machine": row["machine"],
     }
 

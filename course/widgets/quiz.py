@@ -45,7 +45,9 @@ def quiz(name: str) -> ShownQuiz:
 
 def static_html(quiz: Quiz) -> str:
     """Return a quiz for a page without a kernel: each choice unfolds to its explanation."""
-    parts = [f"<p><b>Quiz: {as_html(quiz.title)}</b>. Unfold a choice to see if it is right.</p>"]
+    parts = [
+        f"<p><b>Quiz: {as_html(quiz.title)}</b>. Open a choice to see whether it is right.</p>"
+    ]
     for question in quiz.questions:
         parts.append(f"<p>{question.number}. {as_html(question.text)}</p>")
         for choice in question.choices:

@@ -64,7 +64,7 @@ def ddp_buckets(model: nn.Module, image_px: int, bucket_mb: float) -> list[Bucke
 
     A bucket is closed when it contains `bucket_mb` MiB or more, as in PyTorch's reducer. A layer's
     share of backward is estimated by its number of activations, because a ResNet spends more time
-    on memory traffic than on arithmetic.
+    on memory traffic than on compute.
     """
     layers = _layers(model, image_px)
     total = sum(cost for _, cost in layers)

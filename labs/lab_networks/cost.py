@@ -56,7 +56,7 @@ def network_costs() -> pd.DataFrame:
 def performance_limits(ceilings: Ceilings) -> pd.DataFrame:
     """Return the highest images/s that a machine allows in training, by network and precision.
 
-    Columns: network, precision, arithmetic and memory (images/s), nearer (the lower one's name).
+    Columns: network, precision, compute and memory (images/s), nearer (the lower one's name).
     """
     rows = []
     for name in catalogue.NETWORKS:
@@ -64,7 +64,7 @@ def performance_limits(ceilings: Ceilings) -> pd.DataFrame:
             half = precision in ("fp16", "bf16")
             costs = operator_costs(name, "bf16" if half else "fp32")
             limits = {
-                "arithmetic": flop_per_s / costs["gflop"].sum() / 1e9,
+                "compute": flop_per_s / costs["gflop"].sum() / 1e9,
                 "memory": ceilings.bytes_per_s / costs["megabytes"].sum() / 1e6,
             }
             nearer = min(limits, key=limits.get)

@@ -152,7 +152,7 @@ def plot_limit_shares(measurements: pd.DataFrame, limits: pd.DataFrame) -> Pictu
     """
     limits = limits.set_index(["network", "precision"])
     steps = _all_traced_steps(measurements, LIMITED_RUNGS).join(limits, on=["network", "precision"])
-    lower = steps[["memory", "arithmetic"]].min(axis=1)
+    lower = steps[["memory", "compute"]].min(axis=1)
     percent = 100 * steps[["images_per_s", "images_per_busy_s"]].div(lower, axis=0)
     spans = [_span(*speeds, "{:.0f}".format) for speeds in percent.to_numpy()]
     words = [f"{span} % of what the {name} allows" for span, name in zip(spans, steps["nearer"])]

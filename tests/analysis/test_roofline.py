@@ -72,7 +72,7 @@ def test_recorded_runs_are_below_their_ceilings() -> None:
     assert set(table["precision"]) == {"fp32", "tf32", "bf16", "fp16"}
     assert table["share"].between(0.3, 0.8).all()
     # Compute bounds ResNet-50 without Tensor Cores, and memory with them.
-    assert ((table["bound"] == "arithmetic") == (table["precision"] == "fp32")).all()
+    assert ((table["bound"] == "compute") == (table["precision"] == "fp32")).all()
     picture = plot_roofline(limits, table)
     (axes,), (legend,) = picture.axes, picture.legends
     assert "NVIDIA H100 80GB HBM3 (recorded" in axes.get_title(loc="left")
@@ -94,9 +94,9 @@ def test_point_by_hand() -> None:
     (row,) = points(pd.DataFrame([cpu_row()]), CPU_CEILINGS).to_dict("records")
     cost = step_cost(rung("baseline", **SMALL))
     assert row["flop_per_s"] == 10 * cost.flop
-    assert row["arithmetic_images_per_s"] == pytest.approx(1e11 / cost.flop)
+    assert row["compute_images_per_s"] == pytest.approx(1e11 / cost.flop)
     assert row["memory_images_per_s"] == pytest.approx(1e10 / cost.bytes)
-    assert row["bound"] == "arithmetic" and row["share"] == pytest.approx(10 * cost.flop / 1e11)
+    assert row["bound"] == "compute" and row["share"] == pytest.approx(10 * cost.flop / 1e11)
 
 
 def test_fusion_traffic_by_hand() -> None:

@@ -17,7 +17,7 @@ from course.checks.store import changing, path, read, save_answer, save_check
 from course.widgets.quiz import quiz
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
-CEILINGS = ("memory", "arithmetic")
+CEILINGS = ("memory", "compute")
 UNMEASURABLE = {**PASSED, "effect": "not measurable here"}
 
 
@@ -72,7 +72,7 @@ class TestPrediction:
 
     def test_of_a_question_stands_from_the_first(self, capsys: pytest.CaptureFixture) -> None:
         assert predict("ceiling", "memory", choices=CEILINGS).stands
-        assert predict("ceiling", "arithmetic", choices=CEILINGS).value == "memory"
+        assert predict("ceiling", "compute", choices=CEILINGS).value == "memory"
         assert "your memory counts because it was the first" in capsys.readouterr().out
 
     def test_blank_stores_nothing_and_asks(self, capsys: pytest.CaptureFixture) -> None:
@@ -95,7 +95,7 @@ class TestPrediction:
 
     @pytest.mark.parametrize("value", ["maybe", 3])
     def test_refuses_what_is_no_choice(self, value: object) -> None:
-        with pytest.raises(ValueError, match='choose "memory" or "arithmetic", in quotes'):
+        with pytest.raises(ValueError, match='choose "memory" or "compute", in quotes'):
             predict("ceiling", value, choices=CEILINGS)
         assert prediction("ceiling") is None
 
@@ -122,8 +122,8 @@ class TestPrediction:
 
     def test_a_choice_gets_a_verdict(self, capsys: pytest.CaptureFixture) -> None:
         predict("ceiling", "memory", choices=CEILINGS)
-        recall("ceiling", "arithmetic", "790 TFLOP/s")
-        text = "You: memory. Measured: arithmetic, 790 TFLOP/s ✗\n"
+        recall("ceiling", "compute", "790 TFLOP/s")
+        text = "You: memory. Measured: compute, 790 TFLOP/s ✗\n"
         assert capsys.readouterr().out == text
         recall("ceiling", "memory")
         assert capsys.readouterr().out.endswith("Measured: memory ✓\n")

@@ -92,8 +92,8 @@ def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
             axes.plot(rate, loss, marker, color=colour, ms=8)
             mark(axes, rate, loss, f"{rate:.2g}", "above", colour=colour)
         describe(axes, name, [f"steepest at {search.steepest:.2g}, lowest at {search.lowest:.2g}"])
-    axes.plot([], [], "o", color=GREY, label="falls fastest")
-    axes.plot([], [], "x", color=GREY, label="is lowest")
+    axes.plot([], [], "o", color=GREY, label="the loss falls fastest")
+    axes.plot([], [], "x", color=GREY, label="the loss is lowest")
     top = 1.6 * max(search.table["smoothed"].iloc[0] for search in searches.values())
     label(axes, xlabel="learning rate", ylabel="loss of the batch", xscale="log", ylim=(0, top))
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="lower left")
@@ -101,14 +101,16 @@ def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
 
 
 def plot_schedules(configs: Sequence[Config]) -> Picture:
-    """Draw the learning rate of each update."""
+    """Draw the learning rate of each update; the legend names the rates if they differ."""
     picture = Picture(9.5, 2.8)
     axes = picture.panel()
-    curves = {}
+    curves, differ = {}, len({cfg.lr for cfg in configs}) > 1
     for cfg in configs:
-        warm_up = f"warm-up of {cfg.lr_warmup}, " if cfg.lr_warmup else ""
+        start = f"rate {cfg.lr:g}, " * differ
+        warm_up = f"warm-up of {cfg.lr_warmup} updates, " if cfg.lr_warmup else ""
         rates = scheduled_rates(cfg)
-        curves[warm_up + (cfg.schedule.replace("_", "-") or "stays")] = range(len(rates)), rates
+        name = start + warm_up + (cfg.schedule.replace("_", "-") or "constant")
+        curves[name] = range(len(rates)), rates
     lines(axes, curves, styles=STYLES)
     label(axes, xlabel="update", ylabel="learning rate", ylim=(0, None))
     legend(picture)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Check, Lab, Recording
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
 from labs.day3_3_large_batch import configs as learning
 
@@ -37,11 +37,19 @@ CHECKS = {
     ),
 }
 
+
+def _trust_ratio() -> FunctionCheck:
+    from labs.day3_3_large_batch import verify
+
+    return FunctionCheck(verify.trust_ratio, verify.check_ratio, verify.check_update)
+
+
 LAB = Lab(
     number="3.3",
     title="large batches that still learn",
     minutes=75,
     checks=CHECKS,
+    functions={"large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio)},
     recordings=(
         Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),
         Recording("learning", [*learning.learning_configs()]),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import FULL_SIZE, Check, Lab, Recording, expect
+from course.checks.lab import (
+    FULL_SIZE,
+    Check,
+    Function,
+    FunctionCheck,
+    Lab,
+    Recording,
+    expect,
+)
 from course.checks.lab_configs import ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
@@ -49,6 +57,13 @@ CHECKS = {
     ),
 }
 
+
+def _one_graph() -> FunctionCheck:
+    from labs.day3_4_compile import verify
+
+    return FunctionCheck(verify.forward, verify.check_outputs, verify.check_graph)
+
+
 REPEATED = "-again"  # ends the label of a run that finds its kernels in PyTorch's cache
 
 
@@ -78,6 +93,7 @@ LAB = Lab(
     title="torch.compile, a compiler that writes kernels",
     minutes=75,
     checks=CHECKS,
+    functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
     rungs=(("fused", "bf16"), ("compile", "bf16")),
     recordings=(
         Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),

@@ -27,6 +27,7 @@ CELLS = {
     "inference.int8": ("lab_inference", "to_int8"),
     "networks.timing": ("lab_networks", "seconds_per_step"),
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
+    "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
@@ -45,7 +46,17 @@ FIRST = "lost[0] if lost else None"
 BUSY = "'compute' if found['convolution_share'] > 0.5 else 'memory'"
 LOAD = "if found['load_share'] > 0.5: return 'input'"
 REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
+NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
+RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 RIGHT = {
+    "large_batch.trust_ratio": [
+        (NORMS, ZERO, RATIO),
+        (
+            "(tensor.square().sum().sqrt().item() for tensor in (weight, grad))",
+            "not weight_norm * grad_norm",
+            "coefficient / (grad_norm / weight_norm + weight_decay + eps / weight_norm)",
+        ),
+    ],
     "layout.first_lost": [
         (NOTE, HOOK, RUN, FIRST),
         (
@@ -110,6 +121,30 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "large_batch.trust_ratio": {
+        (NORMS, ZERO, RATIO.replace(" + weight_decay * weight_norm", "")): "decay is forgotten",
+        (NORMS, ZERO, "coefficient * (grad_norm + weight_decay * weight_norm) / weight_norm"): (
+            "upside down"
+        ),
+        (NORMS, ZERO, RATIO.replace("weight_norm /", "(grad + weight_decay * weight).norm() /")): (
+            "divide the norm of the weights"
+        ),
+        (
+            NORMS,
+            ZERO,
+            "coefficient * weight_norm / ((grad + weight_decay * weight).norm() + eps)",
+        ): ("add the norms, not the tensors"),
+        (NORMS, ZERO, RATIO.replace("weight_decay * weight_norm", "weight_decay")): (
+            "decay is multiplied by the norm of the weights"
+        ),
+        (NORMS, ZERO, RATIO.replace(" + eps", "")): "eps is added to the denominator",
+        (NORMS, ZERO, RATIO.removeprefix("coefficient * ")): "multiply by the coefficient",
+        (NORMS, "grad_norm == 0", RATIO): "zero weights: 0, expected 1",
+        (NORMS, "weight_norm == 0", RATIO): "a zero gradient: .*, expected 1",
+        ("weight.abs().sum(), grad.abs().sum()", ZERO, RATIO): "the root of the sum of squares",
+        ("weight.norm(dim=1), grad.norm(dim=1)", "False", RATIO): "16 numbers of shape .4, 2, 2.",
+        ("weight.mul_(2).norm(), grad.norm()", ZERO, RATIO): "its arguments have changed",
+    },
     "layout.first_lost": {
         ("lost.append(name)", HOOK, RUN, FIRST): "is_contiguous.. without an argument",
         (f"{LAST} or lost.append(name)", HOOK, RUN, FIRST): "fc: its output has 2 dimensions",

@@ -1,4 +1,4 @@
-"""Tests of lab 3.4: graphs, kernels, breaks, recompilations, the cache, and recorded runs."""
+"""Tests of lab 3.4: graphs, kernels, the build's check, the cache, and recorded runs."""
 
 import math
 import re
@@ -6,10 +6,46 @@ from pathlib import Path
 
 import pytest
 import torch
+from written_helpers import cell_of, defined
 
+from course.checks.functions import check_written
 from course.runs import recordings
 from labs import day3_4_compile as lab
 from labs.day3_4_compile import compiler
+
+COUNTER = ("    self.calls += 1\n", "")
+PRINT = ('    print(f"batch {self.calls}: mean {out.mean():.2f}")\n', "")
+BRANCH = ("    if out.max() > 100:\n    ", "")
+ITEM = (".item()", "")
+CLAMP = "out.clamp(max=100)"
+FIXED = (COUNTER, PRINT, BRANCH, ITEM)
+RIGHT = [
+    FIXED,
+    (*FIXED, (CLAMP, "torch.where(out > 100, 100, out)")),
+    (
+        COUNTER,
+        BRANCH,
+        ITEM,
+        (PRINT[0], "    if not torch.compiler.is_compiling():\n        print()\n"),
+    ),
+]
+WRONG = {
+    (): "3 graph breaks: line .*print needs its text.*Python needs the number.*item.. fetches",
+    (COUNTER, PRINT, ITEM): "1 graph break: line .*`if out.max.*to choose a branch",
+    (
+        PRINT,
+        BRANCH,
+        ITEM,
+    ): "compiles again, because of `self.calls .= 1` .the guard: self.calls == 0",
+    (
+        *FIXED,
+        ("torch.relu(out)", "torch.compiler.disable(torch.relu)(out)"),
+    ): "torch.compiler.disable",
+    (*FIXED, (CLAMP, "out")): "up to several hundred: .* still clamped",
+    (*FIXED, (" / out.std()", "")): "a standard deviation of .*, expected 1",
+    (*FIXED, ("self.norm(images)", "images")): "between −5 and 5: outputs differ by up to",
+    (*FIXED, ("return ", "return self.calls, ")): "forward returns tuple, expected one tensor",
+}
 
 IMAGES = torch.randn(2, 16, 8, 8).to(memory_format=torch.channels_last)
 RECORDED = {run.config.rung: run for run in recordings.recorded_runs("nvidia-h200", "compiler")}
@@ -61,6 +97,31 @@ def test_breaks_have_their_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None
     table = lab.time_versions({"prints": with_print, "unbroken": unbroken}, IMAGES)
     assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
     assert capsys.readouterr().out == "" and lab.find_breaks(unbroken, IMAGES).empty
+
+
+@pytest.fixture
+def checked(tmp_path: Path, runs_root: Path):
+    """Return a function that checks the notebook's cell with parts of it replaced."""
+
+    def check(*replacements: tuple[str, str]):
+        cell = cell_of("day3_4_compile", "forward")
+        for old, new in replacements:
+            assert old in cell, old
+            cell = cell.replace(old, new)
+        return check_written("compile.forward", defined(cell, "forward", tmp_path))
+
+    return check
+
+
+@pytest.mark.parametrize("answer", RIGHT)
+def test_right_answers_are_one_graph(answer: tuple, checked) -> None:
+    assert checked(*answer).passed
+
+
+@pytest.mark.parametrize("answer, words", WRONG.items())
+def test_wrong_answers_are_explained(answer: tuple, words: str, checked) -> None:
+    result = checked(*answer)
+    assert result.failed and re.search(words, repr(result)), result
 
 
 def test_sizes_that_are_compiled() -> None:

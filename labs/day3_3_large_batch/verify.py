@@ -1,0 +1,126 @@
+"""Checks of the lab's trust ratio: its values, and the updates that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from course.config import rung
+from course.training import optimizers
+
+TrustRatio = Callable[..., torch.Tensor | float]
+
+COEFFICIENT = 0.001  # of the course's LARS
+DECAY = 5e-4
+RATE = 10.0
+
+
+def trust_ratio(
+    weight: torch.Tensor,
+    grad: torch.Tensor,
+    weight_decay: float,
+    coefficient: float,
+    eps: float = 1e-8,
+) -> torch.Tensor | float:
+    """Return LARS's factor for one layer's update; 1 if the weights or the gradient are zero.
+
+    You et al. 2017, arXiv:1708.03888, equation 6.
+    """
+    weight_norm, grad_norm = weight.norm(), grad.norm()
+    if weight_norm == 0 or grad_norm == 0:
+        return 1.0
+    return coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)
+
+
+def check_ratio(function: TrustRatio) -> str:
+    """Check the ratio of a filter, and those of zeros."""
+    generator = torch.Generator().manual_seed(0)
+    weight, grad = torch.randn(2, 4, 3, 2, 2, generator=generator)
+    grad = 0.3 * grad
+    w, g = float(weight.norm()), float(grad.norm())
+    plain = {
+        g / w: "the ratio is upside down: long weights should make the update longer",
+        1.0: "divide the norm of the weights by that of the gradient",
+        float(weight.abs().sum() / grad.abs().sum()): "a norm is the root of the sum of squares",
+    }
+    decayed = {
+        w / g: "weight decay is forgotten: it makes the update longer, so it is in the denominator",
+        w / (g + 2): "weight decay is multiplied by the norm of the weights",
+        w / float((grad + 2 * weight).norm()): "add the norms, not the tensors",
+    }
+    _check_value(function, weight, grad, 0.0, 1e-8, plain)
+    _check_value(function, weight, grad, 2.0, 1e-8, decayed)
+    _check_value(function, weight, grad, 0.0, 1.0, {w / g: "eps is added to the denominator"})
+    zeros = torch.zeros_like(weight)
+    for case, pair in {"zero weights": (zeros, grad), "a zero gradient": (weight, zeros)}.items():
+        ratio = _call(function, *pair, 2.0, 0.01)
+        assert ratio == 1, (
+            f"{case}: {ratio:.4g}, expected 1: with zero weights the ratio would be 0, and the "
+            f"layer could never move; a zero gradient has no length to correct"
+        )
+    return "right for a filter with and without weight decay, and 1 if a norm is zero"
+
+
+def _check_value(
+    function: TrustRatio,
+    weight: torch.Tensor,
+    grad: torch.Tensor,
+    weight_decay: float,
+    eps: float,
+    mistakes: dict[float, str],
+) -> None:
+    """Compare one ratio with the solution's; `mistakes` explains wrong ratios, without factor."""
+    coefficient = 0.01
+    ratio = _call(function, weight, grad, weight_decay, coefficient, eps)
+    expected = float(trust_ratio(weight, grad, weight_decay, coefficient, eps))
+    if _is_near(ratio, expected):
+        return
+    hints = [hint for wrong, hint in mistakes.items() if _is_near(ratio, coefficient * wrong)]
+    if _is_near(ratio, expected / coefficient):
+        hints = ["multiply by the coefficient"]
+    raise AssertionError(
+        f"‖weight‖={float(weight.norm()):.3g}, ‖grad‖={float(grad.norm()):.3g}, "
+        f"{weight_decay=:g}, {coefficient=:g}, {eps=:g}: {ratio:.4g}, expected {expected:.4g}"
+        + (f": {hints[0]}" if hints else "")
+    )
+
+
+def _call(function: TrustRatio, weight: torch.Tensor, grad: torch.Tensor, *args: float) -> float:
+    """Call the function on copies, which it must not change, and return its number."""
+    copies = weight.clone(), grad.clone()
+    ratio = torch.as_tensor(function(*copies, *args), dtype=torch.float32)
+    assert torch.equal(copies[0], weight) and torch.equal(copies[1], grad), (
+        "its arguments have changed: create new tensors"
+    )
+    assert ratio.ndim == 0, (
+        f"it returns {ratio.numel()} numbers of shape {(*ratio.shape,)}, expected one per layer: "
+        f"a norm of all its weights"
+    )
+    return float(ratio)
+
+
+def check_update(function: TrustRatio) -> str:
+    """Check that updates with this ratio are those of the course's LARS optimizer."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"filters": (8, 3, 3, 3), "matrix": (16, 8), "bias": (16,), "zero bias": (16,)}
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    weights["zero bias"].zero_()
+    gradients = [0.1 * torch.randn(shape, generator=generator) for shape in shapes.values()]
+    copies = [weight.clone().requires_grad_() for weight in weights.values()]
+    for copy, grad in zip(copies, gradients):
+        copy.grad = grad
+    settings = {"optimizer": "lars", "lr": RATE, "weight_decay": DECAY}
+    optimizers.create(copies, rung("channels_last", **settings)).step()
+    for (name, weight), grad, copy in zip(weights.items(), gradients, copies):
+        ratio = function(weight, grad, DECAY, COEFFICIENT)
+        new = weight - RATE * ratio * (grad + DECAY * weight)
+        difference = float((new - copy.detach()).norm() / (copy.detach() - weight).norm())
+        assert difference < 1e-3, (
+            f"{name}: the update differs from the course's LARS by {difference:.1%} of its length"
+        )
+    return f"the first update of {len(shapes)} tensors is that of the course's LARS"
+
+
+def _is_near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= 1e-4 * abs(expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import subprocess
 from collections.abc import Iterable
+from html import escape
 from io import StringIO
 from pathlib import Path
 
@@ -70,11 +71,18 @@ def gpu_processes() -> pd.DataFrame:
     return _read((RECORDED / PROCESSES).read_text()).assign(user="–")
 
 
-def gpu_usage() -> str:
+class WideText(str):
+    """A program's output whose long lines a notebook shows smaller instead of wrapping them."""
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space: pre; font-size: 75%">{escape(self)}</pre>'
+
+
+def gpu_usage() -> WideText:
     """Return what `nvidia-smi` and `nvidia-smi pmon` print here, or printed when recorded."""
     if overview := nvidia_smi():
-        return f"{overview}\n{nvidia_smi('pmon', '-c', '1', '-s', 'um')}"
-    return f"{(RECORDED / OVERVIEW).read_text()}\n{(RECORDED / USAGE).read_text()}"
+        return WideText(f"{overview}\n{nvidia_smi('pmon', '-c', '1', '-s', 'um')}")
+    return WideText(f"{(RECORDED / OVERVIEW).read_text()}\n{(RECORDED / USAGE).read_text()}")
 
 
 def _read(text: str) -> pd.DataFrame:

@@ -332,8 +332,8 @@ FACTS: tuple[Fact, ...] = (
          "continue the epoch: `skip(…)`", "step"),
     Fact("number of updates per step", updates, "update once per batch"),
     Fact("type of the forward pass", kinds("forward_types"),
-         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision; with "
-         "cfg.gather_bf16 set the policy's param_dtype instead"),
+         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision (on Day 4, "
+         "with cfg.gather_bf16, set the policy's param_dtype instead)"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
          "enter autocast in every step"),
     Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
@@ -356,8 +356,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("the micro-batches", passes,
          "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
     Fact("factor of the loss at the start of backward", loss_start(),
-         "multiply the loss only by the scaler's scale, in fp16, and by a micro-batch's share of "
-         "the batch, `len(targets) / len(labels)`"),
+         "multiply the loss only by the scaler's scale, in fp16 (on Day 4 also by a micro-batch's "
+         "share of the batch)"),
     Fact("factor of the loss in a later step", loss_start("later"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("DDP", entry("ddp"),

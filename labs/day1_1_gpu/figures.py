@@ -63,9 +63,9 @@ def plot_launch_queue() -> Picture:
     picture = Picture(9, 2.3)
     axes = picture.panel()
     end = 0.3 + 2 * 3 + 1.9
-    launches = [(0.5 * number, 0.4, SKY, f"launch {number + 1}") for number in range(4)]
-    work = [(0.3 + 2 * number, 1.9, BLUE, f"compute {number + 1}") for number in range(4)]
-    timeline(axes, {"host": launches, "device": work}, heights=[0.45])
+    launches = [(0.5 * number, 0.4, SKY, f"{number + 1}") for number in range(4)]
+    work = [(0.3 + 2 * number, 1.9, BLUE, f"{number + 1}") for number in range(4)]
+    timeline(axes, {"host launches": launches, "device computes": work}, heights=[0.45])
     axes.barh(0, end - 2, left=2, color="white", edgecolor=GREY, hatch="///", height=0.45)
     mark(axes, (2 + end) / 2, -0.22, "synchronize(): the host waits", "above", size=8)
     for place, text in (

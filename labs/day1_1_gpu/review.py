@@ -195,7 +195,7 @@ def observe_loop(function: Train) -> pd.DataFrame:
             "training steps in which the host waits": (
                 f"{seen.waits['training']} of {passes['training']}"
             ),
-            "graphs in memory at once": seen.graphs,
+            "graphs of earlier steps that are kept": max(seen.graphs - 1, 0),
             "validation passes that record a graph": (
                 f"{seen.with_graph['validation']} of {passes['validation']}"
             ),

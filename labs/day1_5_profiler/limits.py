@@ -151,4 +151,4 @@ def _contradiction(trace: Trace, answer: str, limit: str) -> str:
         return f"{busy}: it hardly waits for the host"
     if INPUT in (answer, limit):
         return f"the host spends {found['load_share']:.0%} of the time in load (`load_share`)"
-    return f"the host waited for the device {found['waits']:.0f} times per step (`waits`)"
+    return f"the host waited for the device {found['waits']:.1f} times per step (`waits`)"

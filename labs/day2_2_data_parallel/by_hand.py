@@ -14,8 +14,9 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-# Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-distributed.init_process_group("gloo", timeout=timedelta(seconds=10))
+# Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. The timeout is that of each wait for a rank.
+timeout = timedelta(seconds=int(os.environ.get("TIMEOUT_S", "10")))
+distributed.init_process_group("gloo", timeout=timeout)
 rank, local_rank = distributed.get_rank(), os.environ["LOCAL_RANK"]
 faulthandler.register(signal.SIGUSR1)  # kill -USR1 PROCESS prints the Python stack
 # With GPUs: torch.cuda.set_device(int(local_rank))

@@ -3,8 +3,11 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".disk": "measure_disk opening_minutes",
-    ".figures": "plot_core_costs plot_disk plot_epoch_orders plot_format_speeds plot_losses",
+    ".disk": "IMAGENET SHARD_IMAGES measure_disk shared_files",
+    ".figures": (
+        "plot_core_costs plot_disk plot_epoch_orders plot_format_speeds plot_losses "
+        "plot_shared_files"
+    ),
     ".formats": "core_costs epoch_orders reader_speeds shard_members",
     ".lab": "FORMAT_SETTINGS",
     "course.data.formats.convert": "convert",

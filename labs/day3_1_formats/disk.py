@@ -1,8 +1,7 @@
-"""Measure what reading costs: opening files, and a disk's bytes in three orders, cold and warm."""
+"""Measure what reading costs: a disk's bytes in three orders, and a recorded shared file system."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable
@@ -13,27 +12,29 @@ import numpy as np
 import pandas as pd
 
 IMAGENET = 1_281_167  # training images, a file each
-SHARD_IMAGES = 1_250  # so that ImageNet makes about a thousand shards
+SHARD_IMAGES = 1_250  # so that ImageNet fits into about a thousand shards
 ROUNDS = 3
+RECORDED = Path(__file__).with_name("shared_files.jsonl")
 
 
-def opening_minutes(latencies_ms: Iterable[float]) -> pd.DataFrame:
-    """Compute how long one reader spends on opening ImageNet's files, or as many shards.
+def shared_files() -> pd.DataFrame:
+    """Return the speed of one reader over a network, as research/shared_files.py recorded it.
 
-    Index: latency_ms of one opening. Columns: files_min and shards_min, minutes of an epoch.
+    Returns:
+        One row per way to store the images, the index. Columns: attributes, opens, reads, closes
+        (requests per image), kb, request_ms (of one request), images_per_s, local_images_per_s
+        (from memory), machine, date.
     """
-    table = pd.DataFrame(index=pd.Index(latencies_ms, name="latency_ms"))
-    minutes = table.index / 60e3
-    shards = math.ceil(IMAGENET / SHARD_IMAGES)
-    return table.assign(files_min=IMAGENET * minutes, shards_min=shards * minutes)
+    table = pd.read_json(RECORDED, lines=True, convert_dates=False, precise_float=True)
+    return table.set_index("way").drop(columns=["plan", "torch", "command"])
 
 
 def measure_disk(folder: Path, files: int = 256, kb: int = 110) -> pd.DataFrame:
     """Read the bytes of some images from the disk of a folder, in three ways.
 
     The bytes are written first and deleted at the end. Before a "cold" read, the system is
-    requested to drop them from its cache (`posix_fadvise`), which macOS cannot do and a disk in
-    memory ignores. Other caches, for instance of a file server, stay as they are.
+    requested to drop them from its cache (`posix_fadvise`), which macOS doesn't support and a disk
+    in memory ignores. Other caches, for instance of a file server, stay as they are.
 
     Returns:
         One row per way and cache: way ("files, in random order", "one file, random places",

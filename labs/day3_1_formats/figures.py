@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -28,13 +28,13 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
 
 
 def plot_epoch_orders(orders: Mapping[str, np.ndarray]) -> Picture:
-    """Draw a dot per image: its place in the epoch, and in the files (from `epoch_orders`)."""
+    """Draw a dot per image: its position in the epoch and in the files (from `epoch_orders`)."""
     picture = Picture(10.5, 3.1)
     grid = picture.panels(1, len(orders), sharey=True)
     for axes, (name, places) in zip(grid, orders.items()):
         axes.plot(places, ".", color=BLUE, ms=1.2, alpha=0.7)
-        label(axes, name, size=9.5, xlabel="place in the epoch")
-    grid[0].set_ylabel("place in the files")
+        label(axes, name, size=9.5, xlabel="position in the epoch")
+    grid[0].set_ylabel("position in the files")
     return picture
 
 
@@ -43,13 +43,28 @@ def plot_disk(table: pd.DataFrame, title: str = "") -> Picture:
     rows = table.pivot(index="way", columns="cache").loc[table["way"].unique()]
     speeds = rows["images_per_s"]
     rates = speeds.map(digits) + " images/s, " + rows["mb_per_s"].map(digits) + " MB/s"
-    picture = Picture(9.5, 1.2 + 0.6 * len(rows))
-    axes = picture.panel()
     colours = [{"cold": SKY, "warm": ORANGE}[cache] for cache in speeds]
-    words = rates.to_dict("list")
-    bars(axes, list(rows.index), dict(speeds.items()), words=words, colours=colours)
+    return _plot_speeds(speeds, rates, colours, title)
+
+
+def plot_shared_files(table: pd.DataFrame) -> Picture:
+    """Draw the images per second of one reader over a network (from `shared_files`)."""
+    names = {"images_per_s": "over the network", "local_images_per_s": "from memory"}
+    speeds = table[[*names]].rename(columns=names)
+    title = f"recorded {table['date'].iloc[0]}: {table['machine'].iloc[0]}"
+    return _plot_speeds(speeds, speeds.map(digits) + " images/s", [SKY, ORANGE], title)
+
+
+def _plot_speeds(
+    speeds: pd.DataFrame, words: pd.DataFrame, colours: Sequence[str], title: str
+) -> Picture:
+    """Draw a bar per row and column of `speeds`, with its words."""
+    picture = Picture(9.5, 1.2 + 0.6 * len(speeds))
+    axes = picture.panel()
+    look = {"words": words.to_dict("list"), "colours": colours}
+    bars(axes, list(speeds.index), dict(speeds.items()), **look)
     limits = (speeds.min(axis=None) / 3, speeds.max(axis=None) * 12)
-    label(axes, title, xlabel="images a second (logarithmic)", xscale="log", xlim=limits)
+    label(axes, title, xlabel="images/s (logarithmic)", xscale="log", xlim=limits)
     legend(picture)
     return picture
 
@@ -72,7 +87,7 @@ def plot_format_speeds(table: pd.DataFrame, synthetic: float, title: str = "") -
     parts = {"trained": speed, f"missing to {digits(synthetic)} on synthetic images": missing}
     look = {"inside": "{value:,.0f}: {share:.0%}", "least": 0.1, "colours": (BLUE, GREY)}
     stack(axes, names, parts, words=[""] * len(table), room=1.03, **look)
-    label(axes, title, xlabel="images/s, of all measured steps together")
+    label(axes, title, xlabel="images/s over all measured steps")
     legend(picture)
     return picture
 

@@ -7,7 +7,7 @@ _NAMES = {
     ".images": "apply_operations cutmix_loop load_script sample_batch",
     ".lab": "AUGMENTATION_CONFIG PROGRESSIVE_RESIZE",
     ".measurements": (
-        "compare_calls count_operators epoch_table epoch_times operation_costs work_per_image"
+        "compare_calls count_operators epoch_times mixing_results operation_costs work_per_image"
     ),
     "course.data.augment": "randaugmented",
 }

@@ -73,7 +73,7 @@ def _label(row: torch.Tensor, classes: Sequence[str]) -> str:
 
 
 def plot_beta(alphas: Sequence[float]) -> Picture:
-    """Draw the density of Beta(alpha, alpha), the share that an image keeps."""
+    """Draw the density of Beta(alpha, alpha), from which an image's proportion is drawn."""
     picture = Picture(
         7, 2.8, "Densities of Beta(alpha, alpha): below 1 high at both ends, at 1 flat"
     )
@@ -84,7 +84,8 @@ def plot_beta(alphas: Sequence[float]) -> Picture:
         shares = random.beta(alpha, alpha, 400_000)
         curves[f"α = {alpha:g}"] = middles, np.histogram(shares, edges, density=True)[0]
     lines(axes, curves, colours=(BLUE, ACCENT, GREEN), styles=("-", "--", "-."))
-    label(axes, xlabel="share λ that an image keeps", ylabel="how often", ylim=(0, 4), xlim=(0, 1))
+    words = {"xlabel": "proportion λ that an image keeps", "ylabel": "density"}
+    label(axes, **words, ylim=(0, 4), xlim=(0, 1))
     legend(picture, 6)
     return picture
 

@@ -59,7 +59,7 @@ def _speed_configs() -> Iterator[Config]:
 
 
 def _training_configs() -> Iterator[Config]:
-    """Yield trainings that show what each augmentation does to accuracy."""
+    """Yield trainings with each augmentation, for its accuracy (docs/behind-the-labs.md)."""
     for seed in learning.SEEDS:
         for name in ("none", "mixup", "cutmix", "progressive"):
             settings = TRAINING | ({"start_px": 64} if name == "progressive" else {})
@@ -69,7 +69,7 @@ def _training_configs() -> Iterator[Config]:
 
 CHECKS = {
     "day3.mixup": Check(
-        title="each image is blended with another, and so are their labels",
+        title="each image is blended with another one, and so is its label",
         todo=12,
         configs=({"rung": "dataloader"},),
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
@@ -80,7 +80,7 @@ CHECKS = {
         timed=False,
     ),
     "day3.cutmix": Check(
-        title="each image has a box of another, and its label counts the box",
+        title="each image has a box of another one, and its label counts the area",
         todo=13,
         configs=({"rung": "dataloader"},),
         calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
@@ -100,5 +100,5 @@ LAB = Lab(
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),
     jobs="4, of 9 runs",
     prepare="as 2.1; nothing else",
-    stuck="λ of an image, not of the batch; a box that the border cuts off",
+    stuck="λ per image, not per batch; a box that the border cuts off",
 )

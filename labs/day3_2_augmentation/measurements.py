@@ -1,8 +1,9 @@
-"""Measure what augmentation costs, and list what networks learn with it."""
+"""Measure what augmentation costs, and return recorded accuracies with and without mixing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from course.data.augment import OPERATIONS, STRENGTH
 from course.data.images import epoch_px, open_image, train_view
 from course.runs.run import Run
 from course.training.evidence.operator_calls import operator_calls
+
+MIXING = Path(__file__).with_name("mixing.jsonl")
 
 
 def operation_costs(images: torch.Tensor) -> pd.DataFrame:
@@ -63,22 +66,19 @@ def count_operators(function: Callable[[], Any]) -> int:
     return int(operator_calls(function, lambda tensors: "any")["calls"].sum())
 
 
-def epoch_table(runs: Iterable[Run]) -> pd.DataFrame:
-    """List what each training learned, epoch by epoch.
+def mixing_results() -> pd.DataFrame:
+    """Return the trainings with and without mixing that research/mixing.py recorded.
 
     Returns:
-        One row per epoch of a run: augmentation (the run's label before "-seed-"), seed, epoch
-        (from 1), loss (mean of the training steps), val_loss, val_top1, machine.
+        One row per way and seed: way ("none" or for example "mixup, α = 0.2"), seed, last_loss (of
+        the last batch, mixed); train_loss, train_top1, val_loss, val_top1 (of unmixed images);
+        machine, date, and the settings.
     """
-    rows = []
-    for run in runs:
-        losses = run.steps.groupby("epoch")["loss"].mean()
-        name, seed = run.config.rung.partition("-seed-")[0], run.config.seed
-        for epoch, validation in enumerate(run.record.epochs):
-            row = {"augmentation": name, "seed": seed, "epoch": epoch + 1, "loss": losses[epoch]}
-            row |= {key: validation[key] for key in ("val_loss", "val_top1")}
-            rows.append(row | {"machine": run.record.machine})
-    return pd.DataFrame(rows)
+    table = pd.read_json(MIXING, lines=True, convert_dates=False).drop(columns="plan")
+    names = [
+        f"{row.mix}, α = {row.alpha:g}" if row.alpha else row.mix for row in table.itertuples()
+    ]
+    return table.assign(way=names)
 
 
 def epoch_times(run: Run) -> pd.DataFrame:

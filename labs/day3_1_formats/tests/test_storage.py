@@ -1,4 +1,4 @@
-"""Formats: what opening, reading and an image cost, and in which order images come."""
+"""Formats: what reading and decoding an image cost, and the order of images in an epoch."""
 
 from pathlib import Path
 
@@ -23,6 +23,15 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
             lab.measure_disk(place, files=100, kb=100)
         assert [path for path in place.iterdir() if path.name != "lost+found"] == []
     assert "cold" in lab.plot_disk(table).alt
+
+
+def test_a_recorded_shared_file_system() -> None:
+    table = lab.shared_files()
+    assert (table["images_per_s"] < table["local_images_per_s"]).all()
+    assert table["images_per_s"].idxmin() == "files"  # as the lab says
+    assert table["local_images_per_s"]["files"] > table["local_images_per_s"]["tar file"]
+    assert (table["opens"].drop("files") < 0.01).all()
+    assert "over the network: files: " in lab.plot_shared_files(table).alt
 
 
 def test_costs_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

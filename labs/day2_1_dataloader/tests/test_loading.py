@@ -192,7 +192,8 @@ def test_host_memory_counts_prefetched_batches_once() -> None:
         pytest.skip("/dev/shm is too small here")
     printed = subprocess.check_output([sys.executable, "-c", PREFETCHING], text=True, timeout=120)
     more, expected = map(float, printed.split())
-    assert 0.8 * expected < more < 1.2 * expected
+    # It would be twice as much if batches counted twice; the last one may be late.
+    assert 0.7 * expected < more < 1.3 * expected
 
 
 # A loader with a fault in one place, timed and recorded as in the training script.

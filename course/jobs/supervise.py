@@ -266,19 +266,24 @@ class SupervisedRank:
 
     def _begin(self) -> None:
         """Start the process, and write host, pids and time to started.json."""
-        since = time.time()
-        self._child = self._start_process()
-        self._starts += 1
-        if self.rank > 0 and self._executor != "local":  # rank 0 writes it, perhaps on another node
-            return
+        # Rank 0 writes the file, perhaps on another node, and before the process starts: the record
+        # of a short script needs the time.
+        notes_start = self.rank == 0 or self._executor == "local"
+        path, since = self.run.folder / "started.json", time.time()
         started = self.run.started or {
             "host": socket.gethostname(),
             "supervisor": identity(os.getpid()),
             "started_at": datetime.now().isoformat(timespec="seconds"),
             "processes": [],
         }
-        started["processes"].append([self._child.pid, since])
-        write_atomically(self.run.folder / "started.json", json.dumps(started))
+        if notes_start:
+            write_atomically(path, json.dumps(started))
+        self._child = self._start_process()
+        self._starts += 1
+        if notes_start:
+            started = self.run.started or started  # of this job's other ranks, too
+            started["processes"].append([self._child.pid, since])
+            write_atomically(path, json.dumps(started))
 
     def _start_process(self) -> BaseProcess:
         out = err = None

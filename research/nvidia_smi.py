@@ -67,8 +67,6 @@ def main(folder: Path) -> None:
         _write(folder / PROCESSES, query("compute-apps", PROCESS_FIELDS))
         _write(folder / OVERVIEW, nvidia_smi())
         _write(folder / USAGE, nvidia_smi("pmon", "-c", "1", "-s", "um"))
-        sections = "CLOCK,POWER,ECC,TEMPERATURE,PERFORMANCE"
-        _write(folder / "nvidia-smi-q.txt", nvidia_smi("-q", "-d", sections))
         died = [program.args[3] for program in programs if program.poll() is not None]
         if died:
             raise SystemExit(f"these programs had ended, so record again: {', '.join(died)}")

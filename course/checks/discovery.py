@@ -23,8 +23,8 @@ def folders() -> list[Path]:
 def labs() -> tuple[Lab, ...]:
     """Import and return all labs, by number: 0.1, 0.2, 1.1, …, A, B, …"""
     modules = {path.name: import_module(f"labs.{path.name}.lab") for path in folders()}
-    found = [replace(module.LAB, name=name) for name, module in modules.items()]
-    return tuple(sorted(found, key=lambda lab: lab.number))
+    named = [replace(module.LAB, name=name) for name, module in modules.items()]
+    return tuple(sorted(named, key=lambda lab: lab.number))
 
 
 def checks() -> dict[str, Check]:
@@ -37,6 +37,6 @@ def functions() -> dict[str, Function]:
     return {name: function for lab in labs() for name, function in lab.functions.items()}
 
 
-def files() -> dict[str, str]:
+def file_checks() -> dict[str, str]:
     """Return the titles of checks that labs run on a learner's file, by name."""
-    return {name: title for lab in labs() for name, title in lab.files.items()}
+    return {name: title for lab in labs() for name, title in lab.file_checks.items()}

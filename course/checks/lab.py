@@ -136,7 +136,7 @@ class Lab:
     checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
     # Titles of checks that the lab itself runs on a file, by name: "day0.batch_script".
-    files: dict[str, str] = field(default_factory=dict)
+    file_checks: dict[str, str] = field(default_factory=dict)
     # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()
     # Its runs on machines that a learner does not have, for pages and for recorded sites.

@@ -91,7 +91,7 @@ def progress() -> Progress:
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
     checks = discovery.checks() | discovery.functions()
-    titles = {name: check.title for name, check in checks.items()} | discovery.files()
+    titles = {name: check.title for name, check in checks.items()} | discovery.file_checks()
     for name in dict.fromkeys([*titles, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
         yield {

@@ -268,7 +268,7 @@ class SupervisedRank:
         """Start the process, and write host, pids and time to started.json."""
         # Rank 0 writes the file, perhaps on another node, and before the process starts: the record
         # of a short script needs the time.
-        notes_start = self.rank == 0 or self._executor == "local"
+        writes_start = self.rank == 0 or self._executor == "local"
         path, since = self.run.folder / "started.json", time.time()
         started = self.run.started or {
             "host": socket.gethostname(),
@@ -276,12 +276,11 @@ class SupervisedRank:
             "started_at": datetime.now().isoformat(timespec="seconds"),
             "processes": [],
         }
-        if notes_start:
+        if writes_start:
             write_atomically(path, json.dumps(started))
         self._child = self._start_process()
         self._starts += 1
-        if notes_start:
-            started = self.run.started or started  # of this job's other ranks, too
+        if writes_start:
             started["processes"].append([self._child.pid, since])
             write_atomically(path, json.dumps(started))
 

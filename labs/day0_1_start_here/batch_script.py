@@ -29,7 +29,7 @@ LIMIT_S = 10
 
 
 def write_broken_script() -> Path:
-    """Write the script with mistakes to the runs folder; an existing one stays as it is."""
+    """Write the script with mistakes to the runs folder; do not change an existing one."""
     path = runs_root() / "my_job.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     for source, target in ((HERE / "broken_job.sh", path), (HERE / PROGRAM, path.parent / PROGRAM)):
@@ -56,7 +56,7 @@ def check_batch_script(path: Path) -> Checked:
     parts.append(Part("effect", UNTIMED, reply))
     verdicts = {part: FAILED if part in failed else PASSED for part in ("correct", "mechanism")}
     save_check(NAME, verdicts | {"effect": UNTIMED})
-    return Checked(NAME, LAB.files[NAME], tuple(parts))
+    return Checked(NAME, LAB.file_checks[NAME], tuple(parts))
 
 
 def find_mistakes(text: str) -> list[Part]:
@@ -75,6 +75,7 @@ def find_mistakes(text: str) -> list[Part]:
         "tasks": _tasks(job),
         "cores": job.cpus_per_task,
         "minutes": job.time,
+        "requested": "the partition's default" if math.isinf(job.time) else f"{job.time:g} minutes",
         "started": start[0],
         "loaded": any(call[0] in ("module", "ml") and MODULE in " ".join(call) for call in before),
         "errors": errors,
@@ -92,8 +93,8 @@ def find_mistakes(text: str) -> list[Part]:
 def _line(text: str, pattern: str) -> str:
     """Return the last line that has a pattern, with its number; "" if none has."""
     lines = enumerate(text.splitlines(), 1)
-    found = [f"line {n}: {line.strip()}" for n, line in lines if re.search(pattern, line)]
-    return found[-1] if found else ""
+    matches = [f"line {n}: {line.strip()}" for n, line in lines if re.search(pattern, line)]
+    return matches[-1] if matches else ""
 
 
 def read_options(text: str) -> argparse.Namespace:
@@ -169,22 +170,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def _gpus(job: argparse.Namespace) -> int:
     """Return how many GPUs the job requests."""
-    given = vars(job)
-    nodes = given.get("nodes", 1)
-    if "gres" in given:
+    options = vars(job)
+    nodes = options.get("nodes", 1)
+    if "gres" in options:
         return nodes * gpu_count(job.gres)
-    counts = {"gpus": 1, "gpus_per_node": nodes, "gpus_per_task": given.get("ntasks", nodes)}
+    counts = {"gpus": 1, "gpus_per_node": nodes, "gpus_per_task": options.get("ntasks", nodes)}
     return next(
-        (n * int(given[key].split(":")[-1]) for key, n in counts.items() if key in given), 0
+        (n * int(options[key].split(":")[-1]) for key, n in counts.items() if key in options), 0
     )
 
 
 def _tasks(job: argparse.Namespace) -> int:
     """Return how many processes srun starts."""
-    given = vars(job)
-    nodes = given.get("nodes", 1)
-    if "ntasks" in given:
+    options = vars(job)
+    nodes = options.get("nodes", 1)
+    if "ntasks" in options:
         return job.ntasks
-    if "ntasks_per_gpu" in given:
+    if "ntasks_per_gpu" in options:
         return job.ntasks_per_gpu * _gpus(job)
-    return nodes * given.get("ntasks_per_node", 1)
+    return nodes * options.get("ntasks_per_node", 1)

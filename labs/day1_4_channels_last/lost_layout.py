@@ -74,13 +74,7 @@ def first_lost(model: nn.Module, images: torch.Tensor) -> str | None:
 
 def check_places(function: FirstLost) -> str:
     """Check the answer for copies in a block, at a stage's end, in a branch, and for no copy."""
-    for names in (
-        ["layer2.0"],
-        ["layer1.1"],
-        ["layer3.0.downsample"],
-        [],
-        ["layer4.0", "layer2.1"],
-    ):
+    for names in PLACES:
         network, images = _network(*names)
         expected = min(names, default=None)  # in alphabetical order, which is that of execution
         answer = function(network, images)

@@ -83,12 +83,12 @@ def _share(rows: pd.DataFrame, window: Intervals) -> float:
 
 def limit_of(trace: Trace) -> str:
     """Return which of `LIMITS` holds in a trace."""
-    found = evidence(trace)
-    if found["busy_share"] > BUSY:
-        return COMPUTE if found["convolution_share"] > 0.5 else MEMORY
-    if found["load_share"] > 0.5:
+    facts = evidence(trace)
+    if facts["busy_share"] > BUSY:
+        return COMPUTE if facts["convolution_share"] > 0.5 else MEMORY
+    if facts["load_share"] > 0.5:
         return INPUT
-    return SYNCHRONISATION if found["waits"] > FEW else LAUNCHES
+    return SYNCHRONISATION if facts["waits"] > FEW else LAUNCHES
 
 
 def check_unknown(function: LimitOf) -> str:
@@ -138,11 +138,11 @@ def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
 
 def _contradiction(trace: Trace, answer: str, limit: str) -> str:
     """Return the evidence against a wrong answer."""
-    found = evidence(trace)
-    busy = f"the device is busy for {found['busy_share']:.0%} of the time (`busy_share`)"
+    facts = evidence(trace)
+    busy = f"the device is busy for {facts['busy_share']:.0%} of the time (`busy_share`)"
     if answer in (COMPUTE, MEMORY) and limit in (COMPUTE, MEMORY):
         return (
-            f"convolutions, which do nearly all FLOP, take {found['convolution_share']:.0%} of the "
+            f"convolutions, which do nearly all FLOP, take {facts['convolution_share']:.0%} of the "
             f"device's time; the other operators only move numbers"
         )
     if answer in (COMPUTE, MEMORY):
@@ -150,5 +150,5 @@ def _contradiction(trace: Trace, answer: str, limit: str) -> str:
     if limit in (COMPUTE, MEMORY):
         return f"{busy}: it hardly waits for the host"
     if INPUT in (answer, limit):
-        return f"the host spends {found['load_share']:.0%} of the time in load (`load_share`)"
-    return f"the host waited for the device {found['waits']:.1f} times per step (`waits`)"
+        return f"the host spends {facts['load_share']:.0%} of the time in load (`load_share`)"
+    return f"the host waited for the device {facts['waits']:.1f} times per step (`waits`)"

@@ -201,7 +201,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {name: replace(amp, title=title) for name, title in wanted.items()}
     monkeypatch.setattr(discovery, "checks", lambda: checks)
     monkeypatch.setattr(discovery, "functions", dict)
-    monkeypatch.setattr(discovery, "files", dict)
+    monkeypatch.setattr(discovery, "file_checks", dict)
 
 
 class TestProgress:
@@ -238,7 +238,7 @@ class TestProgress:
         assert "Checks: 1 of 2 passed" in tables._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        names = [*discovery.checks(), *discovery.functions(), *discovery.files()]
+        names = [*discovery.checks(), *discovery.functions(), *discovery.file_checks()]
         assert list(progress().checks["check"]) == names
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:

@@ -76,8 +76,11 @@ WRONG = {
         repaired().replace("srun", "if true; srun"),
         "never starts hello.py. job.sh",
     ),
-    "too long": (repaired().replace("1:30:00", "20:00:00"), "requests 1200 minutes for 90"),
-    "no limit": (repaired().replace("#SBATCH --time", "##SBATCH --time"), "requests inf minutes"),
+    "too long": (repaired().replace("1:30:00", "20:00:00"), "the time limit is 1200 minutes"),
+    "no limit": (
+        repaired().replace("#SBATCH --time", "##SBATCH --time"),
+        "the time limit is the partition's default",
+    ),
     "too many": (repaired().replace("node=4", "node=8"), "srun starts 8 processes for 4 GPUs"),
     "too many cores": (repaired().replace("task=4", "task=40"), "Where a node has fewer"),
 }
@@ -97,7 +100,7 @@ def test_other_mistakes_have_a_consequence(name: str) -> None:
 
 def test_no_option_after_the_first_command_is_read() -> None:
     late = repaired().replace("#!/bin/bash", "#!/bin/bash\nset -e")
-    assert len(found(late)) == 4 and "inf minutes" in found(late)[-1]
+    assert len(found(late)) == 4 and "default" in found(late)[-1]
 
 
 def test_time_limits_as_slurm_writes_them() -> None:

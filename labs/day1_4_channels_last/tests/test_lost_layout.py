@@ -1,4 +1,4 @@
-"""The build: an unusual right answer passes, and each number has a place of its own.
+"""The build: an unusual right answer passes, and each number plants a different place.
 
 The notebook's cell and its wrong answers are in tests/checks/test_written.py.
 """

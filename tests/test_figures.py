@@ -20,9 +20,9 @@ from labs import day2_3_scaling as scaling
 from labs import day3_2_augmentation as augmentation
 from labs import day3_3_large_batch as large_batch
 from labs import day4_2_fsdp as fsdp
-from labs import day4_3_model_parallel as parallel
-from labs import day4_4_search as search
-from labs import day4_5_practice as practice
+from labs import day4_3_tensor_parallel as parallel
+from labs import day4_5_search as search
+from labs import day4_6_practice as practice
 from labs import lab_fast_step as fast_step
 from labs import lab_inference as inference
 from labs import lab_kernel as kernel
@@ -40,7 +40,7 @@ def learned(name: str):
 
 @cache
 def trials():
-    """Return the recorded trials of lab 4.4."""
+    """Return the recorded trials of lab 4.5."""
     return search.trials_table(searched())
 
 
@@ -55,7 +55,7 @@ def grid():
 
 @cache
 def searched():
-    """Return the recorded runs of lab 4.4."""
+    """Return the recorded runs of lab 4.5."""
     return recorded_runs(H100, "search")
 
 

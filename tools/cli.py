@@ -111,7 +111,7 @@ def record(
         bool, typer.Option("--variants", help="Pack the modified scripts that notebooks ran.")
     ] = False,
     searches: Annotated[
-        bool, typer.Option("--searches", help="Run the searches of lab 4.4, and pack the trials.")
+        bool, typer.Option("--searches", help="Run the searches of lab 4.5, and pack the trials.")
     ] = False,
 ) -> None:
     """Record rungs, sweeps and traces on this machine, for learners who do not have it."""
@@ -161,7 +161,7 @@ def export(
     """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
     from course.runs.recordings import recorded_runs
     from course.runs.run import all_runs, get
-    from labs.day4_5_practice import exports
+    from labs.day4_6_practice import exports
 
     chosen = recorded_runs(recorded) if recorded else all_runs()
     if search:

@@ -1,0 +1,67 @@
+"""Compare data, tensor and pipeline parallelism, as recorded on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from course.runs import recordings
+from course.runs.run import Run
+from labs.day4_3_tensor_parallel.schedules import compare_idle_shares, micro_batch_count
+
+
+def parallel_runs() -> dict[str, Run]:
+    """Return the recorded runs of this lab, by label."""
+    return {
+        run.config.rung: run
+        for machine in recordings.machines()
+        for run in recordings.recorded_runs(machine, "parallel")
+    }
+
+
+def compare_with_ddp(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Compare runs with DDP at the same batch, without those that traced a step.
+
+    Columns: batch (images per update), images_per_s, of_ddp (the ratio), peak_gib and least_gib (of
+    the ranks with the highest and the lowest peak), joules_per_image.
+    """
+    rows = {}
+    for name, run in runs.items():
+        if run.config.profile_steps:
+            continue
+        peaks = [rank["peak_gib"] for rank in run.ranks]
+        rows[name] = {
+            "batch": run.config.batch_size,
+            "images_per_s": run.record.images_per_s,
+            "peak_gib": max(peaks),
+            "least_gib": min(peaks),
+            "joules_per_image": run.record.joules_per_image,
+        }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    ddp = table[table.index.str.startswith("ddp")].set_index("batch")["images_per_s"]
+    table.insert(2, "of_ddp", table["images_per_s"] / table["batch"].map(ddp))
+    return table.sort_values(["batch", "images_per_s"], ascending=[True, False])
+
+
+def compare_pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Compare the pipelines among recorded runs, by their number of micro-batches.
+
+    Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
+    rank with the highest), status. What a run did not measure is NaN.
+    """
+    pipelines = {name: run for name, run in runs.items() if run.config.pipeline}
+    idle = compare_idle_shares({n: r for n, r in pipelines.items() if r.record.status == "ok"})
+    rows = {}
+    for name, run in pipelines.items():
+        measured = run.record.status == "ok"
+        rows[name] = {
+            "micro_batches": micro_batch_count(run),
+            "images_per_s": run.record.images_per_s if measured else np.nan,
+            "predicted": idle["predicted"].get(name, np.nan),
+            "measured": idle["measured"].get(name, np.nan),
+            "peak_gib": max(rank["peak_gib"] for rank in run.ranks) if measured else np.nan,
+            "status": run.record.status,
+        }
+    return pd.DataFrame.from_dict(rows, "index").sort_values("micro_batches", kind="stable")

@@ -1,0 +1,124 @@
+"""Figures of restarts, checkpoints, many runs side by side, and CO2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
+from course.charts.primitives import describe, label, legend, limit, lines, stack
+from course.runs.run import Run
+from course.text import digits
+from labs.day4_6_practice.measurements import compare_losses, lost_share, step_times
+
+COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
+PARTS = {"gpus": "GPUs", "host": "rest of the node", "building": "cooling and building"}
+
+
+def plot_restart(run: Run, reference: Run) -> Picture:
+    """Draw the losses of a run that was stopped over those of one that was not."""
+    table = compare_losses(run, reference)
+    first = run.record.evidence.get("began_at", 0)
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    axes.plot(table.index, table["uninterrupted"], color=GREY, lw=5, label="never stopped")
+    parts = {f"stopped, process {number}": part for number, part in table.groupby("process")}
+    curves = {name: (part.index, part["stopped"]) for name, part in parts.items()}
+    lines(axes, curves, colours=(ORANGE, BLUE), marker="o")
+    limit(axes, first - 0.5, "goes on", colour=DARK, along="x")
+    same = f"{table['same'].sum()} of {len(table)} steps have the same loss to the bit"
+    describe(axes, "", [f"it goes on at step {first}; {same}"])
+    label(axes, xlabel="step", ylabel="loss")
+    axes.legend(frameon=False, fontsize=9)
+    return picture
+
+
+def plot_step_times(runs: Sequence[Run], machine: str) -> Picture:
+    """Draw the time of each step, a panel per run; steps after a save stand out."""
+    picture = Picture(10, 1.0 + 1.3 * len(runs))
+    panels = picture.panels(len(runs), sharex=True, sharey=True)
+    for axes, run in zip(panels, runs):
+        table = run.steps[run.steps["step"] >= run.config.warmup_steps]
+        row = step_times(run)
+        axes.bar(table["step"], table["step_s"] * 1e3, color=COLOURS[row["saved"]])
+        label(axes, row["saved"], size=10, ylabel="ms")
+        text = f"{digits(row['step_ms'])} ms"
+        if row["every"]:
+            text += f", after a save (every {row['every']} steps) {digits(row['after_ms'])} ms"
+        describe(axes, row["saved"], [text])
+    panels[-1].set_xlabel(f"step; {machine}")
+    return picture
+
+
+def plot_checkpoint_interval(save_min: float, nodes: Sequence[int], broken_days: float) -> Picture:
+    """Draw the share of lost time over the interval between checkpoints, by number of nodes."""
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    hours = np.geomspace(0.02, 24, 200)
+    for count, colour in zip(nodes, (GREEN, BLUE, ORANGE)):
+        percent = 100 * lost_share(save_min, hours, count, broken_days)
+        best = percent.argmin()
+        name = f"{count:,} node{'s' * (count > 1)}"
+        axes.plot(hours, percent, color=colour, label=name)
+        axes.plot(hours[best], percent[best], "o", color=colour)
+        best_h = hours[best]
+        interval = f"{digits(best_h)} h" if best_h >= 1 else f"{60 * best_h:.0f} min"
+        describe(axes, name, [f"best every {interval}, {digits(percent[best])} % lost"])
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks([0.05, 0.25, 1, 4, 24], ["3 min", "15 min", "1 h", "4 h", "1 day"])
+    axes.set_yticks([0.1, 1, 10, 100], ["0.1 %", "1 %", "10 %", "100 %"])
+    axes.set(ylim=(0.1, 100), xlabel="between two checkpoints", ylabel="of the time is lost")
+    legend(picture)
+    return picture
+
+
+def plot_run_comparison(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
+    """Draw the accuracy of many runs, the best on the left, with their settings below.
+
+    A setting that goes along with accuracy changes from left to right: light cells are small
+    numbers, dark ones large; words have a colour each.
+
+    Args:
+        table: from `runs_table`.
+        fields: settings to show.
+    """
+    picture = Picture(10, 2 + 0.55 * len(fields))
+    heights = [3, *([1] * len(fields))]
+    above, *below = picture.panels(1 + len(fields), sharex=True, height_ratios=heights)
+    accuracy = table["val_top1"]
+    above.bar(range(len(table)), accuracy, width=1.0, color=BLUE)
+    above.set_ylabel("val_top1", rotation=0, ha="right", va="center", fontsize=9)
+    above.margins(x=0)
+    describe(above, "", [f"from {accuracy.max():.3f} to {accuracy.min():.3f}"])
+    for axes, field in zip(below, fields):
+        values = table[field]
+        if is_number := pd.api.types.is_numeric_dtype(values):
+            low, high = values.min(), values.max()
+            text = f"{digits(low)} … {digits(high)}"
+            numbers = np.log(values) if low > 0 and high / low >= 20 else values
+        else:
+            numbers, kinds = pd.factorize(values)
+            text = f"{len(kinds)} kinds"
+        style = {"cmap": "viridis_r" if is_number else "tab10", "interpolation": "nearest"}
+        axes.imshow(np.array([numbers], dtype=float), aspect="auto", **style)
+        axes.set_yticks([0], [f"{field}\n{text}"], fontsize=8)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        describe(axes, field, [f"{text}, of the best run {values.iloc[0]}"])
+    machine = "; ".join(table["machine"].unique())
+    words = f"{len(table)} runs, the best on the left; light is small, dark is large\n{machine}"
+    below[-1].set_xlabel(words, fontsize=9)
+    return picture
+
+
+def plot_grams(table: pd.DataFrame) -> Picture:
+    """Draw the CO2 of the same energy on each grid (a table of `carbon_by_grid`)."""
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    parts = {words: table[part] for part, words in PARTS.items()}
+    stack(axes, list(table["grid"]), parts, colours=(BLUE, ORANGE, GREY), room=1.08)
+    label(axes, xlabel="grams of CO₂ equivalents (2023: Ember)")
+    legend(picture)
+    return picture

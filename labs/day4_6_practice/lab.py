@@ -1,0 +1,103 @@
+"""Lab 4.6: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.lab import Check, Lab
+from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
+from labs.day4_6_practice.measurements import RECORDINGS
+
+# A small training in which every part of a run's state changes: fp16 with a gradient that
+# overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs
+# that are shuffled differently.
+CHANGING: dict[str, Any] = {
+    "model": "resnet18",
+    "image_px": 32,
+    "batch_size": 4,
+    "epochs": 2,
+    "steps": 4,
+    "warmup_steps": 7,
+    "val_steps": 1,
+    "budget_s": 0.0,
+    "lr": 0.003,
+    "precision": "fp16",
+    "overflow_step": 1,
+    "schedule": "one_cycle",
+    "mix": "mixup",
+    "deterministic": True,
+}
+# Steps 3 and 6 are saved; the process is killed while saving step 6. The overflow is before 3.
+EVERY, KILLED_AFTER, ASKED_IN = 3, 5, 4
+
+SMALL_RESTART: dict[str, Any] = {
+    name: CHANGING[name] for name in ("model", "schedule", "mix", "deterministic")
+} | {"optimizer": "adamw", "lr": 1e-3, "precision": "fp32", "epochs": 2, "steps": 4}
+
+# Of several ranks, rank 0's loss is recorded; with such a low rate, losses of images differ little.
+SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
+
+
+def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Check:
+    """Return a check of one process that is interrupted, and the same training without that."""
+    return Check(
+        title=title,
+        todo=todo,
+        rung="restarted",
+        against="channels_last",
+        shows={
+            "first step of the last process": "began_at",
+            "checkpoints that it found": "found",
+            "interruptions": "interrupted",
+        },
+        changes=changes | {"save_every": EVERY},
+        settings=CHANGING,
+        timed=False,
+        small=SMALL_RESTART,
+        **options,
+    )
+
+
+CHECKS = {
+    "day4.save": of_ranks(
+        "one rank saves, whole or not at all",
+        todo=35,
+        configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
+        small=SMALL_RESTART,
+        shows={"checkpoints": "left"},
+        rung="restarted",
+        changes={"save_every": 1},
+        settings=SAVED,
+    ),
+    "day4.restart": _interrupted(
+        "killed while it saves, it goes on to the bit",
+        36,
+        configs=(
+            {"save_every": 0},
+            {"save_every": 2, "sigkill_step": 5},
+            {"save_every": 2, "sigkill_step": 3, "ranks": 2},
+        ),
+        changes={"sigkill_step": KILLED_AFTER},
+    ),
+    "day4.sigterm": _interrupted(
+        "asked to end, it saves, and goes on to the bit",
+        37,
+        configs=(
+            {"save_every": 0},
+            {"save_every": 2, "sigterm_step": 1},
+            {"save_every": 4, "sigterm_step": 4, "ranks": 2},
+        ),
+        changes={"sigterm_step": ASKED_IN},
+    ),
+}
+
+LAB = Lab(
+    number="4.6",
+    title="checkpoints, reproducibility and tracking",
+    minutes=75,
+    checks=CHECKS,
+    recordings=RECORDINGS,
+    jobs="12, one of 2 processes",
+    prepare="nothing; on Slurm, a job is put back into the queue",
+    stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
+)

@@ -19,6 +19,15 @@ def summary() -> pd.DataFrame:
     return pd.read_csv(HERE / "gpus.csv", index_col="gpu", dtype={"sms": "Int64"})
 
 
+def cards() -> pd.DataFrame:
+    """Return a row per consumer or server card, with the columns of `summary`.
+
+    Their fp16 and fp8 rates are those with sums in fp32, as training needs them: consumer cards
+    halve them. fp64 is not listed: it runs at 1/32 of fp32 or less.
+    """
+    return pd.read_csv(HERE / "cards.csv", index_col="gpu", dtype={"sms": "Int64"})
+
+
 def precisions() -> pd.DataFrame:
     """Return the formats of each architecture's Tensor Cores and ordinary cores."""
     return pd.read_csv(HERE / "precisions.csv", index_col="architecture")

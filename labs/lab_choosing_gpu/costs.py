@@ -1,0 +1,84 @@
+"""What a GPU costs: the lab's function and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Cost = Callable[[float, float, float, float, float], tuple[float, float]]
+# images_per_s, watts, price, hours, kwh_price
+GPU, DOUBLE = (1000.0, 400.0, 2000.0, 10_000.0, 0.3), (2000.0, 300.0, 9000.0, 20_000.0, 0.2)
+
+
+def cost(
+    images_per_s: float, watts: float, price: float, hours: float, kwh_price: float
+) -> tuple[float, float]:
+    """Return images per joule, and euros per million images.
+
+    Args:
+        price: of the GPU, in euros.
+        hours: in which it computes before it is replaced.
+        kwh_price: euros per kilowatt-hour.
+    """
+    images_per_joule = images_per_s / watts
+    per_hour = price / hours + watts / 1000 * kwh_price
+    return images_per_joule, 1e6 * per_hour / (3600 * images_per_s)
+
+
+def check_energy(function: Cost) -> str:
+    """Check the images per joule."""
+    for numbers in (GPU, DOUBLE):
+        expected = cost(*numbers)[0]
+        causes = {
+            1 / expected**2: "these are joules per image: divide the other way round",
+            3600: "a watt is a joule per second, so no hours are needed",
+            1000: "a watt is a joule per second: a kilowatt has 1,000",
+        }
+        _compare("images_per_joule", numbers, _call(function, numbers)[0], expected, causes)
+    return f"{GPU[0]:,.0f} images/s at {GPU[1]:.0f} W are {cost(*GPU)[0]:.1f} images per joule"
+
+
+def check_euros(function: Cost) -> str:
+    """Check the euros per million images: the price's part, then the electricity's."""
+    for numbers in (GPU, DOUBLE):
+        images_per_s, watts, price, hours, kwh_price = numbers
+        expected = cost(*numbers)[1]
+        millions_per_hour = images_per_s * 3600 / 1e6
+        electricity = watts / 1000 * kwh_price
+        causes = {
+            1e-6: "these are euros per image: a million costs more",
+            3600: "images_per_s are images per second: an hour has 3,600",
+            millions_per_hour: "these are euros per hour: how many million images is an hour?",
+            price / hours / millions_per_hour / expected: "the electricity is missing",
+            electricity / millions_per_hour / expected: "the GPU's price is missing",
+            (price + electricity) / millions_per_hour / expected: (
+                "the price counts in full in each hour: share it among all hours"
+            ),
+            (price / hours + watts * kwh_price) / millions_per_hour / expected: (
+                "watts × hours are watt-hours: a kilowatt-hour has 1,000"
+            ),
+        }
+        _compare("euros_per_million", numbers, _call(function, numbers)[1], expected, causes)
+    return f"at {GPU[2]:,.0f} euros and {GPU[4]} euros per kWh, a million costs {cost(*GPU)[1]:.3f}"
+
+
+def _call(function: Cost, numbers: tuple[float, ...]) -> tuple[float, float]:
+    result = function(*numbers)
+    assert isinstance(result, tuple) and len(result) == 2, (
+        f"it returns {result!r}: expected two numbers, `images_per_joule, euros_per_million`"
+    )
+    return result
+
+
+def _compare(
+    name: str, numbers: tuple[float, ...], value: float, expected: float, causes: dict[float, str]
+) -> None:
+    """Raise AssertionError with the likely cause if a value is not the expected one."""
+    if abs(value / expected - 1) < 1e-3:
+        return
+    near = [words for factor, words in causes.items() if abs(value / expected / factor - 1) < 1e-3]
+    images_per_s, watts, price, hours, kwh_price = numbers
+    raise AssertionError(
+        f"{name} at {images_per_s:g} images/s, {watts:g} W, {price:g} euros, {hours:g} hours and "
+        f"{kwh_price:g} euros per kWh: {value:.4g}, expected {expected:.4g}: "
+        f"{near[0] if near else 'check the units'}"
+    )

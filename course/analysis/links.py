@@ -16,7 +16,7 @@ def measure_link(site: str = "local") -> pd.DataFrame:
 
     Columns: ranks, hosts, bytes of each rank, seconds (the median), low and high (quartiles).
     """
-    run = wait(launch(SCRIPT, rung("baseline", quick=True), site=site, gpus=2))
+    run = wait(launch(SCRIPT, rung("baseline", quick=True, rung="link"), site=site, gpus=2))
     table = pd.read_json(run.folder / "all_reduce.jsonl", lines=True)
     table["low"], table["seconds"], table["high"] = zip(*table["seconds"])
     return table

@@ -502,6 +502,9 @@ def in_words(value: Any, most: int = 8) -> str:
         return f"{len(value)} entries"
     if isinstance(value, dict):
         return ", ".join(f"{name}={in_words(item, most)}" for name, item in value.items())
+    if isinstance(value, list) and len(value) > 12 and all(isinstance(item, int) for item in value):
+        first, last = ", ".join(map(str, value[:3])), value[-1]
+        return f"{first}, …, {last} ({len(value)} numbers)"
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict | list) else ", "
         return separator.join(in_words(item, most) for item in value)

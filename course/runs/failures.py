@@ -149,7 +149,8 @@ def set_worker_timeout(batches: Any) -> None:
 
 def _shared_full() -> str:
     try:
-        size = f" ({shutil.disk_usage(SHARED).total / GIB:.2g} GiB)"
+        gib = shutil.disk_usage(SHARED).total / GIB
+        size = f" ({gib:.2g} GiB)" if gib < 10 else f" ({gib:,.0f} GiB)"
     except OSError:
         size = ""
     return (

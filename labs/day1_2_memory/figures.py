@@ -64,7 +64,7 @@ def plot_batch_sweep(
     _draw_failures(memory, failed, peaks)
     for gib in sorted({limit_gib, *table["memory_gib"]} - {0}):
         enough = f", enough for batch {fit.largest_batch(gib)}" if fit else ""
-        limit(memory, gib, f"limit: {gib:g} GiB{enough}")
+        limit(memory, gib, f"limit: {gib:.3g} GiB{enough}")
     if memory.get_legend_handles_labels()[0]:
         memory.legend(frameon=False, fontsize=8, loc="upper left")
     room = 1.35 if fit else 1.2  # for the legend
@@ -98,9 +98,11 @@ def _draw_fit(axes: Axes, fit: Fit, edge: float) -> None:
 def _draw_failures(axes: Axes, failed: pd.DataFrame, heights: pd.Series) -> None:
     axes.plot(failed["batch_size"], heights, "X", color=ACCENT, ms=11, clip_on=False, zorder=5)
     style = {"textcoords": "offset points", "ha": "right", "fontsize": 8, "color": ACCENT}
-    for batch, status, height in zip(failed["batch_size"], failed["status"], heights):
+    rows = zip(failed["batch_size"], failed["status"], heights)
+    for place, (batch, status, height) in enumerate(rows):
         words = f"{'out of memory' if status == 'oom' else status} at {batch}"
-        axes.annotate(words, (batch, height), (-9, 9), **style)
+        line = place if heights.nunique() == 1 else 0  # words at one height would overlap
+        axes.annotate(words, (batch, height), (-9, 9 + 11 * line), **style)
 
 
 def plot_memory_by_part(table: pd.DataFrame) -> Picture:

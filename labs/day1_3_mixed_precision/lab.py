@@ -23,6 +23,16 @@ def _describe_amp(run: Run) -> str:
     return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
 
 
+def _describe_scaler(run: Run) -> str:
+    overflow = run.record.evidence.get("overflow") or {}
+    expect(
+        overflow.get("skipped") is not False,
+        "the step with the planted overflow was not skipped: call scaler.step(optimizer) instead "
+        "of optimizer.step()",
+    )
+    return "the step with the planted overflow was skipped" if overflow else "no overflow planted"
+
+
 def _amp_limits(cfg: Config, place: Place) -> str:
     if not place.half_units:
         return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
@@ -50,7 +60,7 @@ CHECKS = {
         configs=({"precision": "bf16", "overflow_step": 0}, {}),
         rung="amp",
         against="device",
-        shows={"the planted overflow": "overflow"},
+        describe=_describe_scaler,
         limits=_amp_limits,
         changes={"precision": "fp16", "overflow_step": 1},
         settings={"warmup_steps": 4},

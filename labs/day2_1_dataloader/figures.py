@@ -16,19 +16,22 @@ from course.text import digits
 STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
 
 
-def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0) -> Picture:
+def plot_waiting(
+    runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int | Sequence[int] = 0
+) -> Picture:
     """Draw each step as a bar: waiting for its batch below, computing above it.
 
     Args:
         runs: (name, steps) of each run, for instance `run.steps`.
-        warmup_steps: drawn pale, because times leave them out.
+        warmup_steps: drawn pale, because times leave them out; of all runs, or one of each.
     """
     picture = Picture(9.5, 1.0 + 1.55 * len(runs))
     grid = picture.panels(len(runs), sharex=True, sharey=True)
-    for axes, (name, steps) in zip(grid, runs):
+    warmups = [warmup_steps] * len(runs) if isinstance(warmup_steps, int) else warmup_steps
+    for axes, (name, steps), warmup in zip(grid, runs, warmups):
         load, step = steps["load_s"] * 1e3, steps["step_s"] * 1e3
         for warm in (True, False):
-            rows = (steps["step"] < warmup_steps) == warm
+            rows = (steps["step"] < warmup) == warm
             look = {"width": 0.85, "alpha": 0.35 if warm else 1.0}
             places = steps["step"][rows]
             axes.bar(places, load[rows], color=ORANGE, **look)
@@ -37,7 +40,7 @@ def plot_waiting(runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int = 0
             limit(axes, border - 0.5, colour=DARK, along="x")
         label(axes, name, size=10)
     # The first steps pay for starting and may be much taller than all others: cut them.
-    highest_s = max(steps["step_s"][warmup_steps:].max() for _, steps in runs)
+    highest_s = max(steps["step_s"][warmup:].max() for (_, steps), warmup in zip(runs, warmups))
     grid[0].set_ylim(0, 1.15e3 * highest_s)
     grid[-1].set_xlabel("training step (pale: warm-up, may be cut off; dashed: start of an epoch)")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -83,14 +83,15 @@ def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
     """Draw the loss over a growing learning rate, its lowest and its steepest point."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
-    for (name, search), colour in zip(searches.items(), COLOURS):
+    sides = ["below"] + ["above"] * len(searches)  # curves of equal batches have close points
+    for (name, search), colour, side in zip(searches.items(), COLOURS, sides):
         table = search.table
         axes.plot(table["lr"], table["loss"], color=colour, alpha=0.25, lw=1)
         axes.plot(table["lr"], table["smoothed"], color=colour, label=name)
         for rate, marker in ((search.steepest, "o"), (search.lowest, "x")):
             loss = np.interp(rate, table["lr"], table["smoothed"])
             axes.plot(rate, loss, marker, color=colour, ms=8)
-            mark(axes, rate, loss, f"{rate:.2g}", "above", colour=colour)
+            mark(axes, rate, loss, f"{rate:.2g}", side, colour=colour)
         describe(axes, name, [f"steepest at {search.steepest:.2g}, lowest at {search.lowest:.2g}"])
     axes.plot([], [], "o", color=GREY, label="the loss falls fastest")
     axes.plot([], [], "x", color=GREY, label="the loss is lowest")

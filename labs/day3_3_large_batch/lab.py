@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
+from course.runs.run import Run
 from labs.day3_3_large_batch import configs as learning
 
 UPDATED = READER_SETTINGS | {"workers": 0}
+
+
+def _describe_rates(run: Run) -> str:
+    rates = run.steps["lr"].dropna()
+    return f"learning rates: {', '.join(f'{rate:.2g}' for rate in rates)}"
 
 
 CHECKS = {
@@ -31,7 +37,7 @@ CHECKS = {
         ),
         rung="find",
         against="channels_last",
-        describe=lambda run: f"learning rates: {run.steps['lr'].dropna().round(6).tolist()}",
+        describe=_describe_rates,
         settings=UPDATED,
         timed=False,
     ),

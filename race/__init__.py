@@ -5,7 +5,7 @@ from course.lazy import lazy_exports
 _NAMES = {
     ".board": "COURSE_ENTRIES",
     ".entries": "Entry",
-    ".notebook": "difference margin plot_accuracy settings table",
+    ".notebook": "difference history margin plot_accuracy settings table",
     ".page": "board_page published_results",
     ".submission": "draft enter",
     ".tracks": "tracks_table",

@@ -63,6 +63,36 @@ def table(
     )
 
 
+def history(
+    track: str,
+    *,
+    to: str | Path | None = None,
+    shipped_only: bool = False,
+    machine: str = "",
+) -> pd.DataFrame:
+    """List the records of a board in the order in which they were entered.
+
+    A record is an entry that counts and was faster than all before it on its machine. Columns:
+    entry, by, seconds, times_as_fast (as the record before it), lines_changed (of its script,
+    compared with that record's), machine. The arguments are those of `table`.
+    """
+    from race.page import diff
+
+    folder = board.board_folder(to)
+    rows, fastest = [], {}
+    for entry in _entries(track, to, shipped_only, machine):
+        before = fastest.get((entry.machine, entry.gpus))
+        if not entry.counts or (before and entry.seconds >= before.seconds):
+            continue
+        fastest[entry.machine, entry.gpus] = entry
+        changes = diff(folder, before, entry).splitlines()[2:] if before else []
+        row = {"entry": entry.name, "by": entry.by, "seconds": entry.seconds}
+        row["times_as_fast"] = before.seconds / entry.seconds if before else math.nan
+        row["lines_changed"] = sum(line.startswith("+") for line in changes)
+        rows.append(row | {"machine": entry.machine})
+    return pd.DataFrame(rows)
+
+
 def plot_accuracy(
     track: str,
     *,

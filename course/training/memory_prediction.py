@@ -26,9 +26,9 @@ from course.training.precision import HALF
 ALIGNED = 16  # numbers: rows of an attention bias begin at multiples of it
 CLASSES = 1000  # of ImageNet, and of synthetic data
 _CHECKPOINTING = {
-    "every": "every block again",
-    "second": "every second block again",
-    "selective": "all but products again",
+    "every": "every block recomputed",
+    "second": "every second block recomputed",
+    "selective": "all but products recomputed",
 }
 NO_STRATEGY = "all kept"
 
@@ -232,7 +232,7 @@ def predict_memory(config: Config) -> Prediction:
 def memory_strategy(config: Config) -> str:
     """Describe how a config trades time for memory; `NO_STRATEGY` if it does not."""
     words = [_CHECKPOINTING[config.checkpointing]] if config.checkpointing else []
-    words += ["kept on the host"] * config.offload
+    words += ["offloaded"] * config.offload
     if config.micro_batch and config.micro_batch < config.batch_size:
-        words.append(f"{config.micro_batch} at once")
+        words.append(f"{config.micro_batch} per pass")
     return ", ".join(words) or NO_STRATEGY

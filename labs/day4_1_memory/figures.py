@@ -8,25 +8,35 @@ from typing import Any
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, heading, label, legend, lines, mark, stack
+from course.charts.primitives import (
+    bars,
+    describe,
+    heading,
+    label,
+    legend,
+    lines,
+    mark,
+    stack,
+)
 from course.text import digits
 from course.training.memory_prediction import NO_STRATEGY
 from labs.day4_1_memory.measurements import on_pareto_front
 
 KINDS = {
     "all kept": BLUE,
-    "in micro-batches": SKY,
-    "computed again": ORANGE,
+    "micro-batches": SKY,
+    "recomputed": ORANGE,
     "both": GREEN,
-    "kept on the host": DARK,
+    "offloaded": DARK,
 }
+TIMELINE_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 PARTS = {
     "weights_gib": "weights",
     "gradients_gib": "gradients",
     "optimizer_gib": "optimizer state",
-    "gathered_gib": "gathered",
+    "gathered_gib": "gathered weights",
     "activations_gib": "activations",
-    "other_gib": "batch, and backward's own",
+    "other_gib": "batch, and workspace of backward",
 }
 PART_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
 
@@ -42,6 +52,25 @@ def plot_memory_parts(predictions: Mapping[str, Any]) -> Picture:
     stack(axes, list(predictions), parts, unit=" GiB", colours=PART_COLOURS, room=1.12)
     label(axes, xlabel="GiB, predicted")
     legend(picture, len(PARTS))
+    return picture
+
+
+def plot_timelines(timelines: Mapping[str, pd.DataFrame]) -> Picture:
+    """Draw the memory of a step after each operator (tables of `memory_timeline`), by name."""
+    picture = Picture(10, 3.8)
+    axes = picture.panel()
+    for (name, table), colour in zip(timelines.items(), TIMELINE_COLOURS):
+        gib, number = table["gib"], int((table["phase"] == "forward").sum())
+        lines(axes, {name: (range(len(gib)), gib)}, colours=colour)
+        axes.plot(number, gib[number], "o", color=colour, ms=6)
+        peak = int(gib.idxmax())
+        mark(axes, peak, gib[peak], f"{digits(gib[peak])} GiB", "above", colour=colour)
+        values = (f"{digits(value)} GiB" for value in (gib[peak], gib[number]))
+        describe(axes, name, ["peak {}, when backward begins {}".format(*values)])
+    axes.plot([], [], "o", color=DARK, label="backward begins")
+    label(axes, xlabel="operators of one step, in the order in which they run", ylabel="GiB in use")
+    axes.set(ylim=(0, 1.15 * max(table["gib"].max() for table in timelines.values())), xlim=(0, None))
+    legend(picture, 4)
     return picture
 
 
@@ -61,7 +90,7 @@ def plot_micro_batches(table: pd.DataFrame, machine: str) -> Picture:
     lines(right, {"": (range(len(table)), pass_ms)}, colours=ACCENT, marker="o")
     for place, value in enumerate(pass_ms):
         mark(right, place, value, digits(value), "above")
-    label(right, "milliseconds a pass", size=10, xlabel="images in one pass")
+    label(right, "milliseconds per pass", size=10, xlabel="images in one pass")
     right.set(xticks=range(len(table)), xticklabels=sizes, ylim=(0, 1.2 * pass_ms.max()))
     heading(picture, machine)
     return picture
@@ -81,8 +110,8 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
     for row in table.itertuples():
         x, y = row.peak_gib, row.images_per_s
         axes.plot(x, y, "o", color=KINDS[_kind(row.strategy)], ms=8, zorder=2)
-        name = row.strategy.replace(" again,", ",")
-        name = f"{row.batch_size} at once" if name == NO_STRATEGY else name
+        name = row.strategy.replace(" recomputed", "")
+        name = f"{row.batch_size} per pass" if name == NO_STRATEGY else name
         # The names of dots that are close to each other alternate below and above them.
         close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(
             y - 25, y + 25
@@ -101,8 +130,8 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
 
 def _kind(strategy: str) -> str:
     """Return the kind of a strategy, which sets its colour."""
-    if "host" in strategy:
-        return "kept on the host"
-    if "again" in strategy:
-        return "both" if "at once" in strategy else "computed again"
-    return "in micro-batches" if "at once" in strategy else "all kept"
+    if "offloaded" in strategy:
+        return "offloaded"
+    if "recomputed" in strategy:
+        return "both" if "per pass" in strategy else "recomputed"
+    return "micro-batches" if "per pass" in strategy else "all kept"

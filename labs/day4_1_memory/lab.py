@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC, Check, Lab, Recording
+from course.checks.lab import SYNTHETIC, Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import Config, rung
 
@@ -54,7 +54,7 @@ def _memory_configs() -> Iterator[Config]:
 
 CHECKS = {
     "day4.accumulate": Check(
-        title="a batch in parts trains like the whole",
+        title="a batch in parts trains like the full batch",
         todo=17,
         configs=({"rung": "large"}, {"micro_batch": 3}, {"micro_batch": 3, "batch_size": 10}),
         small=SMALL_TRANSFORMER,
@@ -66,7 +66,7 @@ CHECKS = {
         timed=False,
     ),
     "day4.no_sync": Check(
-        title="ranks speak once an update",
+        title="one all-reduce per update",
         todo=18,
         configs=(
             {"rung": "large"},
@@ -87,7 +87,7 @@ CHECKS = {
         timed=False,
     ),
     "day4.recompute": Check(
-        title="blocks compute their inside again instead of keeping it",
+        title="blocks recompute their activations instead of keeping them",
         todo=19,
         configs=(
             {"rung": "large"},
@@ -96,12 +96,12 @@ CHECKS = {
         small=SMALL_TRANSFORMER,
         rung="checkpointed",
         against="large",
-        shows={"GiB kept for backward": "kept_gib", "computed again in backward": "recomputed"},
+        shows={"GiB kept for backward": "kept_gib", "recomputed in backward": "recomputed"},
         settings=WHOLE,
         timed=False,
     ),
     "day4.offload": Check(
-        title="what backward needs waits on the host",
+        title="activations wait in host memory",
         todo=20,
         configs=({"rung": "large"}, {"rung": "offloaded"}),
         calls=("course.checks.dry_runs:offloading",),
@@ -114,11 +114,19 @@ CHECKS = {
     ),
 }
 
+
+def _choose_settings() -> FunctionCheck:
+    from labs.day4_1_memory import verify
+
+    return FunctionCheck(verify.choose_settings, verify.check_choices, verify.check_speed)
+
+
 LAB = Lab(
     number="4.1",
     title="saving memory by checkpointing and offloading",
     minutes=60,
     checks=CHECKS,
+    functions={"memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",
     prepare="nothing",

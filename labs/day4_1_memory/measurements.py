@@ -81,15 +81,15 @@ def _gradient(norm: nn.Module, sizes: Sequence[int], weights: Sequence[float]) -
 def gradient_errors(sizes: Sequence[int]) -> pd.DataFrame:
     """Compare the gradients of micro-batches with those of the full batch.
 
-    Columns: norm, weighed and mean_of_means: the relative error if each loss counts by its share
-    of the images, and if all losses count alike. LayerNorm is over one image's numbers.
+    Columns: norm, weighted and mean_of_means: the relative error if each loss is weighted by its
+    share of the images, and if all losses count equally. LayerNorm normalises each image.
 
     Args:
         sizes: images of each micro-batch.
     """
     count = sum(sizes)
     weights = {
-        "weighed": [size / count for size in sizes],
+        "weighted": [size / count for size in sizes],
         "mean_of_means": [1 / len(sizes)] * len(sizes),
     }
     rows = []
@@ -102,18 +102,17 @@ def gradient_errors(sizes: Sequence[int]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def compare_recomputation(*, keep_random: bool = True) -> pd.DataFrame:
-    """Compare a step that keeps its activations with one that recomputes them in backward.
+def compare_recomputation() -> pd.DataFrame:
+    """Compare a step that keeps its activations with two that recompute them in backward.
 
-    Columns: quantity, kept, recomputed. Rows: BatchNorm's running mean after the step, and the
-    gradient behind dropout, whose second mask must equal the first.
-
-    Args:
-        keep_random: PyTorch's default: the second pass starts from the first one's random state.
+    Rows: BatchNorm's running mean after the step, and the norm of a gradient that passes through
+    dropout, whose second mask must equal the first. Columns: kept; recomputed; and "random state
+    not restored": the second pass draws new random numbers (preserve_rng_state=False).
     """
     images, _ = _batch(8)
+    settings = {"kept": None, "recomputed": True, "random state not restored": False}
     columns = {}
-    for column in ("kept", "recomputed"):
+    for column, keep_random in settings.items():
         torch.manual_seed(0)
         norm = nn.BatchNorm1d(4)
         block = nn.Sequential(norm, nn.Dropout(0.5))
@@ -123,13 +122,13 @@ def compare_recomputation(*, keep_random: bool = True) -> pd.DataFrame:
         def forward(x: torch.Tensor, block: nn.Module = block) -> torch.Tensor:
             return block(x).exp()
 
-        if column == "kept":
+        if keep_random is None:
             out = forward(x)
         else:
             out = checkpoint(forward, x, use_reentrant=False, preserve_rng_state=keep_random)
         out.sum().backward()
         columns[column] = {
-            "running mean": float(norm.running_mean.mean()),
-            "gradient behind dropout": float(weight.grad.norm()),
+            "BatchNorm's running mean": float(norm.running_mean.mean()),
+            "gradient through dropout": float(weight.grad.norm()),
         }
-    return pd.DataFrame(columns).rename_axis("quantity").reset_index()
+    return pd.DataFrame(columns)

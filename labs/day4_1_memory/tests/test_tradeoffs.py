@@ -44,9 +44,9 @@ def table() -> pd.DataFrame:
 def test_table_of_strategies(table: pd.DataFrame) -> None:
     assert table["strategy"].tolist() == [
         "all kept",
-        "16 at once",
-        "every block again",
-        "all but products again, 16 at once",
+        "16 per pass",
+        "every block recomputed",
+        "all but products recomputed, 16 per pass",
         "all kept",
     ]
     assert table["pass_s"].round(3).tolist()[:2] == [0.64, 0.178]
@@ -55,7 +55,7 @@ def test_table_of_strategies(table: pd.DataFrame) -> None:
 
 def test_figures_name_strategies_and_values(table: pd.DataFrame) -> None:
     texts = [text.get_text() for text in lab.plot_pareto_front(table, "a GPU").axes[0].texts]
-    assert "64 at once" in texts and "every block again" in texts
+    assert "64 per pass" in texts and "every block" in texts
     assert "16: 90, 64: 100" in lab.plot_micro_batches(table.iloc[:2], "a GPU").alt
 
 
@@ -89,8 +89,8 @@ def test_kept_tensors_count_once_and_without_weights() -> None:
     assert kept.gib * 2**30 == images.nbytes + 4 * 8 * 4  # the input, and ReLU's output
 
 
-def test_only_weighed_micro_batches_give_the_gradient_of_the_batch() -> None:
+def test_only_weighted_micro_batches_give_the_gradient_of_the_batch() -> None:
     errors = lab.gradient_errors([3, 3, 3, 1]).set_index("norm")
     layer_norm = errors.loc["LayerNorm"]
-    assert layer_norm["weighed"] < 1e-5 < 0.1 < layer_norm["mean_of_means"]
-    assert errors.loc["BatchNorm", "weighed"] > 0.1
+    assert layer_norm["weighted"] < 1e-5 < 0.1 < layer_norm["mean_of_means"]
+    assert errors.loc["BatchNorm", "weighted"] > 0.1

@@ -1,0 +1,82 @@
+"""The memory of a training step over time: the bytes of live tensors after each operator."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from course.config import GIB, Config
+from course.training.memory_prediction import fake_step
+
+
+class MemoryTimeline(TorchDispatchMode):
+    """Record the live bytes after each operator that runs in this context.
+
+    Storages count once, from the operator that creates them until they are freed. Tensors on the
+    device "meta" do not count: that is how fake tensors move to the host.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = "forward"  # set it when the next phase begins
+        self.points: list[tuple[str, str, int]] = []  # (phase, operator, live bytes)
+        self._live: dict[int, int] = {}  # bytes by storage
+
+    def track(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count tensors, unless they are counted already."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if tensor.device.type != "meta" and id(storage) not in self._live:
+                self._live[id(storage)] = storage.nbytes()
+                weakref.finalize(storage, self._live.pop, id(storage), None).atexit = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
+        result = func(*args, **(kwargs or {}))
+        self.track(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        self.points.append((self.phase, str(func), sum(self._live.values())))
+        return result
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per operator: phase, operator, bytes."""
+        return pd.DataFrame(self.points, columns=["phase", "operator", "bytes"])
+
+
+def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
+    """Return the memory of a config's training step on a GPU, after each operator.
+
+    The step runs on fake tensors, so it needs no GPU and computes nothing. Columns: phase
+    ("forward", "backward" or "optimizer"), operator, gib.
+
+    Args:
+        one_block: checkpoint the network as a single block.
+
+    Raises:
+        ValueError: a step that PyTorch refuses.
+    """
+    with fake_step(config) as step:
+        step.update_once()  # creates the optimizer's state
+        model = step.model
+        if one_block:
+            forward = model.forward
+            model.forward = lambda images: checkpoint(forward, images, use_reentrant=False)
+        with MemoryTimeline() as timeline:
+            state = [value for values in step.optimizer.state.values() for value in values.values()]
+            lasting = [*model.parameters(), *model.buffers(), *state]
+            timeline.track([*lasting, step.images, step.loaded, step.labels])
+            for images in step.images.split(config.micro_batch or len(step.images)):
+                timeline.phase = "forward"
+                loss = step.forward(images) * len(images) / len(step.images)
+                timeline.phase = "backward"
+                loss.backward()
+                del loss
+            timeline.phase = "optimizer"
+            step.optimizer.step()
+    table = timeline.table()
+    return table.assign(gib=table.pop("bytes") / GIB)

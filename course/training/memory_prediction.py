@@ -28,7 +28,7 @@ CLASSES = 1000  # of ImageNet, and of synthetic data
 _CHECKPOINTING = {
     "every": "every block recomputed",
     "second": "every second block recomputed",
-    "selective": "all but products recomputed",
+    "selective": "selected operators recomputed",
 }
 NO_STRATEGY = "all kept"
 

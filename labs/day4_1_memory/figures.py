@@ -55,21 +55,27 @@ def plot_memory_parts(predictions: Mapping[str, Any]) -> Picture:
     return picture
 
 
-def plot_timelines(timelines: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw the memory of a step after each operator (tables of `memory_timeline`), by name."""
+def plot_timelines(timelines: Mapping[str, pd.DataFrame], unit: str = "GiB") -> Picture:
+    """Draw the memory of a step after each operator, by name.
+
+    Args:
+        timelines: tables with the columns phase, and gib or kib (the unit); see `memory_timeline`.
+    """
     picture = Picture(10, 3.8)
     axes = picture.panel()
     for (name, table), colour in zip(timelines.items(), TIMELINE_COLOURS):
-        gib, number = table["gib"], int((table["phase"] == "forward").sum())
-        lines(axes, {name: (range(len(gib)), gib)}, colours=colour)
-        axes.plot(number, gib[number], "o", color=colour, ms=6)
-        peak = int(gib.idxmax())
-        mark(axes, peak, gib[peak], f"{digits(gib[peak])} GiB", "above", colour=colour)
-        values = (f"{digits(value)} GiB" for value in (gib[peak], gib[number]))
+        used, number = table[unit.lower()], int((table["phase"] == "forward").sum())
+        lines(axes, {name: (range(len(used)), used)}, colours=colour)
+        axes.plot(number, used[number], "o", color=colour, ms=6)
+        peak = int(used.idxmax())
+        mark(axes, peak, used[peak], f"{digits(used[peak])} {unit}", "above", colour=colour)
+        values = (f"{digits(value)} {unit}" for value in (used[peak], used[number]))
         describe(axes, name, ["peak {}, when backward begins {}".format(*values)])
     axes.plot([], [], "o", color=DARK, label="backward begins")
-    label(axes, xlabel="operators of one step, in the order in which they run", ylabel="GiB in use")
-    axes.set(ylim=(0, 1.15 * max(table["gib"].max() for table in timelines.values())), xlim=(0, None))
+    label(axes, xlabel="operators of one step, in the order in which they run", ylabel=f"{unit} in use")
+    axes.set(
+        ylim=(0, 1.15 * max(table[unit.lower()].max() for table in timelines.values())), xlim=(0, None)
+    )
     legend(picture, 4)
     return picture
 
@@ -116,8 +122,11 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
         close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(
             y - 25, y + 25
         )
-        shift = (7, 5 if close.sum() % 2 else -11)
-        axes.annotate(name, (x, y), shift, textcoords="offset points", fontsize=8, color=DARK)
+        shift, ha = (7, 5 if close.sum() % 2 else -11), "left"
+        if row.Index in front.index and x > 0.2 * table["peak_gib"].max():
+            shift, ha = (-7, 5), "right"  # there is room above the front
+        look = {"textcoords": "offset points", "fontsize": 8, "color": DARK, "ha": ha}
+        axes.annotate(name, (x, y), shift, **look)
     legend_settings = {"frameon": False, "fontsize": 9, "loc": "lower right"}
     for kind, colour in KINDS.items():
         axes.bar(0, 0, color=colour, label=kind)

@@ -4,7 +4,8 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".configs": "sharded_config",
-    ".experiments": ("communication_volume handmade_source train_handmade zero_memory"),
+    ".by_hand": "layer_timelines",
+    ".formulas": "communication_volume zero_memory",
     ".figures": "plot_comparison plot_rank_memory",
     ".measurements": (
         "compare_with_ddp count_collectives hosts_table losses_table measured_memory "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab
+from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
 from labs.day4_2_fsdp.configs import RECORDINGS
@@ -17,52 +17,52 @@ def _describe_checkpoint(run: Run) -> str:
 GATHERS = {"all-gathers between computations": "gathers"}
 CHECKS = {
     "day4.shard": of_ranks(
-        title="each rank keeps a share, and gathers unit by unit",
+        title="each rank keeps its shards, and gathers unit by unit",
         todo=21,
         configs=({"rung": "large"}, {}, {"ranks": 1}, {"shard": "hybrid", "ranks": 4}),
         shows={
             "weights by placement": "spread.placements",
-            "bytes that a rank keeps": "spread.bytes",
+            "bytes per rank": "spread.bytes",
             **GATHERS,
         },
     ),
     "day4.reshard": of_ranks(
-        title="gathered once, for both passes",
+        title="weights are gathered once for both passes",
         todo=22,
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
     ),
     "day4.policy": of_ranks(
-        title="weights travel in bf16, and are kept in fp32",
+        title="weights are gathered in bf16, and stored in fp32",
         todo=23,
         configs=({"gather_bf16": False}, {}),
         shows={"gathered": "gathered_types", "reduced": "reduced_types"},
         changes={"gather_bf16": True, "precision": "bf16"},
     ),
     "day4.prefetch": of_ranks(
-        title="the next units are gathered while one computes",
+        title="the next units are gathered while one computes (optional)",
         todo=24,
         configs=({}, {"prefetch": 1}, {"prefetch": 2}),
         shows=GATHERS,
         changes={"prefetch": 2},
     ),
     "day4.clip": of_ranks(
-        title="gradients are shortened by the length of all ranks' together",
+        title="gradients are clipped by their norm over all ranks (optional)",
         todo=25,
         configs=({"clip": 0.0}, {"clip": 0.5}, {"clip": 0.5, "rung": "large"}),
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
         changes={"clip": 1.0},
     ),
     "day4.whole": of_ranks(
-        title="rank 0 writes whole weights, and no other rank holds them",
+        title="only rank 0 gets the full state dict",
         todo=26,
         configs=({"rung": "large"}, {}, {"ranks": 1}),
-        shows={"bytes that the last rank held at once, to save": "held_to_save"},
+        shows={"bytes of full weights on the last rank": "held_to_save"},
         changes={"save_weights": True},
     ),
     "day4.checkpoint": of_ranks(
-        title="every rank writes its part, and any number of ranks goes on",
+        title="each rank writes its part, and any number of ranks can resume",
         todo=27,
         configs=(
             {"save_shards": False},
@@ -75,7 +75,7 @@ CHECKS = {
         changes={"save_shards": True},
     ),
     "day4.compile": of_ranks(
-        title="blocks are compiled, each by itself",
+        title="each block is compiled separately (optional)",
         todo=28,
         configs=({}, {"compile": "default"}),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
@@ -83,13 +83,21 @@ CHECKS = {
     ),
 }
 
+
+def _sharded_linear() -> FunctionCheck:
+    from labs.day4_2_fsdp import by_hand, verify
+
+    return FunctionCheck(by_hand.sharded_linear, verify.check_gradients, verify.check_memory)
+
+
 LAB = Lab(
     number="4.2",
     title="FSDP, a network sharded over several GPUs",
     minutes=75,
     checks=CHECKS,
+    functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
     recordings=RECORDINGS,
     jobs="12, of 18 runs, most of 2 processes, three of 4",
     prepare="nothing",
-    stuck="the optimizer is made after sharding; all ranks gather, and one writes",
+    stuck="create the optimizer after sharding; all ranks gather, and one writes",
 )

@@ -28,6 +28,7 @@ CELLS = {
     "networks.timing": ("lab_networks", "seconds_per_step"),
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
+    "memory.settings": ("day4_1_memory", "choose_settings"),
 }
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
@@ -48,7 +49,18 @@ LOAD = "if found['load_share'] > 0.5: return 'input'"
 REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
 NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
+HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
+PLAIN, AGAIN = "[(n, '') for n in sizes if n >= 32]", "[(n, 'every') for n in sizes]"
+FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
 RIGHT = {
+    "memory.settings": [
+        (HALVES, f"{PLAIN} + {AGAIN}", FITS),
+        (
+            "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
+            f"[*filter(lambda pair: pair[0] > 31, [(n, '') for n in sizes]), *{AGAIN}]",
+            "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
+        ),
+    ],
     "large_batch.trust_ratio": [
         (NORMS, ZERO, RATIO),
         (
@@ -121,6 +133,22 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "memory.settings": {
+        (HALVES, f"{PLAIN} + {AGAIN}", FITS.replace("0.9 * ", "")): "leave a tenth of the limit",
+        (HALVES, f"{PLAIN} + {AGAIN}", "True"): "takes 86.5 GiB: compare .* with the limit",
+        (HALVES, f"{AGAIN} + {PLAIN}", FITS): "nothing is computed twice",
+        (HALVES, f"[(n, '') for n in sizes] + {AGAIN}", FITS): "the GPU waits for Python",
+        (HALVES, PLAIN, FITS): r"10 GiB: None. Expected \(64, 'every'\), which takes 8.4",
+        (HALVES, f"[*reversed({PLAIN})] + {AGAIN}", FITS): "begin with the largest",
+        ("pass", f"{PLAIN} + {AGAIN}", FITS): r"Expected \(64, ''\)|the batch, halved|nothing is",
+        (
+            "sizes += range(batch_size - 1, 0, -1)",
+            f"{PLAIN} + {AGAIN}",
+            FITS,
+        ): "Expected the batch, halved once or several times: 64",
+        (HALVES, "[(n, 'all') for n in sizes]", FITS): 'expected "" or "every"',
+        (HALVES, "sizes", FITS): "cannot unpack",
+    },
     "large_batch.trust_ratio": {
         (NORMS, ZERO, RATIO.replace(" + weight_decay * weight_norm", "")): "decay is forgotten",
         (NORMS, ZERO, "coefficient * (grad_norm + weight_decay * weight_norm) / weight_norm"): (

@@ -1,4 +1,4 @@
-"""Tests of lab 4.2: formula, prediction, the layer by hand, and processes."""
+"""Tests of lab 4.2: formula, prediction, and processes."""
 
 from dataclasses import replace
 
@@ -37,13 +37,6 @@ def test_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = lab.compare_with_ddp(lab.sharding_runs()).loc["zero3-bf16", "peak_gib"]
     prediction = lab.predict_memory(sharded_config(2, gather_bf16=True), 2)
     assert prediction.peak_gib == pytest.approx(recorded, rel=0.05)
-
-
-@pytest.mark.slow
-def test_a_layer_sharded_by_hand_trains_like_the_full_one() -> None:
-    table = lab.train_handmade()
-    assert table["difference"].max() < 1e-5
-    assert table.attrs["full"] == 2 * table.attrs["shard"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,180 @@
+"""A linear layer, sharded by hand: its weight is gathered, used and freed, in both passes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import cloudpickle
+import pandas as pd
+import torch
+from torch import distributed, nn
+
+from course.analysis.ranks import on_ranks
+from labs.day4_1_memory.timeline import MemoryTimeline
+
+RANKS = 2
+LAYERS, SIZE, IMAGES = 6, 256, 4  # of the network; images per rank
+FULL_BYTES = 4 * SIZE * SIZE  # of a layer's weight
+KINDS = {"all-gather": "allgather", "reduce-scatter": "reduce_scatter", "all-reduce": "allreduce"}
+Layer = Callable[[], tuple[Callable, Callable]]  # returns its forward and its backward
+
+
+def gather(shard):
+    """Return the full weight: the rows of all ranks, those of rank 0 first."""
+    full = shard.new_empty(len(shard) * distributed.get_world_size(), shard.shape[1])
+    distributed.all_gather_into_tensor(full, shard)
+    return full
+
+
+def scatter_mean(gradient):
+    """Return this rank's rows of the gradient, averaged over the ranks."""
+    ranks = distributed.get_world_size()
+    rows = gradient.new_empty(len(gradient) // ranks, gradient.shape[1])
+    distributed.reduce_scatter_tensor(rows, gradient)
+    return rows / ranks
+
+
+def forward(ctx, images, shard):
+    """Return images @ weight.T; keep what backward needs."""
+    ctx.save_for_backward(images, shard)
+    return images @ gather(shard).T
+
+
+def backward(ctx, gradient):
+    """Return the gradients of images and of shard."""
+    images, shard = ctx.saved_tensors
+    return gradient @ gather(shard), scatter_mean(gradient.T @ images)
+
+
+def sharded_linear():
+    """Return the two passes: the solution of the lab's exercise."""
+    return forward, backward
+
+
+def gathered_once():
+    """Return passes that keep the gathered weight until backward, as ZeRO-2 does."""
+
+    def keep_full(ctx, images, shard):
+        weight = gather(shard)
+        ctx.save_for_backward(images, weight)
+        return images @ weight.T
+
+    def use_kept(ctx, gradient):
+        images, weight = ctx.saved_tensors
+        return gradient @ weight, scatter_mean(gradient.T @ images)
+
+    return keep_full, use_kept
+
+
+def replicated():
+    """Return passes with a full weight on each rank, as in DDP."""
+
+    def use_own(ctx, images, weight):
+        ctx.save_for_backward(images, weight)
+        return images @ weight.T
+
+    def average(ctx, gradient):
+        images, weight = ctx.saved_tensors
+        mean = gradient.T @ images
+        distributed.all_reduce(mean)
+        return gradient @ weight, mean.div_(distributed.get_world_size())
+
+    return use_own, average
+
+
+@dataclass
+class Observed:
+    """What a step did on one rank."""
+
+    loss: float
+    expected_loss: float
+    gradients: list[torch.Tensor | None]  # of each layer's rows
+    expected: list[torch.Tensor]  # over the images of all ranks
+    local: list[torch.Tensor]  # over this rank's images
+    points: list[tuple[str, str, int]]  # (phase, operator, bytes in use)
+
+
+def observe(function: Layer, *, shards: bool = True) -> list[Observed]:
+    """Run one step of a network of such layers on two processes; return each rank's observations.
+
+    Args:
+        shards: whether a rank gets its rows of each weight, or all of them.
+
+    Raises:
+        RuntimeError: a rank failed.
+    """
+    return [pickle.loads(each) for each in _observe(cloudpickle.dumps(function), shards)]
+
+
+@cache
+def _observe(function: bytes, shards: bool) -> list[bytes]:
+    return on_ranks(_step, RANKS, function, shards)
+
+
+def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
+    torch.manual_seed(0)
+    weights = [torch.randn(SIZE, SIZE) / SIZE**0.5 for _ in range(LAYERS)]
+    batch = torch.randn(ranks * IMAGES, SIZE)
+    mine = batch[rank * IMAGES :][:IMAGES]
+    _, expected = _train(weights, batch, nn.functional.linear)
+    expected_loss, local = _train(weights, mine, nn.functional.linear)
+    forward, backward = cloudpickle.loads(function)()
+    passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    apply = type("Layer", (torch.autograd.Function,), passes).apply
+    parts = [w.chunk(ranks)[rank].clone() if shards else w for w in weights]
+    del weights, batch
+    with MemoryTimeline() as timeline:
+        timeline.track(parts)
+        loss, gradients = _train(parts, mine, apply, timeline)
+    rows = [gradient.chunk(ranks)[rank] for gradient in expected] if shards else expected
+    own = [gradient.chunk(ranks)[rank] for gradient in local] if shards else local
+    return pickle.dumps(Observed(loss, expected_loss, gradients, rows, own, timeline.points))
+
+
+def _train(
+    weights: list[torch.Tensor],
+    images: torch.Tensor,
+    layer: Callable,
+    timeline: MemoryTimeline | None = None,
+) -> tuple[float, list[torch.Tensor | None]]:
+    """Return the loss, and the gradients of the weights."""
+    leaves = [weight.detach().requires_grad_() for weight in weights]
+    x = images
+    for leaf in leaves:
+        x = layer(x, leaf).tanh()
+    loss = x.square().mean()
+    del x
+    if timeline:
+        timeline.phase = "backward"
+    loss.backward()
+    return loss.item(), [leaf.grad for leaf in leaves]
+
+
+def collectives(observed: Observed) -> pd.DataFrame:
+    """Count the collectives of a step: rows are its phases, columns the kinds."""
+    table = pd.DataFrame(observed.points, columns=["phase", "operator", "bytes"])
+    counts = {
+        kind: table["operator"].str.contains(word).groupby(table["phase"], sort=False).sum()
+        for kind, word in KINDS.items()
+    }
+    return pd.DataFrame(counts)
+
+
+def layer_timelines(function: Layer) -> dict[str, pd.DataFrame]:
+    """Return the memory of rank 0 after each operator: of a function, of ZeRO-2, and of DDP.
+
+    Columns: phase, operator, kib.
+    """
+    variants = {
+        "DDP": observe(replicated, shards=False),
+        "gathered once": observe(gathered_once),
+        "your layer": observe(function),
+    }
+    tables = {}
+    for name, (first, *_) in variants.items():
+        table = pd.DataFrame(first.points, columns=["phase", "operator", "bytes"])
+        tables[name] = table.assign(kib=table.pop("bytes") / 2**10)
+    return tables

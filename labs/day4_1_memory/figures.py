@@ -72,9 +72,14 @@ def plot_timelines(timelines: Mapping[str, pd.DataFrame], unit: str = "GiB") -> 
         values = (f"{digits(value)} {unit}" for value in (used[peak], used[number]))
         describe(axes, name, ["peak {}, when backward begins {}".format(*values)])
     axes.plot([], [], "o", color=DARK, label="backward begins")
-    label(axes, xlabel="operators of one step, in the order in which they run", ylabel=f"{unit} in use")
+    label(
+        axes,
+        xlabel="operators of one step, in the order in which they run",
+        ylabel=f"{unit} in use",
+    )
     axes.set(
-        ylim=(0, 1.15 * max(table[unit.lower()].max() for table in timelines.values())), xlim=(0, None)
+        ylim=(0, 1.15 * max(table[unit.lower()].max() for table in timelines.values())),
+        xlim=(0, None),
     )
     legend(picture, 4)
     return picture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import cloudpickle
 import pandas as pd
@@ -97,6 +99,16 @@ class Observed:
     points: list[tuple[str, str, int]]  # (phase, operator, bytes in use)
 
 
+class _RankTimeline(MemoryTimeline):
+    """A timeline that lets gloo's thread release a message before the next operator."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "c10d":
+            time.sleep(0.005)
+        return result
+
+
 def observe(function: Layer, *, shards: bool = True) -> list[Observed]:
     """Run one step of a network of such layers on two processes; return each rank's observations.
 
@@ -126,7 +138,7 @@ def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     apply = type("Layer", (torch.autograd.Function,), passes).apply
     parts = [w.chunk(ranks)[rank].clone() if shards else w for w in weights]
     del weights, batch
-    with MemoryTimeline() as timeline:
+    with _RankTimeline() as timeline:
         timeline.track(parts)
         loss, gradients = _train(parts, mine, apply, timeline)
     rows = [gradient.chunk(ranks)[rank] for gradient in expected] if shards else expected

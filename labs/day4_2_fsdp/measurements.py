@@ -72,9 +72,9 @@ def sharding_runs() -> dict[str, Run]:
 def compare_with_ddp(runs: Mapping[str, Run], model: str = "coatnet_5_224") -> pd.DataFrame:
     """Compare recorded runs of a model with DDP, without those that traced a step.
 
-    Columns: precision ("bf16 policy" if weights are gathered in bf16), images_per_s, of_ddp (the ratio), peak_gib, of_peak (the ratio), joules_per_image,
-    images (per GPU), limit_gib (0: none), status, reached (the lab's goal). What a run did not
-    measure is NaN.
+    Columns: precision ("bf16 policy": weights are gathered in bf16), images_per_s, of_ddp (the
+    ratio), peak_gib, of_peak (the ratio), joules_per_image, images (per GPU), limit_gib (0: none),
+    status, reached (the lab's goal). What a run did not measure is NaN.
     """
     rows = {}
     for name, run in runs.items():

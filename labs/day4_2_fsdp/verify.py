@@ -16,6 +16,8 @@ from labs.day4_2_fsdp.by_hand import (
     sharded_linear,
 )
 
+SEVERAL = LAYERS // 2  # full weights: gloo may release one or two late
+
 
 def check_gradients(function: Layer) -> str:
     """Check that losses and gradients are those of full layers."""
@@ -35,9 +37,14 @@ def _gradient_problem(observed: Observed, layer: int) -> str:
     """Describe how a layer's gradient differs from that of a full layer; "" if it does not."""
     gradient, expected = observed.gradients[layer], observed.expected[layer]
     if gradient is None:
-        return "`backward` returns None for it, or for the images of the layer after it"
+        return "`backward` returns None for the shard"
     if _is_near(gradient, expected):
         return ""
+    if layer < LAYERS - 1:
+        return (
+            "the layers after it are right, so the gradient of their images is wrong: multiply "
+            "`gradient` by the full weight"
+        )
     if _is_near(gradient, RANKS * expected):
         return "it is the sum over the ranks, expected the mean: divide by their number"
     if _is_near(gradient, expected / RANKS):
@@ -48,11 +55,6 @@ def _gradient_problem(observed: Observed, layer: int) -> str:
         return (
             "it is that of this rank's images only: `distributed.reduce_scatter_tensor` adds up "
             "the ranks' gradients"
-        )
-    if layer < LAYERS - 1:
-        return (
-            "the layers after it are right, so the gradient of their images is wrong: multiply "
-            "`gradient` by the full weight"
         )
     return (
         f"it begins with {gradient.flatten()[0]:.3g}, expected {expected.flatten()[0]:.3g}: "
@@ -66,7 +68,7 @@ def check_memory(function: Layer) -> str:
     kept, peak = (
         round((measure(observed) - measure(ours)) / FULL_BYTES) for measure in (_end, _peak)
     )
-    assert kept < 1, (
+    assert kept < SEVERAL, (
         f"when backward begins, {kept} full weights are still in memory, expected none: save "
         f"`shard` for backward, not the gathered weight, and gather again there"
     )
@@ -80,7 +82,7 @@ def check_memory(function: Layer) -> str:
         f"all-gathers: {gathers[0]} in forward and {gathers[1]} in backward, expected {LAYERS} in "
         f"each: gather a layer's weight once per pass"
     )
-    assert peak < 1, (
+    assert peak < SEVERAL, (
         f"the peak is {peak} full weights higher than necessary: is a gathered weight kept in a "
         f"global name, or on ctx?"
     )

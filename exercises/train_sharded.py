@@ -42,7 +42,7 @@ def main(run):
     net = model  # without the wrappers below
 
     # TODO 19, day 4: checkpoint the blocks that the config selects: keep only their inputs
-    # TODO 28, day 4: compile each block separately if the config requests it
+    # TODO 28, day 4: (optional) compile each block separately if the config requests it
     # TODO 22, day 4: with zero2, keep weights gathered between forward and backward
     reshard = True
     # TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
@@ -51,7 +51,7 @@ def main(run):
     # TODO 21, day 4: apply fully_shard to each unit, then to the network
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
-    # TODO 24, day 4: prefetch the next cfg.prefetch units in forward and in backward
+    # TODO 24, day 4: (optional) prefetch the next cfg.prefetch units in forward and in backward
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     optimizer = optimizers.create(model.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
@@ -95,7 +95,7 @@ def main(run):
                 meter.lap("backward")
                 step_loss += loss.detach()
 
-            # TODO 25, day 4: clip the norm of the gradients over all ranks' weights
+            # TODO 25, day 4: (optional) clip the norm of the gradients over all ranks' weights
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)

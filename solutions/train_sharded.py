@@ -51,7 +51,7 @@ def main(run):
         block.forward = partial(checkpoint, block.forward, **options)
     # --- before
     # <<<
-    # >>> TODO 28, day 4: compile each block separately if the config requests it
+    # >>> TODO 28, day 4: (optional) compile each block separately if the config requests it
     for block in models.blocks(net) if cfg.compile else []:
         block.compile(mode=cfg.compile)
     # --- before
@@ -81,7 +81,7 @@ def main(run):
     # if run.world_size > 1:
     #     model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
     # <<<
-    # >>> TODO 24, day 4: prefetch the next cfg.prefetch units in forward and in backward
+    # >>> TODO 24, day 4: (optional) prefetch the next cfg.prefetch units in forward and in backward
     for index, unit in enumerate(units if cfg.prefetch else []):
         later, earlier = units[index + 1 :], units[:index][::-1]
         unit[0].set_modules_to_forward_prefetch([each[0] for each in later[: cfg.prefetch]])
@@ -159,7 +159,7 @@ def main(run):
                 meter.lap("backward")
                 step_loss += loss.detach()
 
-            # >>> TODO 25, day 4: clip the norm of the gradients over all ranks' weights
+            # >>> TODO 25, day 4: (optional) clip the norm of the gradients over all ranks' weights
             if cfg.clip:
                 nn.utils.clip_grad_norm_(net.parameters(), cfg.clip)
             # --- before

@@ -130,5 +130,5 @@ LAB = Lab(
     recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",
     prepare="nothing",
-    stuck="the last micro-batch is smaller; the network itself is checkpointed, before DDP",
+    stuck="the last micro-batch is smaller; blocks are checkpointed before DDP wraps the network",
 )

@@ -176,14 +176,14 @@ def collectives(observed: Observed) -> pd.DataFrame:
 
 
 def layer_timelines(function: Layer) -> dict[str, pd.DataFrame]:
-    """Return the memory of rank 0 after each operator: of a function, of ZeRO-2, and of DDP.
+    """Return the memory of rank 0 after each operator: DDP, ZeRO-2, and the function as ZeRO-3.
 
     Columns: phase, operator, kib.
     """
     variants = {
         "DDP": observe(replicated, shards=False),
-        "gathered once": observe(gathered_once),
-        "your layer": observe(function),
+        "gathered once (ZeRO-2)": observe(gathered_once),
+        "gathered twice (ZeRO-3)": observe(function),
     }
     tables = {}
     for name, (first, *_) in variants.items():

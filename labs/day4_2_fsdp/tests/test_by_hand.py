@@ -116,5 +116,6 @@ def test_wrong_answers_hear_what_is_wrong(
 def test_each_way_to_keep_weights_has_its_peak() -> None:
     tables = lab.layer_timelines(by_hand.sharded_linear)
     peaks = {name: table["kib"].max() for name, table in tables.items()}
-    assert peaks["your layer"] < peaks["gathered once"] < peaks["DDP"]
+    ddp, zero2, zero3 = peaks.values()
+    assert zero3 < zero2 < ddp
     assert "when backward begins" in memory.plot_timelines(tables, "KiB").alt

@@ -20,7 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
-from labs.day4_3_tensor_parallel import pipelines
+from labs.day4_4_pipeline import pipelines
 
 
 def main(run):

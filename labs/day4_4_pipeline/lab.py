@@ -1,0 +1,54 @@
+"""Lab 4.4: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.lab import Lab, Recording
+from course.checks.lab_configs import of_ranks
+from course.runs.run import Run
+from labs.day4_4_pipeline import configs
+
+
+def _describe_schedule(run: Run) -> str:
+    from labs.day4_4_pipeline import schedules
+
+    order = schedules.measured_order(run)[0]
+    first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
+    return f"{len(order)} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
+
+
+PIPED: dict[str, Any] = {"rung": "pipeline", "small": {"save_weights": False}}
+CHECKS = {
+    "day4.stages": of_ranks(
+        title="each rank keeps a part of the network, and passes on what it gives",
+        todo=33,
+        configs=({"rung": "large"}, {"pipeline": "gpipe"}),
+        shows={"numbers that the last rank keeps": "parameters"},
+        changes={"pipeline": "gpipe", "micro_batch": 2},
+        **PIPED,
+    ),
+    "day4.schedule": of_ranks(
+        title="ranks work in the order that the config names",
+        todo=34,
+        configs=(
+            {"pipeline": "gpipe"},
+            {"pipeline": "zero_bubble"},
+            {"pipeline": "1f1b", "ranks": 4},
+        ),
+        describe=_describe_schedule,
+        changes={"pipeline": "zero_bubble", "micro_batch": 2},
+        **PIPED,
+    ),
+}
+
+LAB = Lab(
+    number="4.4",
+    title="pipeline parallelism",
+    minutes=60,
+    checks=CHECKS,
+    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    jobs="12, of 2 processes",
+    prepare="nothing",
+    stuck="each rank keeps only its own stages; all micro-batches have the same size",
+)

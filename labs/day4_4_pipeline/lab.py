@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import Lab, Recording
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
 from labs.day4_4_pipeline import configs
@@ -16,6 +16,12 @@ def _describe_schedule(run: Run) -> str:
     order = schedules.measured_order(run)[0]
     first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
     return f"{len(order)} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
+
+
+def _one_f_one_b() -> FunctionCheck:
+    from labs.day4_4_pipeline import orders
+
+    return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
 
 
 PIPED: dict[str, Any] = {"rung": "pipeline", "small": {"save_weights": False}}
@@ -47,6 +53,7 @@ LAB = Lab(
     title="pipeline parallelism",
     minutes=60,
     checks=CHECKS,
+    functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
     recordings=(Recording("parallel", several=configs.recorded_configs),),
     jobs="12, of 2 processes",
     prepare="nothing",

@@ -8,10 +8,10 @@ from labs.day4_3_tensor_parallel import configs
 
 NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
-KEPT = {"numbers that a rank keeps": "parameters"}
+STORED = {"numbers that a rank stores": "parameters"}
 CHECKS = {
     "day4.tensor_groups": of_ranks(
-        title="ranks of one network see the same images",
+        title="ranks that share a network get the same images",
         todo=29,
         configs=({"rung": "large"}, {}, {"tensor": 1}),
         shows={"images of each rank": "share"},
@@ -20,16 +20,16 @@ CHECKS = {
         gpus=GRID,
     ),
     "day4.columns": of_ranks(
-        title="each rank keeps some hidden channels of every MLP",
+        title="each rank stores some hidden channels of every MLP",
         todo=30,
         configs=({"rung": "large"}, {}, {"ranks": 4}),
-        shows=KEPT | {"collectives in forward": "forward_collectives"},
+        shows=STORED | {"collectives in forward": "forward_collectives"},
         rung="tensor",
         # Until TODO 31, gradients depend on which rank keeps the bias; losses do not.
         small=NO_WEIGHTS | {"lr": 0.0},
     ),
     "day4.entry": of_ranks(
-        title="layers before an MLP learn from all its parts",
+        title="layers before an MLP learn from all of its parts",
         todo=31,
         configs=({"rung": "large"}, {}, {"ranks": 4}),
         shows={
@@ -40,10 +40,10 @@ CHECKS = {
         small=NO_WEIGHTS,
     ),
     "day4.grid": of_ranks(
-        title="copies share out what a rank keeps once more",
+        title="the copies divide what a rank stores",
         todo=32,
         configs=({"shard": ""}, {"shard": "zero3"}),
-        shows=KEPT | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
+        shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
         rung="tensor",
         small=NO_WEIGHTS,
         gpus=GRID,

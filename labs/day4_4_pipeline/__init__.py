@@ -3,11 +3,12 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".configs": "pipeline_config",
+    ".configs": "pipeline_config working_script",
     ".figures": "plot_cuts plot_order plot_run plot_steps",
     ".measurements": "compare_pipelines",
     ".schedules": (
-        "bubble_share compare_idle_shares ideal_step idle_share max_in_flight measured_step "
+        "bubble_share compare_idle_shares ideal_step idle_share max_in_flight measured_order "
+        "measured_step "
         "schedule_order simulate"
     ),
     ".sizes": "rank_memory",

@@ -15,7 +15,7 @@ def _describe_schedule(run: Run) -> str:
 
     order = schedules.measured_order(run)[0]
     first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
-    return f"{len(order)} passes a rank in {run.config.pipeline}'s order; rank 0: {first} …"
+    return f"{len(order)} passes per rank, in {run.config.pipeline}'s order; rank 0: {first} …"
 
 
 def _one_f_one_b() -> FunctionCheck:
@@ -27,15 +27,15 @@ def _one_f_one_b() -> FunctionCheck:
 PIPED: dict[str, Any] = {"rung": "pipeline", "small": {"save_weights": False}}
 CHECKS = {
     "day4.stages": of_ranks(
-        title="each rank keeps a part of the network, and passes on what it gives",
+        title="each rank stores a part of the network, and sends on its output",
         todo=33,
         configs=({"rung": "large"}, {"pipeline": "gpipe"}),
-        shows={"numbers that the last rank keeps": "parameters"},
+        shows={"numbers that the last rank stores": "parameters"},
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,
     ),
     "day4.schedule": of_ranks(
-        title="ranks work in the order that the config names",
+        title="ranks run their passes in the order of the config's schedule",
         todo=34,
         configs=(
             {"pipeline": "gpipe"},

@@ -32,7 +32,7 @@ def working_script(script: str) -> str:
     if not todos:
         return script
     numbers = " and ".join(map(str, todos))
-    print(f"TODO {numbers} of {script} is open, so this trains with solutions/{solution}")
+    print(f"Open in {script}: TODO {numbers}. So this trains with solutions/{solution}.")
     return f"solutions/{solution}"
 
 

@@ -1,4 +1,4 @@
-"""Figures of pipelines: steps, cuts."""
+"""Figures of pipelines: steps, orders of passes, and where networks are split."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def plot_order(function: Function, stages: int = 4, micro_batches: int = 8) -> P
     axes = picture.panel()
     timeline(axes, lanes, heights=[0.8])
     words = problem.message if problem else f"{idle_share(table):.0%} of the stages' time idle"
-    label(axes, fill(f"{title}: {words}", 110), size=10, xlim=(0, 1.06 * end))
+    label(
+        axes, fill(f"{title}: {words}", 110, break_on_hyphens=False), size=10, xlim=(0, 1.06 * end)
+    )
     axes.set_xlabel("time, in forward passes of a micro-batch", fontsize=9)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e3:g}")
     kinds = {NAMES[kind]: COLOURS[kind][0] for kind in (FORWARD, BACKWARD)}
@@ -131,8 +133,8 @@ def plot_cuts(table: pd.DataFrame, cuts: Mapping[str, str]) -> Picture:
         bars(axes, table["piece"], share, words=[""] * len(table), colours=GREY, upright=True)
         for (name, cut), colour in zip(cuts.items(), (BLUE, ORANGE, GREEN)):
             for begin, _ in stage_ranges(table, cut)[1:]:
-                limit(axes, begin - 0.5, f"cut by {name}", colour=colour, along="x")
+                limit(axes, begin - 0.5, f"split by {name}", colour=colour, along="x")
         label(axes, f"{title}, % of all", size=10)
-    panels[-1].set_xlabel("block, in the order in which images pass", fontsize=9)
+    panels[-1].set_xlabel("block, from the network's input to its output", fontsize=9)
     legend(picture)
     return picture

@@ -83,7 +83,7 @@ def simulate(order: Order, seconds: Callable[[Pass], float]) -> pd.DataFrame:
     Of an order that ends in a deadlock, only the passes before it run.
     """
     stages = [pass_.stage for passes in order for pass_ in passes]
-    last = max(len(order) - 1, *stages)
+    last = max([len(order) - 1, *stages])
     ends: dict[Pass, float] = {}
     free_s, rows = [0.0] * len(order), []
     queues = [deque(passes) for passes in order]

@@ -37,6 +37,7 @@ def pairs_of_f_and_b(stage, stages, micro_batches):
 
 WRONG = {
     "nothing": (lambda *sizes: None, "it returned None, expected a list of passes"),
+    "no passes": (lambda *sizes: [], r'stage 0 of 4 has no \("F", 0\)'),
     "numbers": (lambda stage, stages, count: [*range(count)], "0 in its list, expected pairs"),
     "words": (
         lambda stage, stages, count: [("forward", number) for number in range(count)],

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pandas as pd
 import torch
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course.config import GIB, Config
@@ -68,9 +69,7 @@ def _measure_pieces(config: Config) -> pd.DataFrame:
     with torch.device("meta"):
         net = models.create(config.model, memory_prediction.CLASSES, config.image_px)
     table = pd.DataFrame(pipelines.piece_costs(net, config.image_px))
-    mlps = [getattr(block, "mlp", None) for block in models.blocks(net)]
-    split = [mlp and models.parameter_count(mlp) - mlp.fc2.bias.numel() or 0 for mlp in mlps]
-    table["mlp_weights"] = [0, *split, 0]
+    table["mlp_weights"] = [0, *map(_split_weights, models.blocks(net)), 0]
     with memory_prediction.fake_step(config) as step:
         # A second image adds what is saved for each image, without bf16 copies of weights.
         one, two = (_saved_bytes(step, images) for images in (1, 2))
@@ -78,6 +77,13 @@ def _measure_pieces(config: Config) -> pd.DataFrame:
         keys = [(number, part) for number in range(len(table))]
         table[column] = [two[key] - one[key] for key in keys]
     return table
+
+
+def _split_weights(block: nn.Module) -> int:
+    """Return the number of a block's weights that tensor parallelism splits."""
+    if not hasattr(block, "mlp"):  # a block of convolutions
+        return 0
+    return models.parameter_count(block.mlp) - block.mlp.fc2.bias.numel()
 
 
 def _saved_bytes(step: memory_prediction.FakeStep, images: int) -> Counter[tuple[int, str]]:

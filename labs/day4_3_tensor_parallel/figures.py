@@ -10,7 +10,7 @@ from course.charts.base import BLUE, GREY, ORANGE, Picture, words_on
 # 0, rank 1, or 2 for both), and the words below it.
 OWNERS = (BLUE, ORANGE, GREY)
 MATRICES = (
-    ("x", 0, 1.2, 1.6, [[2]], "all of it on both"),
+    ("x", 0, 1.2, 1.6, [[2]], "complete on both"),
     ("A", 1.8, 2, 1.2, [[0, 1]], "columns"),
     ("hidden", 5.3, 2, 1.6, [[0, 1]], "columns: nothing is sent"),
     ("B", 7.9, 1.2, 2, [[0], [1]], "rows"),

@@ -20,7 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
-from labs.day4_3_tensor_parallel import pipelines
+from labs.day4_4_pipeline import pipelines
 
 
 def main(run):
@@ -29,8 +29,9 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     copies, tensor_group = mesh_of(run, device)
-    group, copy, copy_count = None, run.rank, run.world_size
-    # TODO 29, day 4: ranks of one network get the same images, other copies different ones
+    # All stages of a pipeline are one copy of the network, and get the same images.
+    group, copy, copy_count = None, *((0, 1) if cfg.pipeline else (run.rank, run.world_size))
+    # TODO 29, day 4: ranks of one copy get the same images, different copies different images
 
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
@@ -98,12 +99,12 @@ class TensorParallelMlp(nn.Module):
     def __init__(self, mlp, ranks):
         super().__init__()
         self.fc1, self.act, self.fc2, self.group = mlp.fc1, mlp.act, mlp.fc2, ranks.get_group()
-        # TODO 30, day 4: split fc1 by rows, fc2 by columns, and keep one last bias
+        # TODO 30, day 4: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
 
     def forward(self, features):
         features = Entry.apply(features, self.group)
         result = self.fc2(self.act(self.fc1(features)))
-        # TODO 30, day 4: each rank has one part of the sum
+        # TODO 30, day 4: add up the results of all ranks
         return result
 
 
@@ -113,7 +114,7 @@ class Exit(torch.autograd.Function):
     @staticmethod
     def forward(ctx, result, group):
         result = result.clone()
-        # TODO 30, day 4: sum over the group
+        # TODO 30, day 4: sum over the group, in place
         return result
 
     @staticmethod

@@ -20,7 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
-from labs.day4_3_tensor_parallel import pipelines
+from labs.day4_4_pipeline import pipelines
 
 
 def main(run):
@@ -29,8 +29,9 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     copies, tensor_group = mesh_of(run, device)
-    group, copy, copy_count = None, run.rank, run.world_size
-    # >>> TODO 29, day 4: ranks of one network get the same images, other copies different ones
+    # All stages of a pipeline are one copy of the network, and get the same images.
+    group, copy, copy_count = None, *((0, 1) if cfg.pipeline else (run.rank, run.world_size))
+    # >>> TODO 29, day 4: ranks of one copy get the same images, different copies different images
     if copies:
         group, copy, copy_count = copies.get_group(), copies.get_local_rank(), copies.size()
     # --- before
@@ -126,7 +127,7 @@ class TensorParallelMlp(nn.Module):
     def __init__(self, mlp, ranks):
         super().__init__()
         self.fc1, self.act, self.fc2, self.group = mlp.fc1, mlp.act, mlp.fc2, ranks.get_group()
-        # >>> TODO 30, day 4: split fc1 by rows, fc2 by columns, and keep one last bias
+        # >>> TODO 30, day 4: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
         self.fc1.weight = share(self.fc1.weight, ranks, dim=0)
         self.fc1.bias = share(self.fc1.bias, ranks, dim=0)
         self.fc2.weight = share(self.fc2.weight, ranks, dim=1)
@@ -138,7 +139,7 @@ class TensorParallelMlp(nn.Module):
     def forward(self, features):
         features = Entry.apply(features, self.group)
         result = self.fc2(self.act(self.fc1(features)))
-        # >>> TODO 30, day 4: each rank has one part of the sum
+        # >>> TODO 30, day 4: add up the results of all ranks
         return Exit.apply(result, self.group)
         # --- before
         # return result
@@ -151,7 +152,7 @@ class Exit(torch.autograd.Function):
     @staticmethod
     def forward(ctx, result, group):
         result = result.clone()
-        # >>> TODO 30, day 4: sum over the group
+        # >>> TODO 30, day 4: sum over the group, in place
         distributed.all_reduce(result, group=group)
         # --- before
         # <<<

@@ -94,7 +94,7 @@ def _cut_mlp(rank: int, ranks: int) -> dict[str, dict[str, float]]:
     rows = {}
     for name, case in cases.items():
         sizes.clear()
-        error = _relative_error(case(), full)
+        error = relative_error(case(), full)
         rows[name] = {"messages": len(sizes), "kib": sum(sizes) / 1024, "error": error}
     return rows
 
@@ -106,7 +106,7 @@ def _gather(part: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cat(parts, dim)
 
 
-def _relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
     return float((tensor - expected).abs().max() / expected.abs().max())
 
 
@@ -137,7 +137,7 @@ def compare_on_rank(rank: int, ranks: int, script: str) -> dict[str, dict[str, f
             if name in CUT_DIMENSIONS and part is not None and part.shape != expected.shape:
                 part = _gather(part, CUT_DIMENSIONS[name])
             same_shape = part is not None and part.shape == expected.shape
-            columns[title][name] = _relative_error(part, expected) if same_shape else float("nan")
+            columns[title][name] = relative_error(part, expected) if same_shape else float("nan")
     return columns
 
 
@@ -244,7 +244,7 @@ def _parallelize(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
             rows[title] = {"message": f"{type(error).__name__}: {str(error)[:60]}"}
             continue
         with (mode := CommDebugMode()):
-            error = _relative_error(sharded(features), mlp(features))
+            error = relative_error(sharded(features), mlp(features))
         counts = mode.get_comm_counts().items()
         sums = sum(count for name, count in counts if "all_reduce" in str(name))
         rows[title] = {"message": "", "error": error, "all_reduces": sums}

@@ -74,9 +74,11 @@ class Actions:
     def _watched(self, method: Callable, kind: str) -> Callable:
         @wraps(method)
         def watched(stage: Any, micro_batch: int, *args: Any, **named: Any) -> Any:
-            worked_s, begin = time.process_time(), self._clock.mark()
+            # Under a CPU limit (`ulimit -t`), Linux updates the process's clock only every few
+            # milliseconds, so that short passes would take 0 s. The thread's clock is exact.
+            worked_s, begin = time.thread_time(), self._clock.mark()
             result = method(stage, micro_batch, *args, **named)
-            end, worked_s = self._clock.mark(), time.process_time() - worked_s
+            end, worked_s = self._clock.mark(), time.thread_time() - worked_s
             only = kind == BACKWARD and not named.get("full_backward", True)
             done = (INPUT if only else kind, stage.stage_index, micro_batch)
             self._actions.append((done, worked_s, begin, end))
@@ -94,8 +96,8 @@ class Actions:
 
         A pass is [what, stage, micro-batch, begin, end, worked]. what: F (forward), B (backward), I
         (only the gradients of a stage's inputs) or W (only those of its weights). begin, end:
-        seconds, as of `time.time()`. worked: CPU seconds of this process during the pass, which do
-        not grow if there are more ranks than cores.
+        seconds, as of `time.time()`. worked: CPU seconds of the thread that runs the passes, which
+        do not grow if there are more ranks than cores.
         """
         return {
             str(step): [

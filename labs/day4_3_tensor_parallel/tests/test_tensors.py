@@ -35,5 +35,19 @@ def test_recorded_runs_are_compared_with_ddp_at_their_batch() -> None:
     table = lab.compare_with_ddp(lab.parallel_runs())
     assert {*table.loc[["ddp-24", "ddp-48"], "of_ddp"]} == {1.0}
     assert not table.index.str.contains("traced").any() and table["of_ddp"].notna().all()
-    table = lab.compare_pipelines(lab.parallel_runs())
-    assert table.loc["pipe-1f1b-8", "measured"] > table.loc["pipe-1f1b-8", "predicted"] > 0
+
+
+def test_splitting_tokens_sends_the_same_bytes_and_saves_fewer() -> None:
+    table = lab.compare_sequence_parallel()
+    assert table["all_reduce"].tolist() == [1, 0]
+    assert table["all_gather"].tolist() == table["reduce_scatter"].tolist() == [0, 1]
+    assert table["sent_kib"].nunique() == 1 and table["saved_kib"].is_monotonic_decreasing
+    assert (table["error"] < ROUNDING).all()
+
+
+def test_strips_need_their_neighbours_rows() -> None:
+    table = lab.compare_halos()
+    assert table["wrong_rows"].tolist() == [6, 0]  # two at each of three borders
+    assert "irecv" in lab.exchange_source()
+    shares = lab.halo_shares((224, 1024), ranks=8)
+    assert shares.loc[32, "1024 px"] == 2 / 4 and shares["224 px"].isna().sum() == 1

@@ -13,7 +13,7 @@ import pandas as pd
 
 from course.runs.run import Run
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
-from labs.day4_3_tensor_parallel.pipelines import SCHEDULES
+from labs.day4_4_pipeline.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]
 # Durations in forward passes; backward computes gradients of inputs and of weights.
@@ -78,15 +78,21 @@ def _alternate(stage: int, micro_batches: int, ahead: int) -> list[Pass]:
 
 
 def simulate(order: Order, seconds: Callable[[Pass], float]) -> pd.DataFrame:
-    """Compute when each pass runs if messages take no time. Columns: COLUMNS."""
-    last = max(pass_.stage for passes in order for pass_ in passes)
+    """Compute when each pass runs if messages take no time. Columns: COLUMNS.
+
+    Of an order that ends in a deadlock, only the passes before it run.
+    """
+    stages = [pass_.stage for passes in order for pass_ in passes]
+    last = max([len(order) - 1, *stages])
     ends: dict[Pass, float] = {}
     free_s, rows = [0.0] * len(order), []
     queues = [deque(passes) for passes in order]
-    while any(queues):
+    was_running = True
+    while was_running:
+        was_running = False
         for rank, queue in enumerate(queues):
             while queue and (ready_s := _ready_s(queue[0], ends, last)) is not None:
-                pass_ = queue.popleft()
+                was_running, pass_ = True, queue.popleft()
                 begin_s = max(free_s[rank], ready_s)
                 ends[pass_] = free_s[rank] = begin_s + seconds(pass_)
                 times = (1e3 * begin_s, 1e3 * free_s[rank])

@@ -1,0 +1,61 @@
+"""Lab 4.4: checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
+from course.checks.lab_configs import of_ranks
+from course.runs.run import Run
+from labs.day4_4_pipeline import configs
+
+
+def _describe_schedule(run: Run) -> str:
+    from labs.day4_4_pipeline import schedules
+
+    order = schedules.measured_order(run)[0]
+    first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
+    return f"{len(order)} passes per rank, in {run.config.pipeline}'s order; rank 0: {first} …"
+
+
+def _one_f_one_b() -> FunctionCheck:
+    from labs.day4_4_pipeline import orders
+
+    return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
+
+
+PIPED: dict[str, Any] = {"rung": "pipeline", "small": {"save_weights": False}}
+CHECKS = {
+    "day4.stages": of_ranks(
+        title="each rank stores a part of the network, and sends on its output",
+        todo=33,
+        configs=({"rung": "large"}, {"pipeline": "gpipe"}),
+        shows={"numbers that the last rank stores": "parameters"},
+        changes={"pipeline": "gpipe", "micro_batch": 2},
+        **PIPED,
+    ),
+    "day4.schedule": of_ranks(
+        title="ranks run their passes in the order of the config's schedule",
+        todo=34,
+        configs=(
+            {"pipeline": "gpipe"},
+            {"pipeline": "zero_bubble"},
+            {"pipeline": "1f1b", "ranks": 4},
+        ),
+        describe=_describe_schedule,
+        changes={"pipeline": "zero_bubble", "micro_batch": 2},
+        **PIPED,
+    ),
+}
+
+LAB = Lab(
+    number="4.4",
+    title="pipeline parallelism",
+    minutes=60,
+    checks=CHECKS,
+    functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
+    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    jobs="11, most of 2 processes",
+    prepare="nothing",
+    stuck="fewer micro-batches than stages; `net` is this rank's part only",
+)

@@ -117,6 +117,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "runs by field": lambda: practice.plot_run_comparison(
         practice.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
     ),
+    "tensors of the fast step": lambda: fast_step.plot_tensors(),
     "traffic of a block": lambda: fast_step.plot_traffic(fast_step.block_traffic()),
     "limits of the fast step": lambda: fast_step.plot_limits(
         fast_step.load_measurements(),

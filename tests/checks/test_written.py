@@ -37,6 +37,7 @@ SINCE = "perf_counter() - begin"
 SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
 WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
+SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 PER_STEP = "(time.perf_counter() - begin) / iterations"
 LAST = "output.is_contiguous(memory_format=torch.channels_last)"
@@ -93,8 +94,15 @@ RIGHT = {
     ],
     "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
     "fast_step.statistics": [
-        (MEAN, SQUARE, VARIANCE),
-        ("(W * s).sum(1) / M", 'torch.einsum("nk,kl,nl->n", W, G, W) / M', VARIANCE),
+        (SUM, GRAM, MEAN, SQUARE, VARIANCE),
+        ("z.mean(0)", "torch.cov(z.T, correction=0)", "W @ s", "((W @ G) * W).sum(1)", "square"),
+        (
+            "torch.ones(1, M).to(z) @ z",
+            'torch.einsum("mk,ml->kl", z, z)',
+            "(W @ s.T).squeeze(1) / M",
+            'torch.einsum("nk,kl,nl->n", W, G, W) / M',
+            VARIANCE,
+        ),
     ],
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
@@ -222,16 +230,20 @@ WRONG = {
         ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
     },
     "fast_step.statistics": {
-        ("W @ s", SQUARE, VARIANCE): "a mean is divided by M",
-        ("W @ s / (M - 1)", SQUARE, VARIANCE): "divided by M, not by M - 1",
-        (MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm divides by M.* y², too",
-        (MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
-        (MEAN, SQUARE, "square"): "G is not centred",
-        (MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
-        (MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
-        (MEAN, "W @ G @ W.t() / M", VARIANCE): "only its diagonal",
-        (MEAN, "(W @ G @ W.t()).diagonal() / M", VARIANCE): "tensor has 576 numbers",
-        ("s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+        (SUM, GRAM, "W @ s", SQUARE, VARIANCE): "the mean: it is the sum of y: divide it by M",
+        (SUM, GRAM, "W @ s / (M - 1)", SQUARE, VARIANCE): "divide by M, not by M - 1",
+        (SUM, GRAM, MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm.* y², too",
+        (SUM, GRAM, MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
+        (SUM, GRAM, MEAN, SQUARE, "square"): "G is not centred",
+        (SUM, GRAM, MEAN, SQUARE, "square - mean"): "subtract the square of the mean, not",
+        (SUM, GRAM, MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
+        (SUM, GRAM, MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
+        (SUM, "torch.diag(z.square().sum(0))", MEAN, SQUARE, VARIANCE): "vary together",
+        (SUM, GRAM, MEAN, "W @ G @ W.T / M", VARIANCE): "only its diagonal",
+        (SUM, GRAM, MEAN, "(W @ G @ W.T).diagonal() / M", VARIANCE): "a table of 576 numbers",
+        (SUM, GRAM, MEAN, "(z @ W.T).square().mean(0)", VARIANCE): "96,000 .*y itself",
+        ("z.sum(1)", GRAM, "s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+        (SUM, "z @ z.T", MEAN, SQUARE, VARIANCE): "cannot be multiplied",
     },
     "numerics.carry": {
         ("update", "update - (new - total)"): "the total is still 1",

@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 from facts import run, runs
 
-from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
@@ -136,15 +135,11 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
     "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
-    "limits of networks": lambda: networks.plot_limit_shares(
-        benchmark(),
-        networks.performance_limits(roofline.recorded_ceilings(H100)),
-    ),
     "networks on two GPUs": lambda: networks.plot_scaling(
         networks.scaling_efficiency("nvidia-h100-x2")
     ),
     "published speeds": lambda: networks.plot_speedups(
-        networks.speedups(networks.speeds_with_published(benchmark(), "H100"))
+        networks.speedups(networks.published_speeds())
     ),
     "ladder of networks": lambda: networks.plot_ladder(benchmark()),
     "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),

@@ -25,11 +25,25 @@ CELLS = {
     "inference.latencies": ("lab_inference", "latencies"),
     "inference.fold": ("lab_inference", "fold"),
     "inference.int8": ("lab_inference", "to_int8"),
-    "networks.timing": ("lab_networks", "seconds_per_step"),
+    "networks.audit": ("lab_networks", "find_problems"),
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
     "memory.settings": ("day4_1_memory", "choose_settings"),
 }
+
+
+def audit(
+    speed: str = "abs(row.batch * row.iterations / row.seconds / row.images_per_s - 1) > 0.02",
+    memory: str = "row.weights_gb + row.batch * row.image_gb > row.gpu_gb",
+    noise: str = "row.spread / row.iterations**0.5 > 0.02",
+    ratio: str = "row.images_per_s > row.largest_ratio * row.fp32_images_per_s",
+    end: str = "[name for name, failed in tests.items() if failed]",
+) -> tuple[str]:
+    """Return the body of lab_networks' audit, with these conditions."""
+    tests = f"{{'speed': {speed}, 'memory': {memory}, 'noise': {noise}, 'ratio': {ratio}}}"
+    return (f"tests = {tests}\n    return {end}",)
+
+
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 ANSWERED = "call()\n        wait()"
@@ -39,7 +53,7 @@ WEIGHT = "weight * scale[:, None, None, None]"
 BIAS = "(bias - norm.running_mean) * scale + norm.bias"
 SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
-PER_STEP = "(time.perf_counter() - begin) / iterations"
+
 LAST = "output.is_contiguous(memory_format=torch.channels_last)"
 NOTE = f"output.dim() == 4 and not {LAST} and lost.append(name)"
 HOOK = "module.register_forward_hook(note)"
@@ -92,7 +106,14 @@ RIGHT = {
         ("2 * (p - 1) * (alpha + n / p / beta)",),
         ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
     ],
-    "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
+    "networks.audit": [
+        audit(),
+        audit(
+            speed="not 0.98 < row.images_per_s * row.seconds / row.batch / row.iterations < 1.02",
+            noise="row.iterations < (row.spread / 0.02) ** 2",
+            end="list(filter(tests.get, tests))",
+        ),
+    ],
     "fast_step.statistics": [
         (SUM, GRAM, MEAN, SQUARE, VARIANCE),
         ("z.mean(0)", "torch.cov(z.T, correction=0)", "W @ s", "((W @ G) * W).sum(1)", "square"),
@@ -218,16 +239,22 @@ WRONG = {
         ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
         ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
     },
-    "networks.timing": {
-        ("wait()", "pass", PER_STEP): "the clock is read while the device still computes",
-        ("pass", "wait()", PER_STEP): "it includes queued steps of the warm-up",
-        ("wait()", "wait()", "time.perf_counter() - begin"): "that is all 10 steps together",
-        ("wait()", "wait()", "(time.perf_counter() - begin) / (warmup + iterations)"): (
-            "only the steps after the warm-up are timed, so divide by their number"
-        ),
-        ("wait()", "wait()", "f'{begin}'"): "it returns str; expected seconds",
-        ("wait()", "step(); wait()", PER_STEP): "it runs 21 steps; expected 10 of warm-up",
-        ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
+    "networks.audit": {
+        audit(
+            speed="row.batch * row.iterations / row.seconds > 1.02 * row.images_per_s"
+        ): "too high isn't .* absolute",
+        audit(speed="row.batch * row.iterations / row.seconds != row.images_per_s"): "are rounded",
+        audit(speed="False"): "batch × iterations ÷ seconds",
+        audit(memory="row.batch * row.image_gb > row.gpu_gb"): "add weights_gb",
+        audit(memory="row.batch * (row.weights_gb + row.image_gb) > row.gpu_gb"): "2 GB . 100",
+        audit(memory="row.weights_gb + row.image_gb > row.gpu_gb"): "weights_gb . batch × image_gb",
+        audit(noise="row.spread > 0.02"): "more exact than one step: divide by √iterations",
+        audit(noise="row.spread / row.iterations > 0.02"): "with the .root. of the number",
+        audit(noise="row.iterations < 25"): "use spread",
+        audit(ratio="row.images_per_s < row.largest_ratio * row.fp32_images_per_s"): "'ratio': ",
+        audit(end="[name for name, failed in tests.items() if failed][:1]"): "after the first",
+        audit(end="{name for name, failed in tests.items() if failed}"): "returns set; expected a",
+        audit(end="['it fails ' + name for name in tests if tests[name]]"): "the names are speed,",
     },
     "fast_step.statistics": {
         (SUM, GRAM, "W @ s", SQUARE, VARIANCE): "the mean: it is the sum of y: divide it by M",

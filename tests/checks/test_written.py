@@ -23,8 +23,7 @@ CELLS = {
     "microscope.waves": ("lab_microscope", "waves"),
     "fast_step.statistics": ("lab_fast_step", "statistics"),
     "inference.latencies": ("lab_inference", "latencies"),
-    "inference.fold": ("lab_inference", "fold"),
-    "inference.int8": ("lab_inference", "to_int8"),
+    "inference.serve": ("lab_inference", "serve"),
     "networks.audit": ("lab_networks", "find_problems"),
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
@@ -48,9 +47,11 @@ NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet'
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 ANSWERED = "call()\n        wait()"
 SINCE = "perf_counter() - begin"
-SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
-WEIGHT = "weight * scale[:, None, None, None]"
-BIAS = "(bias - norm.running_mean) * scale + norm.bias"
+FULL = "arrivals[first + max_batch - 1] if first + max_batch <= len(arrivals) else 1e99"
+START = "max(free, min(full, arrivals[first] + max_wait))"
+COUNT = "sum(arrival <= start for arrival in arrivals[first : first + max_batch])"
+FREE = "start + step_s(count)"
+ADDED = "[free - arrival for arrival in arrivals[first : first + count]]"
 SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 
@@ -148,17 +149,15 @@ RIGHT = {
         ("((m - 1) // tile[0] + 1) * ((n - 1) // tile[1] + 1)", "(tiles + units - 1) // units"),
     ],
     "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
-    "inference.fold": [
-        (SCALE, WEIGHT, BIAS),
+    "inference.serve": [
+        (FULL, START, COUNT, FREE, ADDED),
         (
-            "norm.weight * torch.rsqrt(norm.running_var + norm.eps)",
-            "weight * scale.reshape(-1, 1, 1, 1)",
-            "norm.bias - scale * (norm.running_mean - bias)",
+            "([*arrivals, *[float('inf')] * max_batch])[first + max_batch - 1]",
+            "sorted([free, min(full, max_wait + arrivals[first])])[-1]",
+            "len([a for a in arrivals[first:] if a <= start][:max_batch])",
+            "step_s(count) + start",
+            "list(map(lambda i: free - arrivals[i], range(first, first + count)))",
         ),
-    ],
-    "inference.int8": [
-        ("numbers / scale", "steps.round().clamp(-most, most)"),
-        ("torch.round(numbers / scale)", "torch.clamp(steps, -most, most)"),
     ],
 }
 WRONG = {
@@ -333,51 +332,39 @@ WRONG = {
         ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
     },
+    "inference.serve": {
+        (FULL, START, "max_batch", FREE, ADDED): "called for 4 requests in all, but 1 arrive",
+        (FULL, START, "min(max_batch, len(arrivals) - first)", FREE, ADDED): "exactly the requests",
+        (
+            FULL,
+            START,
+            "sum(a <= start for a in arrivals[first:])",
+            FREE,
+            ADDED,
+        ): "has 4 requests, but max_batch",
+        (FULL, START, "1", FREE, ADDED): "a full batch .*full|arrived when a batch starts",
+        (FULL, START, COUNT.replace("<=", "<"), FREE, ADDED): "a batch of 0 requests",
+        (FULL, "max(free, arrivals[first])", COUNT, FREE, ADDED): "it waits max_wait for others",
+        (
+            FULL,
+            "max(free, arrivals[first] + max_wait)",
+            COUNT,
+            FREE,
+            ADDED,
+        ): "as soon as it is full",
+        (FULL, "min(full, arrivals[first] + max_wait)", COUNT, FREE, ADDED): "the GPU is free",
+        (FULL, "max(free, full)", COUNT, FREE, ADDED): "even if the batch never becomes full",
+        ("arrivals[-1]", START, COUNT, FREE, ADDED): "it waits max_wait for others",
+        (FULL, START, COUNT, "start + step_s(max_batch)", ADDED): "called for 4 requests in all",
+        (FULL, START, COUNT, FREE, "[free - start] * count"): "counts from its arrival",
+        (FULL, START, COUNT, FREE, "[free - arrivals[first]]"): "1 latencies for 2 requests",
+    },
     "inference.latencies": {
         (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
         (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
         ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
         ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",
         (ANSWERED, ANSWERED, "perf_counter()"): "calls were not waited|waited for calls that warm",
-    },
-    "inference.fold": {
-        (
-            "norm.weight / norm.running_var.sqrt()",
-            WEIGHT,
-            BIAS,
-        ): "eps is forgotten: it is added to the variance",
-        ("norm.weight / (norm.running_var.sqrt() + norm.eps)", WEIGHT, BIAS): "eps belongs under",
-        ("norm.weight / (norm.running_var + norm.eps)", WEIGHT, BIAS): "take the root of variance",
-        ("norm.weight / (norm.running_var + 1e-5).sqrt()", WEIGHT, BIAS): "add the layer's own",
-        ("1 / (norm.running_var + norm.eps).sqrt()", WEIGHT, BIAS): "own weight is forgotten",
-        (SCALE.replace("/", "*"), WEIGHT, BIAS): "it is multiplied by the root: divide",
-        (SCALE, "weight * scale", BIAS): "along the kernel's columns",
-        (SCALE, "weight * scale[:, None]", BIAS): "along the kernel's rows",
-        (SCALE, "weight * scale[:, None, None]", BIAS): "along the inputs",
-        (SCALE, "weight", BIAS): "the weight: it is not scaled",
-        (SCALE, WEIGHT, "bias - norm.running_mean * scale + norm.bias"): "so it is scaled",
-        (SCALE, WEIGHT, "bias * scale + norm.bias"): "the mean is forgotten",
-        (SCALE, WEIGHT, "bias * scale - norm.running_mean + norm.bias"): "so it is scaled, too",
-        (SCALE, WEIGHT, "(bias - norm.running_mean) * scale"): "own bias is forgotten",
-        (SCALE, WEIGHT, "norm.bias - norm.running_mean * scale"): "convolution's own bias is forg",
-        (SCALE, WEIGHT, "(bias + norm.running_mean) * scale + norm.bias"): "subtracted, not added",
-        (SCALE, WEIGHT, "(bias - norm.running_mean + norm.bias) * scale"): "own bias comes last",
-        (SCALE, WEIGHT, "bias * 2"): "the bias differs by up to",
-        (SCALE, WEIGHT, "bias[:, None]"): r"the bias has become \(3, 1\): it must stay \(3,\)",
-        (
-            SCALE,
-            "weight.mul_(scale[:, None, None, None])",
-            BIAS,
-        ): "its arguments have changed: create new tensors",
-    },
-    "inference.int8": {
-        ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
-        ("numbers / scale", "steps.clamp(-most, most)"): "is not cut off but rounded",
-        ("numbers / scale", "steps.round()"): "Clamp before .to.torch.int8.",
-        ("numbers / scale", "steps.round().clamp(-128, 127)"): "should be −127",
-        ("numbers / scale", "steps.round().clamp(-127, 127)"): "clamp to most, whatever that is",
-        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "different step than the nearest",
-        ("numbers / scale", "steps.mean()"): "became|step",
     },
 }
 

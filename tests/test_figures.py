@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 from facts import run, runs
 
-from course.analysis import roofline
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
@@ -117,6 +116,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "runs by field": lambda: practice.plot_run_comparison(
         practice.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
     ),
+    "tensors of the fast step": lambda: fast_step.plot_tensors(),
     "traffic of a block": lambda: fast_step.plot_traffic(fast_step.block_traffic()),
     "limits of the fast step": lambda: fast_step.plot_limits(
         fast_step.load_measurements(),
@@ -124,6 +124,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         **fast_step.hardware_limits(),
     ),
     "speed of inference": lambda: inference.plot_speedups(ladder()),
+    "products in fp8": lambda: inference.plot_products(inference.load_products(H100)),
     "blocks of a kernel": lambda: kernel.plot_grid(size=22, block=8),
     "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
     "fused kernels": lambda: kernel.plot_fused_kernels(kernel.load_measurements(H100)),
@@ -135,15 +136,11 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
     "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
-    "limits of networks": lambda: networks.plot_limit_shares(
-        benchmark(),
-        networks.performance_limits(roofline.recorded_ceilings(H100)),
-    ),
     "networks on two GPUs": lambda: networks.plot_scaling(
         networks.scaling_efficiency("nvidia-h100-x2")
     ),
     "published speeds": lambda: networks.plot_speedups(
-        networks.speedups(networks.speeds_with_published(benchmark(), "H100"))
+        networks.speedups(networks.published_speeds())
     ),
     "ladder of networks": lambda: networks.plot_ladder(benchmark()),
     "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),

@@ -3,9 +3,8 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_limits plot_traffic",
+    ".figures": "plot_limits plot_tensors plot_traffic",
     ".traffic": "block_traffic hardware_limits load_measurements megabytes_per_image",
-    ".verify": "sum_and_gram",
     "fast_resnet.formulas": "differences",
     "fast_resnet.plain": "convert",
 }

@@ -28,5 +28,5 @@ LAB = Lab(
         ),
     ),
     prepare="nothing",
-    stuck="the diagonal of W G W'; the mean's square",
+    stuck="`G` is zᵀz, not zzᵀ; only the diagonal of W G Wᵀ is needed",
 )

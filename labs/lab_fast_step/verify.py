@@ -13,13 +13,10 @@ ROWS, NARROW, WIDE = 4000, 6, 24
 Function = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
-def sum_and_gram(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute s, the sum of z's rows [K], and G = z' z [K, K], from z [M, K]."""
-    return z.sum(0), z.t() @ z
-
-
-def statistics(s: torch.Tensor, G: torch.Tensor, W: torch.Tensor, M: int) -> tuple:
-    """Compute mean and variance [N] of the columns of y = z W', without y."""
+def statistics(z: torch.Tensor, W: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute mean and variance [N] of the columns of y = z W', without y; z [M, K], W [N, K]."""
+    M = len(z)
+    s, G = z.sum(0), z.t() @ z
     mean = W @ s / M
     square = ((W @ G) * W).sum(1) / M
     return mean, square - mean**2
@@ -34,16 +31,20 @@ def _example() -> tuple[torch.Tensor, torch.Tensor]:
 def check_statistics(function: Function) -> str:
     """Check that mean and variance are those of y."""
     z, W = _example()
-    y, (s, G) = z @ W.t(), sum_and_gram(z)
-    mean, variance = function(s, G, W, ROWS)
+    y, G = z @ W.t(), z.t() @ z
+    result = function(z, W)
+    assert isinstance(result, tuple) and len(result) == 2, (
+        f"it returns {type(result).__name__}: expected two tensors, the mean and the variance"
+    )
+    mean, variance = result
     _compare(
         "mean",
         mean,
         y.mean(0),
-        "y is linear in z, so it is W s / M",
+        "y is linear in z, so it is W s / M, where s is the sum of z's rows",
         {
-            "it is the sum of y: a mean is divided by M": y.sum(0),
-            "a mean is divided by M, not by M - 1": y.sum(0) / (ROWS - 1),
+            "it is the sum of y: divide it by M": y.sum(0),
+            "divide by M, not by M - 1": y.sum(0) / (ROWS - 1),
         },
     )
     assert variance.shape != (WIDE, WIDE), "W G W' has a row per channel: use only its diagonal"
@@ -56,11 +57,14 @@ def check_statistics(function: Function) -> str:
         "the mean of y² is the diagonal of W G W', divided by M",
         {
             "it is the mean of y²: G is not centred, so subtract the mean's square": square,
+            "subtract the square of the mean, not the mean": square - mean,
             "y² contains W twice: use W G W'; W G contains it once": (W @ G).sum(1) / ROWS
             - mean**2,
             divisor: y.var(0),
             f"{divisor}, in the mean of y², too": square * ROWS / (ROWS - 1) - mean**2,
             "the sum of y² has to be divided by M": y.square().sum(0) - mean**2,
+            "two different channels of z vary together: G needs their products, too, not only "
+            "the squares of single channels": W.square() @ z.square().mean(0) - mean**2,
         },
     )
     return f"mean and variance are those of y, for all {WIDE} channels"
@@ -71,36 +75,45 @@ def _compare(
 ) -> None:
     """Assert that a result is right; if it equals the value of a known mistake, name that."""
     shape = tuple(actual.shape)
-    assert shape == (WIDE,), f"the {name} has shape {shape}; expected one number per channel"
+    if shape != (WIDE, WIDE):
+        assert shape == (WIDE,), f"the {name} has shape {shape}; expected one number per channel"
     for message, value in mistakes.items():
-        assert not torch.allclose(actual, value, rtol=1e-9), message
+        assert not torch.allclose(actual, value, rtol=1e-9), f"the {name}: {message}"
     assert torch.allclose(actual, right, rtol=1e-9), f"the {name} is wrong: {rule}"
 
 
-class _LargestResult(TorchDispatchMode):
-    """Record the number of elements of the largest tensor that is created in the context."""
+class _Results(TorchDispatchMode):
+    """Record the shapes of all tensors that are created in the context, without views of z."""
 
-    def __init__(self) -> None:
+    def __init__(self, z: torch.Tensor) -> None:
         super().__init__()
-        self.numbers = 0
+        self.shapes: list[torch.Size] = []
+        self._storage = z.untyped_storage().data_ptr()
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = operator(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        self.numbers = max([self.numbers, *sizes])
+        for leaf in tree_leaves(result):
+            is_tensor = isinstance(leaf, torch.Tensor)
+            if is_tensor and leaf.untyped_storage().data_ptr() != self._storage:
+                self.shapes.append(leaf.shape)
         return result
 
 
 def check_sizes(function: Function) -> str:
-    """Check that no tensor is larger than W."""
+    """Check that neither y nor a table of N x N numbers is computed."""
     z, W = _example()
-    s, G = sum_and_gram(z)
-    with _LargestResult() as largest:
-        function(s, G, W, ROWS)
-    assert largest.numbers <= WIDE * NARROW, (
-        f"the largest tensor has {largest.numbers} numbers, and {WIDE * NARROW} are enough: "
+    with _Results(z) as results:
+        function(z, W)
+    sizes = [shape.numel() for shape in results.shapes]
+    assert max(sizes) < ROWS * WIDE, (
+        f"a tensor of {max(sizes):,} numbers was created: that is y itself, which should never be "
+        f"computed. Use only s, G and W"
+    )
+    tables = [shape.numel() for shape in results.shapes if ROWS not in shape]
+    assert max(tables) <= WIDE * NARROW, (
+        f"a table of {max(tables)} numbers was created, and {WIDE * NARROW} are enough: "
         f"multiply W G and W elementwise; the sum of each row is the diagonal of W G W'"
     )
-    return f"the largest tensor has {largest.numbers} numbers; y would have {ROWS * WIDE:,}"
+    return f"the largest new tensor has {max(sizes):,} numbers; y would have {ROWS * WIDE:,}"

@@ -4,12 +4,13 @@ from course.lazy import lazy_exports
 
 _NAMES = {
     ".export": (
-        "OnnxSession compare_formats count_operators export_program has_onnx installed_versions "
+        "OnnxSession compare_formats export_program has_onnx installed_versions "
         "time_with_tensorrt write_int8_onnx write_onnx"
     ),
-    ".figures": "plot_accuracy_by_bits plot_channel_ranges plot_latency plot_speedups",
+    ".figures": ("plot_accuracy_by_bits plot_latency plot_products plot_service plot_speedups"),
     ".int8": "accuracy_by_bits accuracy_by_calibration quantize",
-    ".latency": "find_knee latency_curve load_measurements time_ladder",
+    ".latency": "find_knee latency_curve load_measurements load_products time_ladder",
+    ".serving": "latency_by_rate policy_table random_arrivals step_time",
     ".training": "accuracy_without_eval load_crops top1 train_network",
     ".variants": "LADDER Variant count_batchnorms fold_batchnorms",
 }

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,16 +46,6 @@ def export_program(model: nn.Module, images: torch.Tensor) -> torch.export.Expor
     """Export a network's operators and weights, for any number of images of this size."""
     count = torch.export.Dim(INPUT_NAME, min=1, max=MAX_IMAGES)
     return torch.export.export(model, (images,), dynamic_shapes=({0: count},))
-
-
-def count_operators(program: torch.export.ExportedProgram) -> pd.Series:
-    """Return the number of calls of each operator, the most frequent first."""
-    calls = Counter(
-        node.target.overloadpacket.__name__
-        for node in program.graph.nodes
-        if node.op == "call_function" and hasattr(node.target, "overloadpacket")
-    )
-    return pd.Series(dict(calls.most_common()), name="calls")
 
 
 def write_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:

@@ -1,16 +1,13 @@
-"""Figures of latency by batch and by variant, of weights by channel, and of accuracy by bits."""
+"""Figures of latency by batch, by variant and by rate, of accuracy by bits, and of products."""
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-import torch
 from matplotlib.ticker import LogLocator
 
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import (
     bars,
-    describe,
     heading,
     label,
     legend,
@@ -18,8 +15,6 @@ from course.charts.primitives import (
     lines,
     scatter_fit,
 )
-from course.text import digits
-from labs.lab_inference.int8 import MAX_STEPS
 from labs.lab_inference.latency import find_knee
 
 COLOURS = (BLUE, ACCENT, GREEN, PURPLE)
@@ -70,28 +65,35 @@ def plot_speedups(table: pd.DataFrame, title: str = "") -> Picture:
     return picture
 
 
-def plot_channel_ranges(weight: torch.Tensor) -> Picture:
-    """Draw a convolution's largest weight by output channel, and the smallest channel's steps."""
-    largest = weight.detach().abs().flatten(1).amax(dim=1).numpy()
-    smallest = int(largest.argmin())
-    ranges = {"one scale for all": largest.max(), "its own scale": largest[smallest]}
-    picture = Picture(10, 3)
-    left, right = picture.panels(1, 2, width_ratios=[3, 2])
-    colours = [ACCENT if channel == smallest else SKY for channel in range(len(largest))]
-    left.bar(np.arange(len(largest)), largest, color=colours)
-    limit(left, largest.max(), colour=DARK)
-    steps = round(MAX_STEPS * largest[smallest] / largest.max())
-    words = f"with one scale, channel {smallest} has {steps} of {MAX_STEPS} steps"
-    describe(left, "", [f"from {digits(largest[smallest])} to {digits(largest.max())}; {words}"])
-    xlabel = f"channel (dashed: {MAX_STEPS} steps, if all share a scale)"
-    label(left, "largest weight of each output channel", size=10, xlabel=xlabel)
-    weights = weight.detach()[smallest].flatten().numpy()
-    edges = np.arange(-MAX_STEPS, MAX_STEPS + 8, 6) - 0.5
-    for (name, limit_), colour in zip(ranges.items(), (GREY, ACCENT)):
-        steps = np.round(weights / limit_ * MAX_STEPS)
-        words = f"{name}: {len(np.unique(steps))} steps in use"
-        right.hist(steps, edges, color=colour, alpha=0.75, label=words)
-    label(right, f"channel {smallest}: its weights as int8", size=10, xlabel="step")
+def plot_service(table: pd.DataFrame, target_s: float, per_s: float, title: str = "") -> Picture:
+    """Draw p99 of the latency by the rate of requests (from `latency_by_rate`), with a target."""
+    picture = Picture(9, 3.8)
+    axes = picture.panel()
+    curves = {
+        name: (rows["per_s"], 1e3 * rows["p99_s"])
+        for name, rows in table.groupby("variant", sort=False)
+    }
+    lines(axes, curves, colours=COLOURS, marker=".")
+    limit(axes, 1e3 * target_s, f"target: {1e3 * target_s:g} ms", colour=DARK)
+    limit(axes, per_s, f"target: {per_s:,.0f} requests/s", colour=GREY, along="x")
+    axes.set(xscale="log", yscale="log")
+    rates = sorted(table["per_s"].unique())
+    axes.set_xticks(rates, [f"{rate:,.0f}" for rate in rates])
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    axes.minorticks_off()
+    label(axes, title, size=10, xlabel="requests per second", ylabel="p99 of the latency, ms")
+    legend(picture)
+    return picture
+
+
+def plot_products(table: pd.DataFrame) -> Picture:
+    """Draw TFLOP/s of matrix products by shape, in bf16 and fp8 (from `load_products`)."""
+    shapes = table["shape"].unique()
+    rates = table.pivot(index="shape", columns="by", values="tflop_per_s").loc[shapes]
+    picture = Picture(9, 1.3 + 0.5 * len(shapes))
+    axes = picture.panel()
+    bars(axes, shapes, {name: rates[name] for name in table["by"].unique()}, colours=COLOURS)
+    label(axes, table["machine"].iloc[0], size=10, xlabel="TFLOP/s")
     legend(picture)
     return picture
 

@@ -7,7 +7,7 @@ arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pandas as pd
 import torch
@@ -16,7 +16,6 @@ from torch import nn
 from labs.lab_inference.training import load_crops, top1
 from labs.lab_inference.variants import fold_batchnorms
 
-ToInt8 = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 MAX_STEPS = 127  # eight bits, with as many steps on either side of 0
 CALIBRATION_CROPS = 512
 
@@ -40,7 +39,6 @@ def quantize(
     calibration: torch.Tensor,
     bits: int = 8,
     per_channel: bool = True,
-    to_int8: ToInt8 = to_int8,
 ) -> nn.Module:
     """Copy a network with folded BatchNorms, whose layers compute with 2^bits steps.
 
@@ -73,9 +71,7 @@ def quantize(
     return network
 
 
-def accuracy_by_bits(
-    model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3), to_int8: ToInt8 = to_int8
-) -> pd.DataFrame:
+def accuracy_by_bits(model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3)) -> pd.DataFrame:
     """Return the accuracy by bits and by scales of the weights.
 
     Columns: bits, scales ("per tensor" or "per channel"), top1, fp32 (the network's accuracy).
@@ -84,13 +80,13 @@ def accuracy_by_bits(
     rows = []
     for per_channel in (False, True):
         for count in bits:
-            network = quantize(model, calibration, count, per_channel, to_int8)
+            network = quantize(model, calibration, count, per_channel)
             scales = "per channel" if per_channel else "per tensor"
             rows.append({"bits": count, "scales": scales, "top1": top1(network)})
     return pd.DataFrame(rows).assign(fp32=top1(model))
 
 
-def accuracy_by_calibration(model: nn.Module, to_int8: ToInt8 = to_int8) -> pd.Series:
+def accuracy_by_calibration(model: nn.Module) -> pd.Series:
     """Return the accuracy with eight bits by the images of the calibration."""
     crops, _ = load_crops("train", CALIBRATION_CROPS)
     outlier = crops.clone()
@@ -102,7 +98,6 @@ def accuracy_by_calibration(model: nn.Module, to_int8: ToInt8 = to_int8) -> pd.S
         "one number a thousand times too large": outlier,
     }
     accuracies = {
-        name: top1(quantize(model, calibration, to_int8=to_int8))
-        for name, calibration in calibrations.items()
+        name: top1(quantize(model, calibration)) for name, calibration in calibrations.items()
     }
     return pd.Series({"fp32": top1(model), **accuracies}, name="top1")

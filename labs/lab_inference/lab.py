@@ -11,16 +11,10 @@ def _latencies() -> FunctionCheck:
     return FunctionCheck(latency.latencies, verify.check_times, verify.check_waits)
 
 
-def _fold() -> FunctionCheck:
-    from labs.lab_inference import variants, verify
+def _serve() -> FunctionCheck:
+    from labs.lab_inference import serving, verify
 
-    return FunctionCheck(variants.fold, verify.check_fold, verify.check_folded_network)
-
-
-def _int8() -> FunctionCheck:
-    from labs.lab_inference import int8, verify
-
-    return FunctionCheck(int8.to_int8, verify.check_int8, verify.check_scales_and_bits)
+    return FunctionCheck(serving.serve, verify.check_cases, verify.check_replay)
 
 
 LAB = Lab(
@@ -29,9 +23,8 @@ LAB = Lab(
     minutes=60,
     functions={
         "inference.latencies": Function("each answer is timed until it is there", _latencies),
-        "inference.fold": Function("BatchNorm becomes part of the convolution", _fold),
-        "inference.int8": Function("numbers become steps of eight bits", _int8),
+        "inference.serve": Function("requests are answered in batches", _serve),
     },
     prepare="the crops, 240 MB, as 3.3; for ONNX the extra `electives`",
-    stuck="BatchNorm's mean, scaled or not; what is cast before it is clamped",
+    stuck="a batch can't start before the GPU is free; the last batch never becomes full",
 )

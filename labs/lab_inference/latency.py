@@ -15,7 +15,7 @@ from torch import nn
 
 from course.analysis.fresh_compiler import fresh_compiler
 from course.runs.recordings import recorded_table
-from labs.lab_inference.variants import LADDER, Fold, Variant, create_call, fold, random_images
+from labs.lab_inference.variants import LADDER, Variant, create_call, random_images
 
 Call = Callable[[], Any]
 Latencies = Callable[[Call, Call, int, int], list[float]]
@@ -93,7 +93,6 @@ def time_ladder(
     model: nn.Module,
     batches: tuple[int, ...] = (1, 64),
     budget_s: float = 0.3,
-    fold_by: Fold = fold,
     time_by: Latencies = latencies,
 ) -> pd.DataFrame:
     """Time the variants of LADDER that this device supports.
@@ -110,7 +109,7 @@ def time_ladder(
             if variant.graph and images.device.type != "cuda":
                 continue
             try:
-                row = time_variant(model, images, variant, expected, budget_s, fold_by, time_by)
+                row = time_variant(model, images, variant, expected, budget_s, time_by)
             except RuntimeError as error:
                 if not variant.compiled:
                     raise
@@ -126,13 +125,12 @@ def time_variant(
     variant: Variant,
     expected: torch.Tensor | None,
     budget_s: float,
-    fold_by: Fold = fold,
     time_by: Latencies = latencies,
 ) -> dict[str, Any]:
     """Time one variant, and compare its scores with the expected ones."""
     with fresh_compiler():
         begin = perf_counter()
-        call = create_call(model, images, variant, fold_by)
+        call = create_call(model, images, variant)
         scores = call().double().cpu()
         row: dict[str, Any] = {"made_s": perf_counter() - begin} if variant.compiled else {}
         if expected is not None:
@@ -143,6 +141,20 @@ def time_variant(
     if images.device.type == "cuda":
         torch.cuda.empty_cache()
     return row
+
+
+def load_products(machine: str) -> pd.DataFrame:
+    """Load the matrix products that research/low_precision.py measured in bf16 and fp8.
+
+    Columns: shape, m, k, n, flop, by ("bf16", "fp8", "fp8 and conversion" of the activations),
+    seconds, tflop_per_s, machine.
+
+    Raises:
+        ValueError: nothing was recorded there.
+    """
+    table = recorded_table(machine, "low_precision")
+    table = table[table["by"].isin(["bf16", "fp8", "fp8 and conversion"])]
+    return table.assign(tflop_per_s=table["flop"] / table["seconds"] / 1e12)
 
 
 def add_speedups(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,9 +12,6 @@ from torch import fx, nn
 from course.training.precision import HALF
 
 Call = Callable[[], torch.Tensor]
-Fold = Callable[
-    [torch.Tensor, torch.Tensor, nn.BatchNorm2d], tuple[torch.Tensor, torch.Tensor]
-]  # fmt: skip
 
 
 def fold(
@@ -32,7 +29,7 @@ def fold(
 
 
 @torch.no_grad()
-def fold_batchnorms(model: nn.Module, fold_by: Fold = fold) -> fx.GraphModule:
+def fold_batchnorms(model: nn.Module) -> fx.GraphModule:
     """Copy a network for evaluation, with each BatchNorm after a convolution folded into it."""
     network = fx.symbolic_trace(deepcopy(model).eval())
     modules = dict(network.named_modules())
@@ -43,7 +40,7 @@ def fold_batchnorms(model: nn.Module, fold_by: Fold = fold) -> fx.GraphModule:
         if not follows or len(before.users) > 1:  # a different layer needs the convolution's output
             continue
         bias = torch.zeros_like(norm.running_mean) if conv.bias is None else conv.bias
-        weight, bias = fold_by(conv.weight, bias, norm)
+        weight, bias = fold(conv.weight, bias, norm)
         conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
         node.replace_all_uses_with(before)
         network.graph.erase_node(node)
@@ -93,21 +90,19 @@ def random_images(model: nn.Module, batch: int, px: int, seed: int = 0) -> torch
     return torch.randn(batch, 3, px, px, generator=generator).to(device)
 
 
-def prepare(model: nn.Module, variant: Variant, fold_by: Fold = fold) -> nn.Module:
+def prepare(model: nn.Module, variant: Variant) -> nn.Module:
     """Copy a network for evaluation in a variant's format and layout, not compiled."""
-    network = fold_batchnorms(model, fold_by) if variant.folded else deepcopy(model).eval()
+    network = fold_batchnorms(model) if variant.folded else deepcopy(model).eval()
     network = network.to(HALF.get(variant.precision, torch.float32))
     return network.to(memory_format=torch.channels_last) if variant.channels_last else network
 
 
-def create_call(
-    model: nn.Module, images: torch.Tensor, variant: Variant, fold_by: Fold = fold
-) -> Call:
+def create_call(model: nn.Module, images: torch.Tensor, variant: Variant) -> Call:
     """Create a call that computes the scores of these images.
 
     The images are cast and laid out beforehand, as by a loader. A graph needs CUDA.
     """
-    network = prepare(model, variant, fold_by)
+    network = prepare(model, variant)
     images = images.to(HALF.get(variant.precision, torch.float32))
     if variant.channels_last:
         images = images.to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""The cost of an image or volume in each network: operations and bytes, counted without a GPU."""
+"""The cost of an image or volume in each network: operations bytes and memory, without a GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from functools import lru_cache
 import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from course.analysis.roofline import Ceilings, count_operators
+from course.analysis.roofline import count_operators
 from course.training.models import parameter_count
 from labs.lab_networks import catalogue
 from labs.lab_networks.bench import Setting, Workload
@@ -53,20 +55,25 @@ def network_costs() -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
 
 
-def performance_limits(ceilings: Ceilings) -> pd.DataFrame:
-    """Return the highest images/s that a machine allows in training, by network and precision.
+@lru_cache
+def saved_gb(network: str, precision: str) -> dict[str, float]:
+    """Return a lower bound of the memory of training, in GB: what is kept, without workspace.
 
-    Columns: network, precision, compute and memory (images/s), nearer (the lower one's name).
+    Keys: weights (weights, gradients and momentum in fp32), image (of one image's activations).
     """
-    rows = []
-    for name in catalogue.NETWORKS:
-        for precision, flop_per_s in ceilings.flop_per_s.items():
-            half = precision in ("fp16", "bf16")
-            costs = operator_costs(name, "bf16" if half else "fp32")
-            limits = {
-                "compute": flop_per_s / costs["gflop"].sum() / 1e9,
-                "memory": ceilings.bytes_per_s / costs["megabytes"].sum() / 1e6,
-            }
-            nearer = min(limits, key=limits.get)
-            rows.append({"network": name, "precision": precision, **limits, "nearer": nearer})
-    return pd.DataFrame(rows)
+    batch, saved = 2, {}
+    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+        half = "bf16" if precision in ("fp16", "bf16") else "fp32"
+        workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if tensor.shape[:1] == (batch,):  # not weights
+                saved[StorageWeakRef(storage)] = storage.nbytes(), tensor
+            return tensor
+
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            workload.step()
+        count = parameter_count(workload.network)
+        image = sum(size for size, _ in saved.values()) / batch
+    return {"weights": 3 * 4 * count / 1e9, "image": image / 1e9}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -34,7 +34,6 @@ RUNGS = {
     "fp16, channels last": ("fp16", "channels_last", False),
     "… compiled": ("fp16", "channels_last", True),
 }
-LIMITED_RUNGS = ("fp32", "TF32", "fp16, channels last")
 PARTS = {
     "products on Tensor Cores": GREEN,
     "products elsewhere": ORANGE,
@@ -47,7 +46,7 @@ PARTS = {
 def plot_costs(table: pd.DataFrame) -> Picture:
     """Draw operations and bytes per image in training (from `network_costs`)."""
     table = table.rename(index=TITLES)
-    gflop = {"GFLOP for one image, in training": table["gflop"]}
+    gflop = {"GFLOP for an image or volume, in training": table["gflop"]}
     return plot_bar_panels(gflop | {"MB moved for it, in 16 bits": table["megabytes_half"]})
 
 
@@ -67,23 +66,23 @@ def plot_speedups(speedups: pd.DataFrame) -> Picture:
     return picture
 
 
-def _span(measured: float, busy: float, format_: Callable[[float], str] = digits) -> str:
+def _span(measured: float, busy: float) -> str:
     """Return words for a speed and, if the GPU waited, for the speed of its busy time.
 
     They count as different only if a trace of one step shows it for certain.
     """
     waits = busy > measured / BUSY
-    return f"{format_(measured)} to {format_(busy)}" if waits else format_(measured)
+    return f"{digits(measured)} to {digits(busy)}" if waits else digits(measured)
 
 
-def plot_ladder(measurements: pd.DataFrame, mode: str = "train") -> Picture:
-    """Draw each network's images/s, from fp32 to a compiled fp16.
+def plot_ladder(measurements: pd.DataFrame) -> Picture:
+    """Draw each network's images/s in training, from fp32 to a compiled fp16.
 
     Pale: the speed if the GPU never waited, for steps that were traced. Rungs that no network has
     are left out.
     """
     all_measured, all_busy = (
-        speeds_by_setting(measurements, mode, column).reindex(columns=[*RUNGS.values()])
+        speeds_by_setting(measurements, "train", column).reindex(columns=[*RUNGS.values()])
         for column in ("images_per_s", "images_per_busy_s")
     )
     rungs = [rung for rung, setting in RUNGS.items() if all_measured[setting].notna().any()]
@@ -114,8 +113,9 @@ def traced_steps(measurements: pd.DataFrame, network: str, *rungs: str) -> pd.Da
     names = {setting: rung for rung, setting in RUNGS.items()}
     settings = zip(rows["precision"], rows["layout"], rows["compile"])
     rows = rows.assign(rung=[names.get(setting) for setting in settings])
-    order = pd.Categorical(rows["rung"], categories=[r for r in RUNGS if r in (rungs or RUNGS)])
-    return rows.assign(rung=order).dropna(subset="rung").sort_values("rung", kind="stable")
+    rows = rows[rows["rung"].isin(rungs or RUNGS)]
+    order = pd.Categorical(rows["rung"], categories=RUNGS)
+    return rows.assign(rung=order).sort_values("rung", kind="stable")
 
 
 def _all_traced_steps(measurements: pd.DataFrame, rungs: Sequence[str]) -> pd.DataFrame:
@@ -142,26 +142,6 @@ def plot_time_by_kind(measurements: pd.DataFrame, *rungs: str) -> Picture:
     machine = measurements["machine"].iloc[0]
     label(axes, machine, xlabel="% of the GPU's time in a training step", xlim=(0, 100))
     legend(picture, 5)
-    return picture
-
-
-def plot_limit_shares(measurements: pd.DataFrame, limits: pd.DataFrame) -> Picture:
-    """Draw images/s in training as a share of the lower limit (from `performance_limits`).
-
-    Pale: the speed if the GPU never waited.
-    """
-    limits = limits.set_index(["network", "precision"])
-    steps = _all_traced_steps(measurements, LIMITED_RUNGS).join(limits, on=["network", "precision"])
-    lower = steps[["memory", "compute"]].min(axis=1)
-    percent = 100 * steps[["images_per_s", "images_per_busy_s"]].div(lower, axis=0)
-    spans = [_span(*speeds, "{:.0f}".format) for speeds in percent.to_numpy()]
-    words = [f"{span} % of what the {name} allows" for span, name in zip(spans, steps["nearer"])]
-    colours = [ORANGE if name == "memory" else BLUE for name in steps["nearer"]]
-    picture = Picture(9.5, 1.2 + 0.3 * len(steps))
-    axes = picture.panel()
-    look = {"words": words, "colours": colours, "pale": percent["images_per_busy_s"]}
-    bars(axes, steps.index, percent["images_per_s"], **look)
-    label(axes, xlabel="% of the lower limit, reached in training", xlim=(0, 130))
     return picture
 
 

@@ -1,4 +1,4 @@
-"""The networks on this machine: a small benchmark, and a step for the learner to time."""
+"""The networks on this machine: a small benchmark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from course.training.clocks import speed_quartiles
 from course.training.recorder import Recorder
 from labs.lab_networks import bench
 from labs.lab_networks.catalogue import NETWORKS
-from labs.lab_networks.verify import Step
 
-MIN_TURNS = 5
+MIN_TURNS = 3
 # On a GPU at full size, where a turn takes up to 0.7 s: the published 400 would take 7 minutes.
 FULL_SIZE_TURNS = {"warmup": 5, "iterations": 15}
 
@@ -60,10 +59,3 @@ def _time_step(workload: bench.Workload) -> float:
         workload.step()
         workload.wait()
         return time.perf_counter() - begin
-
-
-def create_step(network: str, precision: str) -> tuple[Step, Step]:
-    """Create a small training's `step()`, which queues its work, and `wait()` for all of it."""
-    setting = bench.base_setting(network, quick=True, precision=precision)
-    workload = bench.Workload(setting, bench.device_of())
-    return workload.step, workload.wait

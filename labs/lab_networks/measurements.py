@@ -14,6 +14,8 @@ import pandas as pd
 
 from course.runs.recordings import recorded_table
 from labs.lab_networks.catalogue import NETWORKS
+from labs.lab_networks.cost import saved_gb
+from labs.lab_networks.verify import Audit, Row
 
 GPUS = ["P100", "V100", "A100"]
 PRECISIONS = ["fp32", "tf32", "fp16"]
@@ -25,7 +27,15 @@ INFERENCE = (
     ("fp16", "channels_last", False),
     ("fp16", "channels_last", True),
 )
-AT_WORK = ", at work"  # after a GPU's name: the speed without waiting for the host
+# By NVIDIA's data sheets of the P100, V100 and A100 SXM: memory, and how many times the FLOP/s of
+# fp32 other precisions have.
+GPU_GB = {"P100": 16.0, "V100": 16.0, "A100": 40.0}
+LARGEST_RATIO = {
+    "P100": {"fp32": 1.0, "fp16": 2.0},
+    "V100": {"fp32": 1.0, "fp16": 8.0},
+    "A100": {"fp32": 1.0, "tf32": 8.0, "fp16": 16.0},
+}
+QUARTILES_TO_DEVIATION = 1.349  # the interquartile range of a normal distribution
 
 
 def published() -> pd.DataFrame:
@@ -50,15 +60,49 @@ def speedups(speeds: pd.DataFrame) -> pd.DataFrame:
     return speeds.div(speeds["fp32"], axis=0).drop(columns="fp32")
 
 
-def images_per_step() -> pd.DataFrame:
-    """Return the published images per step, if iterations are the headings' or 200.
+def published_rows(**changes: dict[str, int] | int) -> pd.DataFrame:
+    """Return the published rows with what is needed to audit them, except failed ones.
 
-    Columns: network, gpu, precision, seconds, images_per_s, batch_said, iterations_said,
-    by_heading, by_200.
+    Columns: the fields of `verify.Row`, with batch and iterations as in the headings.
+
+    Args:
+        changes: batch or iterations: one value for all rows, or one by network.
     """
-    table = published().dropna(subset="seconds").drop(columns="gpu_busy").reset_index(drop=True)
-    images = table["seconds"] * table["images_per_s"]
-    return table.assign(by_heading=images / table["iterations_said"], by_200=images / 200)
+    table = published().dropna(subset="seconds").reset_index(drop=True)
+    table = table.rename(columns={"batch_said": "batch", "iterations_said": "iterations"})
+    for column, values in changes.items():
+        if isinstance(values, dict):
+            table[column] = table["network"].map(values).fillna(table[column]).astype(int)
+        else:
+            table[column] = values
+    rows = list(zip(table["network"], table["gpu"], table["precision"]))
+    fp32 = published_speeds()["fp32"]
+    table["fp32_images_per_s"] = [fp32[network, gpu] for network, gpu, _ in rows]
+    table["largest_ratio"] = [LARGEST_RATIO[gpu][precision] for _, gpu, precision in rows]
+    table["weights_gb"] = [saved_gb(network, "fp32")["weights"] for network, *_ in rows]
+    table["image_gb"] = [saved_gb(network, precision)["image"] for network, _, precision in rows]
+    table["gpu_gb"] = table["gpu"].map(GPU_GB)
+    table["spread"] = step_spread(load_measurements("nvidia-h100"))
+    return table[list(Row._fields)]
+
+
+def step_spread(table: pd.DataFrame) -> float:
+    """Return the largest relative standard deviation of a training step in a table's rows."""
+    train = table[table["mode"] == "train"]
+    ranges = (train["step_s_q3"] - train["step_s_q1"]) / train["step_s"]
+    return float(ranges.max() / QUARTILES_TO_DEVIATION)
+
+
+def audit_table(table: pd.DataFrame, audit: Audit) -> pd.DataFrame:
+    """Return the problems that an audit finds in each row, one cell for each network and GPU.
+
+    Index: network, gpu. Columns: precisions; "–" is a row without problems, "" no such row.
+    """
+    rows = [Row(*values) for values in table.itertuples(index=False)]
+    found = table.assign(problems=[", ".join(audit(row)) or "–" for row in rows])
+    wide = found.pivot(index=["network", "gpu"], columns="precision", values="problems")
+    order = [(network, gpu) for network in table["network"].unique() for gpu in GPUS]
+    return wide.loc[order, PRECISIONS].fillna("").rename_axis(columns=None)
 
 
 def load_measurements(machine: str) -> pd.DataFrame:
@@ -105,38 +149,6 @@ def tensor_core_gains(table: pd.DataFrame) -> pd.DataFrame:
     gains["tf32"] = rows.loc[rows["precision"] == "tf32", "speedup"].reindex(gains.index)
     a100 = speedups(published_speeds()).xs("A100", level="gpu").add_suffix("_a100")
     return gains.join(a100, on="network")
-
-
-def speeds_with_published(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the published images/s in training, and the recorded ones with the same settings.
-
-    Index: network and gpu; `name` is the recorded GPU, and `name` + AT_WORK its speed without
-    waiting for the host. Columns: fp32, tf32, fp16; NaN: failed, or without units.
-    """
-    tables = [published_speeds()]
-    for gpu, column in ((name, "images_per_s"), (f"{name}{AT_WORK}", "images_per_busy_s")):
-        speeds = speeds_by_setting(table, "train", column)
-        speeds = speeds.xs(("contiguous", False), axis=1, level=("layout", "compile"))
-        index = pd.MultiIndex.from_product([speeds.index, [gpu]], names=["network", "gpu"])
-        tables.append(speeds.reindex(columns=PRECISIONS).set_index(index))
-    speeds = pd.concat(tables).rename_axis(columns=None)
-    gpus = [*GPUS, name, f"{name}{AT_WORK}"]
-    return speeds.loc[[(network, gpu) for network in speeds.index.unique(0) for gpu in gpus]]
-
-
-def layout_speedups(table: pd.DataFrame) -> pd.Series:
-    """Return what channels_last gains in training in fp16, by network, while the GPU is at work."""
-    speeds = speeds_by_setting(table, "train", "images_per_busy_s")["fp16"]
-    return speeds["channels_last", False] / speeds["contiguous", False]
-
-
-def inference_speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """Return inference's images/s ÷ training's images_per_busy_s, by network and setting."""
-    answers = speeds_by_setting(table, "infer")
-    ratios = answers / speeds_by_setting(table, "train", "images_per_busy_s")
-    ratios = ratios.reindex(columns=list(INFERENCE)).dropna(axis=1, how="all")
-    names = [" ".join(setting[:2]) + " compiled" * setting[2] for setting in ratios.columns]
-    return ratios.set_axis(names, axis=1)
 
 
 def speeds_by_setting(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:

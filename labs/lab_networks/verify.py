@@ -1,81 +1,110 @@
-"""The lab's timing function, and its checks on a device with a queue."""
+"""The lab's audit of a benchmark's rows, and its checks: rows with planted problems."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from course.checks.async_device import FakeAsyncDevice
-
-Step = Callable[[], None]
-Timing = Callable[[Step, Step, int, int], float]
-WARMUP, ITERATIONS = 10, 10
-WARMUP_S, STEP_S = 0.006, 0.003  # of a step, in the warm-up and after it
-TOLERANCE = (0.75, 1.3)  # of a measured ratio, because other programs use this machine, too
+PROBLEMS = ("speed", "memory", "noise", "ratio")
+TOLERANCE = 0.02
 
 
-def seconds_per_step(step: Step, wait: Step, warmup: int, iterations: int) -> float:
-    """Time a step. `step()` queues work and returns; `wait()` returns when all is done."""
-    for _ in range(warmup):
-        step()
-    wait()
-    begin = time.perf_counter()
-    for _ in range(iterations):
-        step()
-    wait()
-    return (time.perf_counter() - begin) / iterations
+class Row(NamedTuple):
+    """One row of a published benchmark, and what is known about its network and its GPU."""
+
+    network: str
+    gpu: str
+    precision: str
+    batch: int
+    iterations: int  # timed ones
+    seconds: float  # of all timed iterations
+    images_per_s: float
+    fp32_images_per_s: float  # of the same GPU and network
+    largest_ratio: float  # between this precision and fp32, by the GPU's data sheet
+    weights_gb: float  # weights, gradients and momentum
+    image_gb: float  # activations that one image keeps for the backward pass
+    gpu_gb: float
+    spread: float  # standard deviation of a single step's time, relative to the mean
 
 
-def _run(timing: Timing) -> tuple[float, FakeAsyncDevice]:
-    """Call a timing function with a device whose steps take longer in the warm-up."""
-    with FakeAsyncDevice(lambda number: WARMUP_S if number < WARMUP else STEP_S) as device:
-        result = timing(device.call, device.wait, WARMUP, ITERATIONS)
-    return result, device
+Audit = Callable[[Row], list[str]]
+GOOD = Row("a network", "a GPU", "fp16", 100, 400, 80.0, 500.0, 200.0, 8.0, 2.0, 0.1, 16.0, 0.1)
 
 
-def check_seconds(timing: Timing) -> str:
-    """Check that the result is the device's time for one step after the warm-up."""
-    result, device = _run(timing)
-    steps = len(device.spans)
-    assert steps == WARMUP + ITERATIONS, (
-        f"it runs {steps} steps; expected {WARMUP} of warm-up and {ITERATIONS} timed ones"
+def find_problems(row: Row) -> list[str]:
+    """Return those of PROBLEMS that a row has."""
+    problems = []
+    if abs(row.batch * row.iterations / row.seconds / row.images_per_s - 1) > TOLERANCE:
+        problems.append("speed")
+    if row.weights_gb + row.batch * row.image_gb > row.gpu_gb:
+        problems.append("memory")
+    if row.spread / row.iterations**0.5 > TOLERANCE:
+        problems.append("noise")
+    if row.images_per_s / row.fp32_images_per_s > row.largest_ratio:
+        problems.append("ratio")
+    return problems
+
+
+def _found(audit: Audit, row: Row) -> set[str]:
+    problems = audit(row)
+    assert isinstance(problems, list), (
+        f"it returns {type(problems).__name__}; expected a list of names, which may be empty"
     )
-    assert isinstance(result, float), f"it returns {type(result).__name__}; expected seconds"
-    true = (device.spans[-1][1] - device.spans[WARMUP][0]) / ITERATIONS
-    words = f"it returns {1e3 * result:.2f} ms, and the device took {1e3 * true:.2f} ms per step"
-    assert not _is_near(result, ITERATIONS * true), (
-        f"{words}: that is all {ITERATIONS} steps together, divide by their number"
-    )
-    assert not _is_near(result, true * ITERATIONS / (WARMUP + ITERATIONS)), (
-        f"{words}: only the steps after the warm-up are timed, so divide by their number"
-    )
-    assert result > TOLERANCE[0] * true, (
-        f"{words}: the clock is read while the device still computes. Wait before it is read again"
-    )
-    assert result < TOLERANCE[1] * true, (
-        f"{words}: it includes queued steps of the warm-up. Wait before the clock starts"
-    )
-    return f"{words}, without the warm-up"
+    unknown = [str(name) for name in problems if name not in PROBLEMS]
+    assert not unknown, f"{unknown[0]!r} is unknown: the names are {', '.join(PROBLEMS)}"
+    return set(problems)
 
 
-def _is_near(result: float, reference: float) -> bool:
-    return TOLERANCE[0] < result / reference < TOLERANCE[1]
+def _expect(audit: Audit, name: str, is_problem: bool, hint: str, **changes: float) -> None:
+    """Check one name for the good row with changes."""
+    found = _found(audit, GOOD._replace(**changes))
+    words = ", ".join(f"{field}={value:g}" for field, value in changes.items()) or "a good row"
+    verb = "doesn't report" if is_problem else "reports"
+    assert (name in found) == is_problem, f"{words}: it {verb} {name!r}: {hint}"
 
 
-def check_waits(timing: Timing) -> str:
-    """Check that it waits after the warm-up and at the end, but not between timed steps."""
-    _, device = _run(timing)
-    places = [place for place, event in enumerate(device.events) if event == "call"]
-    first, last = places[WARMUP], places[-1]
-    assert "wait" in device.events[places[WARMUP - 1] : first], (
-        "it does not wait for the warm-up: call wait() before the clock starts"
+def check_rows(audit: Audit) -> str:
+    """Check rows with one planted problem each, and good rows near each limit."""
+    together = "batch × iterations ÷ seconds must be close to images_per_s"
+    _expect(audit, "speed", False, together)
+    found = ["speed" in _found(audit, GOOD._replace(iterations=count)) for count in (200, 800)]
+    assert any(found), f"a speed twice as high or half as high isn't reported: {together}"
+    assert all(found), (
+        f"a stated speed that is too {'low' if found[0] else 'high'} isn't reported: differences "
+        f"count in both directions, so take the absolute value"
     )
-    assert "wait" in device.events[last:], (
-        "it does not wait for the last step: call wait() before the clock is read again"
+    hint = "published numbers are rounded, so allow a relative difference of 2 %"
+    _expect(audit, "speed", False, hint, images_per_s=505.0)
+    _expect(audit, "memory", False, "2 GB + 100 × 0.1 GB fit in 16 GB")
+    hint = "compare weights_gb + batch × image_gb with gpu_gb"
+    _expect(audit, "memory", True, hint, image_gb=0.2)
+    hint = "the weights need memory, too: add weights_gb"
+    _expect(audit, "memory", True, hint, weights_gb=7.0)
+    hint = "the weights are stored once, not for each image"
+    _expect(audit, "memory", False, hint, weights_gb=5.0)
+    hint = "4 iterations are few: compare spread ÷ √iterations with 0.02"
+    _expect(audit, "noise", True, hint, iterations=4, seconds=0.8)
+    hint = "the mean of many steps is more exact than one step: divide by √iterations"
+    _expect(audit, "noise", False, hint)
+    hint = "the error of a mean falls with the *root* of the number of iterations"
+    _expect(audit, "noise", True, hint, iterations=9, seconds=1.8)
+    hint = "if single steps differ much, more iterations are needed: use spread"
+    _expect(audit, "noise", True, hint, spread=0.5)
+    hint = "images_per_s ÷ fp32_images_per_s is higher than largest_ratio"
+    _expect(audit, "ratio", True, hint, fp32_images_per_s=50.0)
+    hint = "500 ÷ 200 is below the largest ratio, 8"
+    _expect(audit, "ratio", False, hint)
+    return "each planted problem is reported, and no good row"
+
+
+def check_several(audit: Audit) -> str:
+    """Check a row with all problems, and the names of an empty list."""
+    bad = GOOD._replace(iterations=4, image_gb=0.2, fp32_images_per_s=50.0)
+    found = _found(audit, bad)
+    missing = [name for name in PROBLEMS if name not in found]
+    assert not missing, (
+        f"a row with four problems: {', '.join(missing)} is missing. Don't return after the first"
     )
-    between = device.events[first:last].count("wait")
-    assert not between, (
-        f"it waits {between} times between timed steps: then the device is idle until the next one "
-        f"is queued, unlike in training"
-    )
-    return "it waits after the warm-up and after the last step, and not between"
+    extra = _found(audit, GOOD)
+    assert not extra, f"a good row after a bad one: {extra} is reported. Is the list a new one?"
+    return "a row with four problems has all four names; the next row starts with an empty list"

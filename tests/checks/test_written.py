@@ -23,22 +23,38 @@ CELLS = {
     "microscope.waves": ("lab_microscope", "waves"),
     "fast_step.statistics": ("lab_fast_step", "statistics"),
     "inference.latencies": ("lab_inference", "latencies"),
-    "inference.fold": ("lab_inference", "fold"),
-    "inference.int8": ("lab_inference", "to_int8"),
-    "networks.timing": ("lab_networks", "seconds_per_step"),
+    "inference.serve": ("lab_inference", "serve"),
+    "networks.audit": ("lab_networks", "find_problems"),
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
     "memory.settings": ("day4_1_memory", "choose_settings"),
 }
+
+
+def audit(
+    speed: str = "abs(row.batch * row.iterations / row.seconds / row.images_per_s - 1) > 0.02",
+    memory: str = "row.weights_gb + row.batch * row.image_gb > row.gpu_gb",
+    noise: str = "row.spread / row.iterations**0.5 > 0.02",
+    ratio: str = "row.images_per_s > row.largest_ratio * row.fp32_images_per_s",
+    end: str = "[name for name, failed in tests.items() if failed]",
+) -> tuple[str]:
+    """Return the body of lab_networks' audit, with these conditions."""
+    tests = f"{{'speed': {speed}, 'memory': {memory}, 'noise': {noise}, 'ratio': {ratio}}}"
+    return (f"tests = {tests}\n    return {end}",)
+
+
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 ANSWERED = "call()\n        wait()"
 SINCE = "perf_counter() - begin"
-SCALE = "norm.weight / (norm.running_var + norm.eps).sqrt()"
-WEIGHT = "weight * scale[:, None, None, None]"
-BIAS = "(bias - norm.running_mean) * scale + norm.bias"
+FULL = "arrivals[first + max_batch - 1] if first + max_batch <= len(arrivals) else 1e99"
+START = "max(free, min(full, arrivals[first] + max_wait))"
+COUNT = "sum(arrival <= start for arrival in arrivals[first : first + max_batch])"
+FREE = "start + step_s(count)"
+ADDED = "[free - arrival for arrival in arrivals[first : first + count]]"
+SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
-PER_STEP = "(time.perf_counter() - begin) / iterations"
+
 LAST = "output.is_contiguous(memory_format=torch.channels_last)"
 NOTE = f"output.dim() == 4 and not {LAST} and lost.append(name)"
 HOOK = "module.register_forward_hook(note)"
@@ -91,10 +107,24 @@ RIGHT = {
         ("2 * (p - 1) * (alpha + n / p / beta)",),
         ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
     ],
-    "networks.timing": [("wait()", "wait()", PER_STEP), ("wait(); wait()", "wait()", PER_STEP)],
+    "networks.audit": [
+        audit(),
+        audit(
+            speed="not 0.98 < row.images_per_s * row.seconds / row.batch / row.iterations < 1.02",
+            noise="row.iterations < (row.spread / 0.02) ** 2",
+            end="list(filter(tests.get, tests))",
+        ),
+    ],
     "fast_step.statistics": [
-        (MEAN, SQUARE, VARIANCE),
-        ("(W * s).sum(1) / M", 'torch.einsum("nk,kl,nl->n", W, G, W) / M', VARIANCE),
+        (SUM, GRAM, MEAN, SQUARE, VARIANCE),
+        ("z.mean(0)", "torch.cov(z.T, correction=0)", "W @ s", "((W @ G) * W).sum(1)", "square"),
+        (
+            "torch.ones(1, M).to(z) @ z",
+            'torch.einsum("mk,ml->kl", z, z)',
+            "(W @ s.T).squeeze(1) / M",
+            'torch.einsum("nk,kl,nl->n", W, G, W) / M',
+            VARIANCE,
+        ),
     ],
     "numerics.carry": [
         ("update + carry", "update - (new - total)"),
@@ -119,17 +149,15 @@ RIGHT = {
         ("((m - 1) // tile[0] + 1) * ((n - 1) // tile[1] + 1)", "(tiles + units - 1) // units"),
     ],
     "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
-    "inference.fold": [
-        (SCALE, WEIGHT, BIAS),
+    "inference.serve": [
+        (FULL, START, COUNT, FREE, ADDED),
         (
-            "norm.weight * torch.rsqrt(norm.running_var + norm.eps)",
-            "weight * scale.reshape(-1, 1, 1, 1)",
-            "norm.bias - scale * (norm.running_mean - bias)",
+            "([*arrivals, *[float('inf')] * max_batch])[first + max_batch - 1]",
+            "sorted([free, min(full, max_wait + arrivals[first])])[-1]",
+            "len([a for a in arrivals[first:] if a <= start][:max_batch])",
+            "step_s(count) + start",
+            "list(map(lambda i: free - arrivals[i], range(first, first + count)))",
         ),
-    ],
-    "inference.int8": [
-        ("numbers / scale", "steps.round().clamp(-most, most)"),
-        ("torch.round(numbers / scale)", "torch.clamp(steps, -most, most)"),
     ],
 }
 WRONG = {
@@ -210,28 +238,38 @@ WRONG = {
         ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
         ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
     },
-    "networks.timing": {
-        ("wait()", "pass", PER_STEP): "the clock is read while the device still computes",
-        ("pass", "wait()", PER_STEP): "it includes queued steps of the warm-up",
-        ("wait()", "wait()", "time.perf_counter() - begin"): "that is all 10 steps together",
-        ("wait()", "wait()", "(time.perf_counter() - begin) / (warmup + iterations)"): (
-            "only the steps after the warm-up are timed, so divide by their number"
-        ),
-        ("wait()", "wait()", "f'{begin}'"): "it returns str; expected seconds",
-        ("wait()", "step(); wait()", PER_STEP): "it runs 21 steps; expected 10 of warm-up",
-        ("time.sleep(1)", "wait()", PER_STEP): "it does not wait for the warm-up",
+    "networks.audit": {
+        audit(
+            speed="row.batch * row.iterations / row.seconds > 1.02 * row.images_per_s"
+        ): "too high isn't .* absolute",
+        audit(speed="row.batch * row.iterations / row.seconds != row.images_per_s"): "are rounded",
+        audit(speed="False"): "batch × iterations ÷ seconds",
+        audit(memory="row.batch * row.image_gb > row.gpu_gb"): "add weights_gb",
+        audit(memory="row.batch * (row.weights_gb + row.image_gb) > row.gpu_gb"): "2 GB . 100",
+        audit(memory="row.weights_gb + row.image_gb > row.gpu_gb"): "weights_gb . batch × image_gb",
+        audit(noise="row.spread > 0.02"): "more exact than one step: divide by √iterations",
+        audit(noise="row.spread / row.iterations > 0.02"): "with the .root. of the number",
+        audit(noise="row.iterations < 25"): "use spread",
+        audit(ratio="row.images_per_s < row.largest_ratio * row.fp32_images_per_s"): "'ratio': ",
+        audit(end="[name for name, failed in tests.items() if failed][:1]"): "after the first",
+        audit(end="{name for name, failed in tests.items() if failed}"): "returns set; expected a",
+        audit(end="['it fails ' + name for name in tests if tests[name]]"): "the names are speed,",
     },
     "fast_step.statistics": {
-        ("W @ s", SQUARE, VARIANCE): "a mean is divided by M",
-        ("W @ s / (M - 1)", SQUARE, VARIANCE): "divided by M, not by M - 1",
-        (MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm divides by M.* y², too",
-        (MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
-        (MEAN, SQUARE, "square"): "G is not centred",
-        (MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
-        (MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
-        (MEAN, "W @ G @ W.t() / M", VARIANCE): "only its diagonal",
-        (MEAN, "(W @ G @ W.t()).diagonal() / M", VARIANCE): "tensor has 576 numbers",
-        ("s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+        (SUM, GRAM, "W @ s", SQUARE, VARIANCE): "the mean: it is the sum of y: divide it by M",
+        (SUM, GRAM, "W @ s / (M - 1)", SQUARE, VARIANCE): "divide by M, not by M - 1",
+        (SUM, GRAM, MEAN, "((W @ G) * W).sum(1) / (M - 1)", VARIANCE): "BatchNorm.* y², too",
+        (SUM, GRAM, MEAN, SQUARE, "(square - mean**2) * M / (M - 1)"): "BatchNorm divides by M",
+        (SUM, GRAM, MEAN, SQUARE, "square"): "G is not centred",
+        (SUM, GRAM, MEAN, SQUARE, "square - mean"): "subtract the square of the mean, not",
+        (SUM, GRAM, MEAN, "(W @ G).sum(1) / M", VARIANCE): "y² contains W twice",
+        (SUM, GRAM, MEAN, "((W @ G) * W).sum(1)", VARIANCE): "the sum of y² has to be divided by M",
+        (SUM, "torch.diag(z.square().sum(0))", MEAN, SQUARE, VARIANCE): "vary together",
+        (SUM, GRAM, MEAN, "W @ G @ W.T / M", VARIANCE): "only its diagonal",
+        (SUM, GRAM, MEAN, "(W @ G @ W.T).diagonal() / M", VARIANCE): "a table of 576 numbers",
+        (SUM, GRAM, MEAN, "(z @ W.T).square().mean(0)", VARIANCE): "96,000 .*y itself",
+        ("z.sum(1)", GRAM, "s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+        (SUM, "z @ z.T", MEAN, SQUARE, VARIANCE): "cannot be multiplied",
     },
     "numerics.carry": {
         ("update", "update - (new - total)"): "the total is still 1",
@@ -294,51 +332,39 @@ WRONG = {
         ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
         ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
     },
+    "inference.serve": {
+        (FULL, START, "max_batch", FREE, ADDED): "called for 4 requests in all, but 1 arrive",
+        (FULL, START, "min(max_batch, len(arrivals) - first)", FREE, ADDED): "exactly the requests",
+        (
+            FULL,
+            START,
+            "sum(a <= start for a in arrivals[first:])",
+            FREE,
+            ADDED,
+        ): "has 4 requests, but max_batch",
+        (FULL, START, "1", FREE, ADDED): "a full batch .*full|arrived when a batch starts",
+        (FULL, START, COUNT.replace("<=", "<"), FREE, ADDED): "a batch of 0 requests",
+        (FULL, "max(free, arrivals[first])", COUNT, FREE, ADDED): "it waits max_wait for others",
+        (
+            FULL,
+            "max(free, arrivals[first] + max_wait)",
+            COUNT,
+            FREE,
+            ADDED,
+        ): "as soon as it is full",
+        (FULL, "min(full, arrivals[first] + max_wait)", COUNT, FREE, ADDED): "the GPU is free",
+        (FULL, "max(free, full)", COUNT, FREE, ADDED): "even if the batch never becomes full",
+        ("arrivals[-1]", START, COUNT, FREE, ADDED): "it waits max_wait for others",
+        (FULL, START, COUNT, "start + step_s(max_batch)", ADDED): "called for 4 requests in all",
+        (FULL, START, COUNT, FREE, "[free - start] * count"): "counts from its arrival",
+        (FULL, START, COUNT, FREE, "[free - arrivals[first]]"): "1 latencies for 2 requests",
+    },
     "inference.latencies": {
         (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
         (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
         ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
         ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",
         (ANSWERED, ANSWERED, "perf_counter()"): "calls were not waited|waited for calls that warm",
-    },
-    "inference.fold": {
-        (
-            "norm.weight / norm.running_var.sqrt()",
-            WEIGHT,
-            BIAS,
-        ): "eps is forgotten: it is added to the variance",
-        ("norm.weight / (norm.running_var.sqrt() + norm.eps)", WEIGHT, BIAS): "eps belongs under",
-        ("norm.weight / (norm.running_var + norm.eps)", WEIGHT, BIAS): "take the root of variance",
-        ("norm.weight / (norm.running_var + 1e-5).sqrt()", WEIGHT, BIAS): "add the layer's own",
-        ("1 / (norm.running_var + norm.eps).sqrt()", WEIGHT, BIAS): "own weight is forgotten",
-        (SCALE.replace("/", "*"), WEIGHT, BIAS): "it is multiplied by the root: divide",
-        (SCALE, "weight * scale", BIAS): "along the kernel's columns",
-        (SCALE, "weight * scale[:, None]", BIAS): "along the kernel's rows",
-        (SCALE, "weight * scale[:, None, None]", BIAS): "along the inputs",
-        (SCALE, "weight", BIAS): "the weight: it is not scaled",
-        (SCALE, WEIGHT, "bias - norm.running_mean * scale + norm.bias"): "so it is scaled",
-        (SCALE, WEIGHT, "bias * scale + norm.bias"): "the mean is forgotten",
-        (SCALE, WEIGHT, "bias * scale - norm.running_mean + norm.bias"): "so it is scaled, too",
-        (SCALE, WEIGHT, "(bias - norm.running_mean) * scale"): "own bias is forgotten",
-        (SCALE, WEIGHT, "norm.bias - norm.running_mean * scale"): "convolution's own bias is forg",
-        (SCALE, WEIGHT, "(bias + norm.running_mean) * scale + norm.bias"): "subtracted, not added",
-        (SCALE, WEIGHT, "(bias - norm.running_mean + norm.bias) * scale"): "own bias comes last",
-        (SCALE, WEIGHT, "bias * 2"): "the bias differs by up to",
-        (SCALE, WEIGHT, "bias[:, None]"): r"the bias has become \(3, 1\): it must stay \(3,\)",
-        (
-            SCALE,
-            "weight.mul_(scale[:, None, None, None])",
-            BIAS,
-        ): "its arguments have changed: create new tensors",
-    },
-    "inference.int8": {
-        ("numbers * scale", "steps.round().clamp(-most, most)"): "it multiplies by the scale",
-        ("numbers / scale", "steps.clamp(-most, most)"): "is not cut off but rounded",
-        ("numbers / scale", "steps.round()"): "Clamp before .to.torch.int8.",
-        ("numbers / scale", "steps.round().clamp(-128, 127)"): "should be −127",
-        ("numbers / scale", "steps.round().clamp(-127, 127)"): "clamp to most, whatever that is",
-        ("numbers / scale", "steps.ceil().clamp(-most, most)"): "different step than the nearest",
-        ("numbers / scale", "steps.mean()"): "became|step",
     },
 }
 

@@ -33,7 +33,7 @@ def checks() -> dict[str, Check]:
 
 
 def functions() -> dict[str, Function]:
-    """Return all functions that learners write in notebooks by name, such as "numerics.carry"."""
+    """Return all functions that learners write in notebooks by name, such as "rounding.carry"."""
     return {name: function for lab in labs() for name, function in lab.functions.items()}
 
 

@@ -39,7 +39,7 @@ def check_written(name: str, function: Function) -> CheckedFunction:
     """Check a function that you wrote in a notebook's cell.
 
     Args:
-        name: a name that `progress()` lists, such as "numerics.carry".
+        name: a name that `progress()` lists, such as "rounding.carry".
 
     Raises:
         ValueError: an unknown name; the message lists the known ones.

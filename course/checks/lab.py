@@ -134,7 +134,7 @@ class Lab:
     title: str
     minutes: int  # that a learner takes
     checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
-    functions: dict[str, Function] = field(default_factory=dict)  # by name, "numerics.carry"
+    functions: dict[str, Function] = field(default_factory=dict)  # by name, "rounding.carry"
     # Titles of checks that the lab itself runs on a file, by name: "day0.batch_script".
     file_checks: dict[str, str] = field(default_factory=dict)
     # The rungs of the ladder that it teaches, each with its precision.

@@ -9,15 +9,15 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs.lab_numerics import verify
-from labs.lab_numerics.updates import add_with_carry
+from labs.lab_rounding import verify
+from labs.lab_rounding.updates import add_with_carry
 
 CELLS = {
     "layout.first_lost": ("day1_4_channels_last", "first_lost"),
     "profiler.limit_of": ("day1_5_profiler", "limit_of"),
-    "numerics.carry": ("lab_numerics", "add_with_carry"),
-    "numerics.rounding": ("lab_numerics", "round_stochastically"),
-    "numerics.refine": ("lab_numerics", "correct"),
+    "rounding.carry": ("lab_rounding", "add_with_carry"),
+    "rounding.stochastic": ("lab_rounding", "round_stochastically"),
+    "refinement.correct": ("lab_refinement", "correct"),
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
     "microscope.load": ("lab_microscope", "widest_load"),
     "microscope.waves": ("lab_microscope", "waves"),
@@ -126,16 +126,16 @@ RIGHT = {
             VARIANCE,
         ),
     ],
-    "numerics.carry": [
+    "rounding.carry": [
         ("update + carry", "update - (new - total)"),
         ("carry + update", "(total - new) + update"),
     ],
-    "numerics.rounding": [
+    "rounding.stochastic": [
         ("bits + random_bits", "bits >> 16 << 16"),
         ("bits + random_bits", "bits & -65536"),
         ("random_bits + bits", "bits - bits % 65536"),
     ],
-    "numerics.refine": [
+    "refinement.correct": [
         ("b - a @ x", "x + solve(residual)"),
         ("torch.mv(-a, x) + b", "solve(residual) + x"),
     ],
@@ -271,7 +271,7 @@ WRONG = {
         ("z.sum(1)", GRAM, "s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
         (SUM, "z @ z.T", MEAN, SQUARE, VARIANCE): "cannot be multiplied",
     },
-    "numerics.carry": {
+    "rounding.carry": {
         ("update", "update - (new - total)"): "the total is still 1",
         (
             "update + carry",
@@ -284,7 +284,7 @@ WRONG = {
             "update - (new - total) + carry",
         ): "expected 1.1",
     },
-    "numerics.rounding": {
+    "rounding.stochastic": {
         ("bits", "bits >> 16 << 16"): "whatever the random number: add that to the bits before",
         ("bits + random_bits", "bits"): "cut off the lower 16 bits instead of rounding",
         ("bits + random_bits", "bits >> 8 << 8"): "cut off the lower 16 bits instead of rounding",
@@ -292,7 +292,7 @@ WRONG = {
         ("bits + random_bits * 2", "bits >> 16 << 16"): "on average|becomes anything",
         ("bits + random_bits + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
     },
-    "numerics.refine": {
+    "refinement.correct": {
         ("b - a @ x", "solve(residual)"): "it returns only the correction: add it to x",
         ("a @ x - b", "x + solve(residual)"): "the correction goes the wrong way",
         ("b - a @ x", "x"): "x is returned unchanged",
@@ -426,11 +426,11 @@ def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
 
 
 def test_an_error_is_reported_with_its_line(define: Callable) -> None:
-    checked = check_written("numerics.refine", define("numerics.refine", "b - a @ y", "x"))
+    checked = check_written("refinement.correct", define("refinement.correct", "b - a @ y", "x"))
     assert "it raised NameError: name 'y' is not defined" in checked.parts[0].evidence
     assert checked.parts[0].look_at.startswith("line 2: residual = b - a @ y")
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(ValueError, match="name 'numerics': there are .*numerics.carry, "):
-        check_written("numerics", print)
+    with pytest.raises(ValueError, match="name 'rounding': there are .*rounding.carry, "):
+        check_written("rounding", print)

@@ -1,12 +1,12 @@
-"""Small updates in 16 bits, and systems that rough factors solve exactly."""
+"""Systems of equations that rough factors solve exactly."""
 
 import math
 
 import pytest
 import torch
 
-from labs import lab_numerics as lab
-from labs.lab_numerics import solvers, updates
+from labs import lab_refinement as lab
+from labs.lab_refinement import solvers
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -46,33 +46,10 @@ def test_overflow_ends_refinement() -> None:
     assert not solution.converged and not math.isfinite(solution.residuals[0])
 
 
-def test_each_method_keeps_updates() -> None:
-    table = lab.accumulate_updates("bf16", updates=500)
-    last = table.iloc[-1]
-    assert last["alone"] == 1 and last["fp32 master"] == pytest.approx(1.05, abs=1e-4)
-    assert last["with a carry"] == pytest.approx(1.05, abs=2**-7)
-    assert last["stochastic rounding"] == pytest.approx(1.05, abs=0.03)
-    assert "stochastic rounding" not in lab.accumulate_updates("fp16", updates=2)
-
-
-def test_training_uses_the_learners_functions() -> None:
-    table = lab.train_in_bf16(steps=60)
-    assert list(table) == list(updates.METHODS) and (table.iloc[0] == table.iloc[0, 0]).all()
-    never = lab.train_in_bf16(
-        steps=60,
-        add=lambda total, carry, update: (total, carry),
-        round_to_bf16=lambda number, _: number.bfloat16(),
-    )
-    assert never["with a carry"].iloc[-1] > table["with a carry"].iloc[-1]
-    assert never["fp32 master"].equals(table["fp32 master"])
-
-
 def test_figures_describe_what_they_draw() -> None:
     conditions = [1e2, 1e6]
     plain = lab.solve_by_condition("fp16", conditions, size=40)
     assert "up to condition number 1e+02" in lab.plot_convergence(plain, plain).alt
     assert lab.plot_convergence_table(plain).alt.endswith(f"{plain['corrections'][0]}, ✗")
-    tables = {"bf16": lab.accumulate_updates("bf16", updates=5)}
-    assert "alone: from 1 to 1" in lab.plot_weights(tables, "updates of 0.0001", "weight").alt
     recorded = lab.load_measurements("nvidia-h100")
     assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in lab.plot_gpu_speedup(recorded).alt

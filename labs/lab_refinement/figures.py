@@ -1,4 +1,4 @@
-"""Figures of small updates, of iterative refinement, and of its speed on a GPU."""
+"""Figures of iterative refinement, and of its speed on a GPU."""
 
 from __future__ import annotations
 
@@ -9,33 +9,13 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from course.charts.base import ACCENT, BLUE, DARK, FORMAT_COLOURS, GREY, ORANGE, PALE, SKY, Picture
+from course.charts.base import DARK, FORMAT_COLOURS, GREY, PALE, SKY, Picture
 from course.charts.primitives import describe, label, legend, limit, lines, scatter_fit, strip
 from course.text import digits
-from labs.lab_numerics.solvers import target_error
-from labs.lab_numerics.updates import METHODS
+from labs.lab_refinement.solvers import target_error
 
-METHOD_COLOURS = dict(zip(METHODS, (ACCENT, BLUE, ORANGE, DARK)))
 PRECISION_COLOURS = FORMAT_COLOURS | {"fp64": DARK, "fp32": SKY}
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
-
-
-def plot_weights(tables: dict[str, pd.DataFrame], xlabel: str, ylabel: str) -> Picture:
-    """Draw a curve for each method of storing weights, and a panel for each table.
-
-    Args:
-        tables: from `accumulate_updates` or `train_in_bf16`, by title.
-    """
-    picture = Picture(10, 3.5)
-    for axes, (title, table) in zip(picture.panels(1, len(tables), sharey=True), tables.items()):
-        curves = {method: (table.index, table[method]) for method in table}
-        # The fp32 master may cover other curves.
-        styles = ["--" if method == "fp32 master" else "-" for method in table]
-        lines(axes, curves, colours=[METHOD_COLOURS[method] for method in table], styles=styles)
-        label(axes, title, size=10, xlabel=xlabel)
-    picture.axes[0].set_ylabel(ylabel)
-    legend(picture, 4)
-    return picture
 
 
 def plot_convergence(*tables: pd.DataFrame) -> Picture:

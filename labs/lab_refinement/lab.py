@@ -1,0 +1,21 @@
+"""Lab S: its function check, and what the course shows about it."""
+
+from __future__ import annotations
+
+from course.checks.lab import Function, FunctionCheck, Lab
+
+
+def _correct() -> FunctionCheck:
+    from labs.lab_refinement import solvers, verify
+
+    return FunctionCheck(solvers.correct, verify.check_accuracy, verify.check_residual)
+
+
+LAB = Lab(
+    number="S",
+    title="iterative refinement, fp64 results from fp16 factors",
+    minutes=45,
+    functions={"refinement.correct": Function("fp64's accuracy from factors in fp16", _correct)},
+    prepare="nothing",
+    stuck="the residual's sign; which numbers stay in fp64",
+)

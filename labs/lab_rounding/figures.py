@@ -1,0 +1,29 @@
+"""Figures of small updates."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from course.charts.base import ACCENT, BLUE, DARK, ORANGE, Picture
+from course.charts.primitives import label, legend, lines
+from labs.lab_rounding.updates import METHODS
+
+METHOD_COLOURS = dict(zip(METHODS, (ACCENT, BLUE, ORANGE, DARK)))
+
+
+def plot_weights(tables: dict[str, pd.DataFrame], xlabel: str, ylabel: str) -> Picture:
+    """Draw a curve for each method of storing weights, and a panel for each table.
+
+    Args:
+        tables: from `accumulate_updates` or `train_in_bf16`, by title.
+    """
+    picture = Picture(10, 3.5)
+    for axes, (title, table) in zip(picture.panels(1, len(tables), sharey=True), tables.items()):
+        curves = {method: (table.index, table[method]) for method in table}
+        # The fp32 master may cover other curves.
+        styles = ["--" if method == "fp32 master" else "-" for method in table]
+        lines(axes, curves, colours=[METHOD_COLOURS[method] for method in table], styles=styles)
+        label(axes, title, size=10, xlabel=xlabel)
+    picture.axes[0].set_ylabel(ylabel)
+    legend(picture, 4)
+    return picture

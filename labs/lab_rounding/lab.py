@@ -21,7 +21,7 @@ def _stochastic_rounding() -> FunctionCheck:
 LAB = Lab(
     number="N",
     title="rounding, master weights and fp8",
-    minutes=45,
+    minutes=50,
     functions={
         "rounding.carry": Function("small updates arrive, in 16 bits", _carry),
         "rounding.stochastic": Function("rounding is right on average", _stochastic_rounding),

@@ -19,7 +19,7 @@ from course.training.precision import HALF
 
 Add = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-METHODS = ("alone", "with a carry", "stochastic rounding", "fp32 master")
+METHODS = ("plain", "with a carry", "stochastic rounding", "fp32 master")
 DROPPED_BITS = 16  # bits of an fp32 number that bf16 does not have
 
 

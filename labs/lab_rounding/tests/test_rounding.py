@@ -12,7 +12,7 @@ pytestmark = pytest.mark.formats
 def test_each_method_keeps_updates() -> None:
     table = lab.accumulate_updates("bf16", updates=500)
     last = table.iloc[-1]
-    assert last["alone"] == 1 and last["fp32 master"] == pytest.approx(1.05, abs=1e-4)
+    assert last["plain"] == 1 and last["fp32 master"] == pytest.approx(1.05, abs=1e-4)
     assert last["with a carry"] == pytest.approx(1.05, abs=2**-7)
     assert last["stochastic rounding"] == pytest.approx(1.05, abs=0.03)
     assert "stochastic rounding" not in lab.accumulate_updates("fp16", updates=2)
@@ -32,4 +32,9 @@ def test_training_uses_the_learners_functions() -> None:
 
 def test_figures_describe_what_they_draw() -> None:
     tables = {"bf16": lab.accumulate_updates("bf16", updates=5)}
-    assert "alone: from 1 to 1" in lab.plot_weights(tables, "updates of 0.0001", "weight").alt
+    assert "plain: from 1 to 1" in lab.plot_weights(tables, "updates of 0.0001", "weight").alt
+    products = lab.load_products("nvidia-h100")
+    alt = lab.plot_fp8_speedup(products).alt
+    assert "ViT-B, 256 images: 768 → 3,072: 1.57" in alt and "width 4,096: " in alt
+    steps = lab.load_training_steps("nvidia-h100")["ms"]
+    assert steps.idxmin() == "bf16" and steps.idxmax() == "fp8, rowwise"

@@ -3,7 +3,7 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".figures": "plot_convergence plot_convergence_table plot_gpu_speedup",
+    ".figures": "plot_convergence plot_gpu_speedup",
     ".measurements": "load_measurements",
     ".solvers": "ROUNDOFF factor random_matrix refine solve_by_condition",
 }

@@ -184,9 +184,9 @@ def solve_by_condition(
 ) -> pd.DataFrame:
     """Solve one system per condition number with factors in one format.
 
-    Columns: precision, condition, method ("plain" or "GMRES"), κ·u (u: roundoff), corrections,
-    gmres_iterations, converged, initial_error and error (of x, relative, in the maximum norm),
-    residuals (backward errors, a tuple).
+    Columns: condition, κ·u (u: roundoff), steps (corrections, or GMRES's iterations), converged,
+    initial_error and error (of x, relative, in the maximum norm), residuals (backward errors, a
+    tuple).
     """
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(size, dtype=torch.float64, generator=generator)
@@ -199,12 +199,9 @@ def solve_by_condition(
         b, factors = a @ x, factor(a, precision)
         solution = refine(a, b, factors, correct, gmres)
         return {
-            "precision": precision,
             "condition": condition,
-            "method": "GMRES" if gmres else "plain",
             "κ·u": condition * ROUNDOFF[precision],
-            "corrections": solution.corrections,
-            "gmres_iterations": solution.gmres_iterations,
+            "steps": solution.gmres_iterations or solution.corrections,
             "converged": solution.converged,
             "initial_error": relative_error(factors.solve(b)),
             "error": relative_error(solution.x),

@@ -32,7 +32,7 @@ def test_refinement_converges_as_theory_predicts_and_gmres_further(precision: st
     easy = plain.iloc[0]
     assert easy["error"] < 1e-14 * easy["condition"] and easy["initial_error"] > 1e-3
     gmres = lab.solve_by_condition(precision, conditions[:2], size=100, gmres=True)
-    assert gmres["converged"].all() and (gmres["gmres_iterations"] > gmres["corrections"]).all()
+    assert gmres["converged"].all() and gmres["steps"].is_monotonic_increasing
 
 
 def test_an_unknown_precision_is_refused() -> None:
@@ -49,7 +49,6 @@ def test_overflow_ends_refinement() -> None:
 def test_figures_describe_what_they_draw() -> None:
     conditions = [1e2, 1e6]
     plain = lab.solve_by_condition("fp16", conditions, size=40)
-    assert "up to condition number 1e+02" in lab.plot_convergence(plain, plain).alt
-    assert lab.plot_convergence_table(plain).alt.endswith(f"{plain['corrections'][0]}, ✗")
+    assert "up to κ = 1e+02" in lab.plot_convergence({"fp16": plain}).alt
     recorded = lab.load_measurements("nvidia-h100")
     assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in lab.plot_gpu_speedup(recorded).alt

@@ -15,7 +15,7 @@ LAB = Lab(
     number="S",
     title="iterative refinement, fp64 results from fp16 factors",
     minutes=45,
-    functions={"refinement.correct": Function("fp64's accuracy from factors in fp16", _correct)},
+    functions={"refinement.correct": Function("fp64's accuracy from fp16 factors", _correct)},
     prepare="nothing",
     stuck="the residual's sign; which numbers stay in fp64",
 )

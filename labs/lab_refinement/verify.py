@@ -35,8 +35,8 @@ def check_accuracy(correct: Correct) -> str:
                 "the correction goes the wrong way: the residual is b − A·x, and it is added"
             )
     raise AssertionError(
-        f"after {count} corrections the residual is {error:.0e}, where fp64 reaches "
-        f"{target_error(len(b)):.0e}: in which precision is the residual computed?"
+        f"after {count} corrections the residual is {error:.0e}, and fp64 reaches "
+        f"{target_error(len(b)):.0e}: in which precision do you compute the residual?"
     )
 
 
@@ -51,14 +51,14 @@ def check_residual(correct: Correct) -> str:
 
     correct(a, b, x, solve)
     count = len(arguments)
-    assert count == 1, f"the factors are used {count} times: a correction needs them once"
+    assert count == 1, f"solve() is called {count} times: a correction needs it once"
     residual = b - a @ x
     difference = float((arguments[0].double() - residual).abs().max() / residual.abs().max())
     assert difference < 1e-9, (
-        f"the right side that is solved for differs from the fp64 residual by {difference:.0e} of "
-        f"it: compute b − A·x from fp64 numbers"
+        f"the argument of solve() differs from the fp64 residual by {difference:.0e}, relatively: "
+        f"compute b − A·x from fp64 numbers"
     )
-    return "each correction solves once with the fp16 factors, for the residual in fp64"
+    return "each correction solves once with the fp16 factors, for the fp64 residual"
 
 
 def _system():

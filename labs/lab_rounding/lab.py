@@ -23,9 +23,9 @@ LAB = Lab(
     title="rounding, master weights and fp8",
     minutes=50,
     functions={
-        "rounding.carry": Function("small updates arrive, in 16 bits", _carry),
+        "rounding.carry": Function("small updates are kept in 16 bits", _carry),
         "rounding.stochastic": Function("rounding is right on average", _stochastic_rounding),
     },
     prepare="nothing",
-    stuck="the carry's sign; bits that are rounded instead of cut",
+    stuck="the sign of the carry; bits that are rounded instead of cut off",
 )

@@ -10,7 +10,7 @@ FP16 = torch.float16
 
 
 def check_sum(add: Add) -> str:
-    """Check that a thousand updates of 0.0001 arrive in fp16."""
+    """Check that a thousand updates of 0.0001 change an fp16 number as in fp32."""
     total, carry = torch.tensor(1.0, dtype=FP16), torch.tensor(0.0, dtype=FP16)
     for _ in range(1000):
         pair = add(total, carry, torch.tensor(0.0001, dtype=FP16))
@@ -22,8 +22,8 @@ def check_sum(add: Add) -> str:
         f"it returns {total.dtype} and {carry.dtype}: both must stay fp16, or no memory is saved"
     )
     assert total != 1, (
-        "the total is still 1: what is left is the update *minus* what arrived, (new − total), the "
-        "bracket first; and it must be added to the next update"
+        "the total is still 1: add the carry to the update, and return what is left, which is the "
+        "update *minus* what arrived, (new − total). Compute the bracket first"
     )
     assert abs(total.item() - 1.1) < 2**-9, (
         f"after 1,000 updates of 0.0001 the total is {total:.4g}; expected 1.1"
@@ -32,7 +32,7 @@ def check_sum(add: Add) -> str:
 
 
 def check_carry(add: Add) -> str:
-    """Check that the carry is exactly what rounding took away."""
+    """Check that the new carry is exactly what rounding removed."""
     generator = torch.Generator().manual_seed(0)
     total, carry, update = (
         (mean + scale * torch.randn(1000, generator=generator)).to(FP16)
@@ -42,10 +42,10 @@ def check_carry(add: Add) -> str:
     lost = total.double() + (update + carry).double() - new.double()
     wrong = (remainder.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
     assert not wrong.any(), (
-        f"{int(wrong.sum())} of 1,000 sums keep something other than what rounding took: it is the "
-        f"update with the old carry, minus (new total − old total)"
+        f"{int(wrong.sum())} of 1,000 sums return a carry that differs from what rounding removed: "
+        f"the update with the old carry, minus (new total − old total)"
     )
-    return "what is left is what rounding took away, in each of 1,000 sums"
+    return "the carry is exactly what rounding removed, in each of 1,000 sums"
 
 
 def check_mean(round_to_bf16: Round) -> str:
@@ -57,14 +57,14 @@ def check_mean(round_to_bf16: Round) -> str:
         assert rounded.dtype == torch.bfloat16, f"it returns {rounded.dtype}; expected bf16"
         low, high = rounded.float().min().item(), rounded.float().max().item()
         assert high - low <= 2**-6 * abs(number), (
-            f"{number:.6g} becomes anything from {low:.6g} to {high:.6g}: only its two neighbours "
-            f"in bf16 are allowed"
+            f"{number:.6g} becomes anything from {low:.6g} to {high:.6g}: expected one of its two "
+            f"neighbours in bf16"
         )
         mean = rounded.double().mean().item()
         rule = (
-            ", whatever the random number: add that to the bits before they are cut"
+            " with every random number: add it to the bits before you cut them off"
             if low == high
-            else ": add the random number, then cut off the lower 16 bits instead of rounding them"
+            else ": add the random number, then cut off the lower 16 bits without rounding them"
         )
         assert abs(mean - exact[0].double().item()) <= 2**-30 * abs(number), (
             f"on average {number:.7g} becomes {mean:.7g}{rule}"
@@ -73,11 +73,11 @@ def check_mean(round_to_bf16: Round) -> str:
 
 
 def check_bf16_numbers(round_to_bf16: Round) -> str:
-    """Check that a bf16 number stays as it is, whatever the random number."""
+    """Check that no random number changes a bf16 number."""
     random_bits = torch.arange(2**DROPPED_BITS, dtype=torch.int32)
     for number in (1.0, -0.5, 1 + 2**-7, 0.0):
         rounded = round_to_bf16(torch.full((2**DROPPED_BITS,), number), random_bits)
         assert (rounded.double() == number).all(), (
-            f"{number:g} is a bf16 number and must stay, but it became {rounded.max().item():g}"
+            f"{number:g} is a bf16 number and must not change, but it became {rounded.max().item():g}"
         )
-    return "bf16 numbers stay as they are"
+    return "bf16 numbers do not change"

@@ -278,16 +278,16 @@ WRONG = {
             "(new - total) - update",
         ): "the update .minus. what arrived",
         ("update.float() + carry", "update - (new - total)"): "both must stay fp16",
-        ("update + carry", "update - new + total"): "the bracket first",
+        ("update + carry", "update - new + total"): "Compute the bracket first",
         (
             "update + carry",
             "update - (new - total) + carry",
         ): "expected 1.1",
     },
     "rounding.stochastic": {
-        ("bits", "bits >> 16 << 16"): "whatever the random number: add that to the bits before",
-        ("bits + random_bits", "bits"): "cut off the lower 16 bits instead of rounding",
-        ("bits + random_bits", "bits >> 8 << 8"): "cut off the lower 16 bits instead of rounding",
+        ("bits", "bits >> 16 << 16"): "with every random number: add it to the bits before",
+        ("bits + random_bits", "bits"): "cut off the lower 16 bits without rounding",
+        ("bits + random_bits", "bits >> 8 << 8"): "cut off the lower 16 bits without rounding",
         ("bits + random_bits", "bits >> 16"): "becomes anything from|on average",
         ("bits + random_bits * 2", "bits >> 16 << 16"): "on average|becomes anything",
         ("bits + random_bits + 1", "bits >> 16 << 16"): "on average 1.000488 becomes",
@@ -296,10 +296,10 @@ WRONG = {
         ("b - a @ x", "solve(residual)"): "it returns only the correction: add it to x",
         ("a @ x - b", "x + solve(residual)"): "the correction goes the wrong way",
         ("b - a @ x", "x"): "x is returned unchanged",
-        ("(b - a @ x).half()", "x + solve(residual)"): "in which precision is the",
-        ("b.half() - a.half() @ x.half()", "x + solve(residual)"): "in which precision is the",
+        ("(b - a @ x).half()", "x + solve(residual)"): "in which precision do you",
+        ("b.half() - a.half() @ x.half()", "x + solve(residual)"): "in which precision do you",
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
-        ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "the factors are used 3 times",
+        ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "solve.. is called 3 times",
     },
     "microscope.names": {
         (
@@ -421,7 +421,7 @@ def test_a_sum_may_be_right_and_what_is_left_wrong() -> None:
         return new, left.where(total < 2, left / 2)
 
     verify.check_sum(keeps_half_of_most)
-    with pytest.raises(AssertionError, match="keep something other than what rounding took"):
+    with pytest.raises(AssertionError, match="a carry that differs from what rounding removed"):
         verify.check_carry(keeps_half_of_most)
 
 

@@ -78,6 +78,7 @@ def check_bf16_numbers(round_to_bf16: Round) -> str:
     for number in (1.0, -0.5, 1 + 2**-7, 0.0):
         rounded = round_to_bf16(torch.full((2**DROPPED_BITS,), number), random_bits)
         assert (rounded.double() == number).all(), (
-            f"{number:g} is a bf16 number and must not change, but it became {rounded.max().item():g}"
+            f"{number:g} is a bf16 number and must not change, but it became "
+            f"{rounded.max().item():g}"
         )
     return "bf16 numbers do not change"

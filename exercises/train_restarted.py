@@ -20,8 +20,8 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
-from labs.day4_6_practice import checkpoint, randomness
-from labs.day4_6_practice.seeded import Seeded
+from labs.day4_6_restart import checkpoint, randomness
+from labs.day4_6_restart.seeded import Seeded
 
 
 def main(run):

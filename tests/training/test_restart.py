@@ -13,9 +13,9 @@ from course.checks.compare import Folder
 from course.config import rung
 from course.runs.restarts import interruptions
 from course.runs.run import PROJECT, Run
-from labs.day4_6_practice import checkpoint, randomness
-from labs.day4_6_practice.lab import CHANGING
-from labs.day4_6_practice.seeded import Seeded
+from labs.day4_6_restart import checkpoint, randomness
+from labs.day4_6_restart.lab import CHANGING
+from labs.day4_6_restart.seeded import Seeded
 
 CPU = torch.device("cpu")
 

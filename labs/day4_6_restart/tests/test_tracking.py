@@ -12,7 +12,7 @@ from recorded_helpers import own_copy
 
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
-from labs import day4_6_practice as lab
+from labs import day4_6_restart as lab
 
 HABITS = lab.habits().set_index("habit")["command"]
 

@@ -11,7 +11,7 @@ from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import describe, label, legend, limit, lines, stack
 from course.runs.run import Run
 from course.text import digits
-from labs.day4_6_practice.measurements import compare_losses, lost_share, step_times
+from labs.day4_6_restart.measurements import compare_losses, lost_share, step_times
 
 COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 PARTS = {"gpus": "GPUs", "host": "rest of the node", "building": "cooling and building"}

@@ -9,7 +9,7 @@ from job_helpers import prepared
 from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
-from labs import day4_6_practice as lab
+from labs import day4_6_restart as lab
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

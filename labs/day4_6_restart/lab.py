@@ -6,7 +6,7 @@ from typing import Any
 
 from course.checks.lab import Check, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
-from labs.day4_6_practice.measurements import RECORDINGS
+from labs.day4_6_restart.measurements import RECORDINGS
 
 # A small training in which every part of a run's state changes: fp16 with a gradient that
 # overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs

@@ -21,7 +21,7 @@ from labs import day3_3_large_batch as large_batch
 from labs import day4_2_fsdp as fsdp
 from labs import day4_3_tensor_parallel as parallel
 from labs import day4_5_search as search
-from labs import day4_6_restart as restart
+from labs import day4_7_tracking as tracking
 from labs import lab_fast_step as fast_step
 from labs import lab_inference as inference
 from labs import lab_kernel as kernel
@@ -113,8 +113,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "held-out images": lambda: search.plot_holdout(
         search.holdout_table(searched()).query("search == 'seeds'")
     ),
-    "runs by field": lambda: restart.plot_run_comparison(
-        restart.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
+    "runs by field": lambda: tracking.plot_run_comparison(
+        tracking.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
     ),
     "tensors of the fast step": lambda: fast_step.plot_tensors(),
     "traffic of a block": lambda: fast_step.plot_traffic(fast_step.block_traffic()),

@@ -93,8 +93,8 @@ CHECKS = {
 
 LAB = Lab(
     number="4.6",
-    title="checkpoints, reproducibility and tracking",
-    minutes=75,
+    title="checkpoints, restarts and reproducibility",
+    minutes=60,
     checks=CHECKS,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",

@@ -33,7 +33,7 @@ from course.jobs.launch import JobError
 from course.jobs.local_queue import queue_folder, read, tickets
 from course.jobs.supervise import PORTS
 from course.runs import run as runs
-from labs.day4_6_restart.exports import export
+from labs.day4_7_tracking.exports import export
 
 
 def test_launch_returns_within_a_second(runs_root):

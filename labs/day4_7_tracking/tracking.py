@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day4_6_restart.trackers import tags
+from labs.day4_7_tracking.trackers import tags
 
 RESULTS = ("val_top1", "last_loss", "images_per_s")
 # Columns that are no settings.

@@ -1,4 +1,4 @@
-"""Tests of lab 4.6: tables of runs, energy, CO2, and the commands of the habits."""
+"""Tests of lab 4.7: tables of runs, energy, CO2, and the commands of the habits."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from recorded_helpers import own_copy
 
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
-from labs import day4_6_restart as lab
+from labs import day4_7_tracking as lab
 
 HABITS = lab.habits().set_index("habit")["command"]
 

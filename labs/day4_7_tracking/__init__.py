@@ -1,0 +1,13 @@
+"""Lab 4.7: experiment tracking, energy and CO2."""
+
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".advice": "habits",
+    ".energy": "HOST PUE carbon carbon_by_grid joules",
+    ".exports": "export",
+    ".figures": "plot_grams plot_run_comparison",
+    ".tracking": "explained_shares runs_table select_by_tags",
+    ".trackers": "tags",
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

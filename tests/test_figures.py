@@ -43,13 +43,13 @@ def trials():
     return search.trials_table(searched())
 
 
-def seeds():
-    return trials().query("search == 'seeds'")
+def grid_runs():
+    return search.grid_runs(recorded_runs(H200, "learning"))
 
 
 @cache
 def grid():
-    return search.AccuracyGrid(recorded_runs(H200, "learning"))
+    return search.AccuracyGrid(grid_runs())
 
 
 @cache
@@ -108,8 +108,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         trials().query("search == 'random'"), ("lr", "momentum")
     ),
     "a search's curves": lambda: search.plot_curves(search.epochs_table(searched())),
-    "a search's progress": lambda: search.plot_progress(search.progress(trials())),
-    "chance": lambda: search.plot_chance(seeds()["val_top1"].tolist(), seeds()["machine"].iloc[0]),
+    "early ranking": lambda: search.plot_early_ranking({"grid": search.Replay.of(grid_runs())}),
     "held-out images": lambda: search.plot_holdout(
         search.holdout_table(searched()).query("search == 'seeds'")
     ),

@@ -1,4 +1,4 @@
-"""Figures of searches: sampled points, pruned trials, fields, costs, and chance."""
+"""Figures of searches: sampled points, pruned trials, early rankings, fields, test images."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit
-from labs.day4_5_search.chance import best_of
+from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture
+from course.charts.primitives import heading, label, legend, lines, scatter_fit
+from labs.day4_5_search.halving import Replay, rank_correlation
 from labs.day4_5_search.replay import AccuracyGrid
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, DARK)
-LINES = ("-", "--", "-.", ":")
 STATES = {"complete": (BLUE, "o"), "pruned": (ORANGE, "x")}
 OTHER = (GREY, ".")
-UNITS = {"device_s": ("device seconds, added up", 1), "joules": ("kilojoules, added up", 1e3)}
 
 
 def plot_sampled_points(grid: AccuracyGrid, searches: Mapping[str, pd.DataFrame]) -> Picture:
@@ -75,29 +72,6 @@ def _by_state(axes: Axes, trials: pd.DataFrame, column: str) -> None:
         scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
 
 
-def plot_progress(table: pd.DataFrame) -> Picture:
-    """Draw the best accuracy so far over device seconds, and over joules if measured.
-
-    Args:
-        table: from `progress`.
-    """
-    measured = [column for column in UNITS if table[column].notna().any()]
-    picture = Picture(10, 3.5)
-    for axes, column in zip(picture.panels(1, len(measured), sharey=True), measured):
-        words, unit = UNITS[column]
-        searches = dict([*table.assign(spent=table[column] / unit).groupby("search", sort=False)])
-        paths = {name: (rows["spent"], rows["best"]) for name, rows in searches.items()}
-        lines(axes, paths, colours=COLOURS, styles=LINES, steps=True)
-        for rows, colour in zip(searches.values(), COLOURS):
-            pruned = rows[rows["state"] == "pruned"]
-            axes.plot(pruned["spent"], pruned["best"], "x", color=colour, ms=5)
-        label(axes, xlabel=words, xlim=(0, None))
-    picture.axes[0].set_ylabel("best accuracy so far (cross: pruned)")
-    legend(picture)
-    heading(picture, _machines(table))
-    return picture
-
-
 def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     """Draw the accuracy of each trial over its value of each numeric field, a panel each.
 
@@ -119,26 +93,27 @@ def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
     return picture
 
 
-def plot_chance(values: Sequence[float], machine: str) -> Picture:
-    """Draw equal trainings next to each other, and the mean best of them by their number."""
-    mean, best = float(np.mean(values)), int(np.argmax(values))
-    counts = range(1, len(values) + 1)
-    picture = Picture(10, 3.3)
-    left, right = picture.panels(1, 2, sharey=True)
-    scatter_fit(left, {"a seed": (range(len(values)), values)}, colours=BLUE)
-    scatter_fit(left, {"the best": ([best], [values[best]])}, colours=ORANGE, markers="*", size=15)
-    by_count = (counts, [best_of(values, count) for count in counts])
-    lines(right, {"the best, on average": by_count}, colours=ACCENT, marker=".")
-    for axes in (left, right):
-        limit(axes, mean, f"mean: {mean:.3f}", colour=DARK)
-    label(left, machine, xlabel="seed", ylabel="accuracy in validation")
-    label(right, xlabel="equal trainings to choose from")
-    legend(picture, 4)
+def plot_early_ranking(searches: Mapping[str, Replay], epoch: int = 1) -> Picture:
+    """Draw each trial's final accuracy over that after an early epoch, a panel per search."""
+    picture = Picture(10, 3.4)
+    for axes, (name, replay) in zip(
+        picture.panels(1, len(searches), sharey=True), searches.items()
+    ):
+        early, final = replay.curves[:, epoch - 1], replay.curves[:, -1]
+        best = final >= np.sort(final)[-3]
+        groups = {"other trials": (~best, GREY), "the three best at the end": (best, ACCENT)}
+        for group, (chosen, colour) in groups.items():
+            scatter_fit(axes, {group: (early[chosen], final[chosen])}, colours=colour)
+        correlation = rank_correlation(replay)[epoch]
+        title = f"{name}: rank correlation {correlation:.2f}"
+        label(axes, title, size=10, xlabel=f"accuracy after epoch {epoch}")
+    picture.axes[0].set_ylabel("accuracy at the end")
+    legend(picture)
     return picture
 
 
 def plot_holdout(table: pd.DataFrame) -> Picture:
-    """Draw each training's accuracy in validation, and on images that no search used.
+    """Draw each training's accuracy in validation, and on test images, which no search used.
 
     Args:
         table: from `holdout_table`, of equal trainings.
@@ -150,10 +125,10 @@ def plot_holdout(table: pd.DataFrame) -> Picture:
     axes.plot([0, 1], accuracies.T, ".-", color=GREY, lw=1)
     pairs = {
         "mean of all": ([0, 1], accuracies.mean()),
-        "chosen for its validation": ([0, 1], chosen),
+        "best on validation images": ([0, 1], chosen),
     }
     lines(axes, pairs, colours=(DARK, ACCENT), styles=("--", "-"))
-    axes.set_xticks([0, 1], ["in validation", "on images not looked at"])
+    axes.set_xticks([0, 1], ["on validation images", "on test images"])
     label(axes, ylabel="accuracy", xlim=(-0.25, 1.25))
     legend(picture)
     heading(picture, _machines(table))

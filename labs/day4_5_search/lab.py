@@ -1,13 +1,21 @@
-"""Lab 4.5: recorded runs, and what the course shows about the lab."""
+"""Lab 4.5: its check, its recorded runs, and what the course shows about the lab."""
 
-from course.checks.lab import Lab, Recording
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
+
+
+def _halving() -> FunctionCheck:
+    from labs.day4_5_search import halving, verify
+
+    return FunctionCheck(halving.successive_halving, verify.check_rounds, verify.check_recorded)
+
 
 LAB = Lab(
     number="4.5",
     title="hyperparameter search without wasting a cluster",
     minutes=60,
+    functions={"search.halving": Function("successive halving", _halving)},
     recordings=(Recording("search"),),
     jobs="16, one after another; on Slurm three arrays",
     prepare="the crops, 240 MB, as 3.3",
-    stuck="the mean of the best, not the best of the means",
+    stuck="keep at least one trial; compare accuracies of the same round",
 )

@@ -18,6 +18,12 @@ TRIALS = 16
 Point = dict[str, float]
 
 
+def grid_runs(runs: Iterable[Run]) -> list[Run]:
+    """Select lab 3.3's grid: one training by plain SGD per learning rate and batch size."""
+    labels = {run: f"sgd-{run.config.batch_size}-{run.config.lr:g}" for run in runs}
+    return [run for run, label in labels.items() if run.config.rung == label]
+
+
 class AccuracyGrid:
     """Recorded accuracies by learning rate and batch size, interpolated linearly.
 
@@ -27,10 +33,9 @@ class AccuracyGrid:
     """
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        table = final_epochs(run for run in runs if run.record.epochs)
-        names = "sgd-" + table["batch_size"].astype(str) + "-" + table["lr"].map("{:g}".format)
+        table = final_epochs(grid_runs(runs))
         self.machine = table["machine"].iloc[0]
-        self.cells = table[table["run"] == names].pivot_table("val_top1", "lr", "batch_size")
+        self.cells = table.pivot_table("val_top1", "lr", "batch_size")
 
     def range_of(self, field: str) -> tuple[float, float]:
         """Return the smallest and the largest value of a field."""

@@ -1,4 +1,4 @@
-"""Tables of a search's trials: results, epochs, progress, costs, importance, holdout accuracy."""
+"""Tables of a search's trials: results, epochs, costs, importance, holdout accuracy."""
 
 from __future__ import annotations
 
@@ -59,19 +59,6 @@ def epochs_table(source: Search | Iterable[Run]) -> pd.DataFrame:
         for run in _trial_runs(source)
         for number, epoch in enumerate(run.record.epochs, 1)
     )
-
-
-def progress(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the best accuracy so far, and the device_s and joules spent, after each trial.
-
-    Args:
-        table: from `trials_table`.
-    """
-    table = table[["search", "trial", "state", "machine", "val_top1", "device_s", "joules"]]
-    table = table.assign(best=table.pop("val_top1").where(table["state"] == "complete"))
-    searches = table.groupby("search", sort=False)
-    sums = table[["device_s", "joules"]].astype(float).groupby(table["search"]).cumsum()
-    return table.assign(best=searches["best"].cummax().groupby(table["search"]).ffill(), **sums)
 
 
 def cost_table(table: pd.DataFrame) -> pd.DataFrame:

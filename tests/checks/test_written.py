@@ -28,6 +28,7 @@ CELLS = {
     "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
     "memory.settings": ("day4_1_memory", "choose_settings"),
+    "search.halving": ("day4_5_search", "successive_halving"),
 }
 
 
@@ -68,7 +69,28 @@ RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + e
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
 PLAIN, AGAIN = "[(n, '') for n in sizes if n >= 32]", "[(n, 'every') for n in sizes]"
 FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
+SCORES = "scores = {trial: train(trial, epoch) for trial in trials}"
+RANKED = "ranked = sorted(trials, key=scores.get, reverse=True)"
+KEPT = "trials = ranked[:max(1, len(ranked) // factor)]"
+
+
+def halving_rounds(*lines: str) -> str:
+    """Return the lines of a loop."""
+    return "\n        ".join(lines)
+
+
 RIGHT = {
+    "search.halving": [
+        (halving_rounds(SCORES, RANKED, KEPT), "trials[0]"),
+        (
+            halving_rounds(
+                "if epoch == epochs[-1]: break",
+                "order = sorted(trials, key=lambda trial: -train(trial, epoch))",
+                "trials = order[:len(order) // factor or 1]",
+            ),
+            "max(trials, key=lambda trial: train(trial, epochs[-1]))",
+        ),
+    ],
     "memory.settings": [
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
@@ -161,6 +183,52 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "search.halving": {
+        (
+            halving_rounds(SCORES, RANKED.replace(", reverse=True", ""), KEPT),
+            "trials[0]",
+        ): "the worst trials continue: sort in the other direction",
+        (
+            halving_rounds(SCORES, RANKED, KEPT.replace("[:", "[1:1 + ")),
+            "trials[0]",
+        ): "its best trial, 4, is dropped, and .0, 2, 7. continue",
+        (
+            halving_rounds(SCORES, RANKED, "trials = ranked[:max(1, len(ranked) // 2)]"),
+            "trials[0]",
+        ): "after epoch 1, 4 trials continue instead of 3: this spends more epochs than the budget",
+        (
+            halving_rounds(SCORES, RANKED),
+            "ranked[0]",
+        ): "9 trials continue instead of 3: this spends",
+        (
+            halving_rounds(SCORES.replace("epoch)", "epochs[-1])"), RANKED, KEPT),
+            "trials[0]",
+        ): "trains until epoch 6 in the first round, expected 1. This looks at later accuracies",
+        (
+            halving_rounds(SCORES, RANKED, KEPT.replace("max(1, len(ranked) // factor)", "3")),
+            "trials[0]",
+        ): "after epoch 3, 3 trials continue instead of 1",
+        (
+            halving_rounds(SCORES, RANKED, "trials = ranked[:len(ranked) // factor]"),
+            "ranked[0]",
+        ): "no trial is left to train, expected 1: keep at least one",
+        (
+            halving_rounds(SCORES, "trials = trials[:max(1, len(trials) // factor)]"),
+            "trials[0]",
+        ): "its best trial, 4, is dropped",
+        (
+            halving_rounds(
+                SCORES,
+                "scores = {trial: train(trial, 1) for trial in trials}",
+                RANKED,
+                KEPT,
+            ),
+            "trials[0]",
+        ): "after epoch 3, its best trial, 2, is dropped, and .4. continue: compare the acc",
+        (halving_rounds(SCORES, RANKED, KEPT), "max(scores.values())"): "return a trial's number",
+        (halving_rounds(SCORES, RANKED, KEPT), "trials"): "expected the number of one trial",
+        ("pass", "trials[0]"): r"it has not called train\(trial, epoch\)",
+    },
     "memory.settings": {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS.replace("0.9 * ", "")): "leave a tenth of the limit",
         (HALVES, f"{PLAIN} + {AGAIN}", "True"): "takes 86.5 GiB: compare .* with the limit",

@@ -2,9 +2,7 @@
 
 import json
 import math
-import statistics
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +18,14 @@ from course.config import rung
 from course.jobs.launch import JobError
 from course.jobs.slurm_partitions import Partition
 from course.runs.record import Record
+from course.runs.recordings import recorded_runs
 from course.runs.run import FOLDER_VARIABLE
 from course.training import trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER
 from labs import day4_5_search as lab
 from labs.day4_5_search import array, trial_queue
+from labs.day4_5_search.halving import successive_halving
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)
@@ -147,27 +147,28 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
 
-def test_the_check_of_a_learners_function() -> None:
-    random = np.random.default_rng(0)
-    values = [0.3, 0.1, 0.4, 0.15, 0.9]
-    best = [max(chosen) for chosen in combinations(values, 2)]
-    assert lab.best_of(values, 2) == pytest.approx(statistics.mean(best))
-
-    def draw(values: list[float], count: int) -> float:
-        draws = [max(random.choice(values, count, replace=False)) for _ in range(4000)]
-        return float(np.mean(draws))
-
-    assert lab.check_best_of(draw).startswith("correct")
-    for function, message in {
-        (lambda values, n: np.mean(random.choice(values, 4000))): "not of their best",
-        (lambda values, n: max(values)): "the mean best of 1",
-        (lambda values, n: sorted(values)[-n]): "not yet",
-        (lambda values, n: ...): "it raises TypeError",
-    }.items():
-        assert message in lab.check_best_of(function)
+def test_replayed_epochs_are_counted_once() -> None:
+    replay = lab.Replay([[0.1, 0.3], [0.2, 0.25]])
+    assert [replay.train(0, 1), replay.train(0, 2), replay.train(1, 1)] == [0.1, 0.3, 0.2]
+    assert replay.epochs == 3 and replay.accuracy(1) == 0.25
+    table = replay.table("halving")
+    assert table["state"].tolist() == ["complete"] * 2 + ["pruned"]
+    assert lab.rank_correlation(replay).tolist() == pytest.approx([-1, 1])
 
 
-def test_costs_gains_and_progress() -> None:
+def test_halving_beats_random_search_on_the_recorded_grid_only() -> None:
+    runs = lab.grid_runs(recorded_runs("nvidia-h200", "learning"))
+    table = lab.compare_with_random(successive_halving, lab.Replay.of(runs), repeats=100)
+    assert table["epochs"].tolist() == [18, 36, 54, 72]
+    assert (table["halving"] > table["random"]).all()
+    trials = [run for run in recorded_runs("nvidia-h100", "search") if "random" in run.config.rung]
+    replay = lab.Replay.of(trials)
+    found = replay.accuracy(successive_halving(replay.trials, replay.train))
+    assert found < replay.curves[:, -1].max()  # its epoch 1 misleads
+    assert "rank correlation 0.22" in lab.plot_early_ranking({"H100": replay}).alt
+
+
+def test_costs_and_gains() -> None:
     table = pd.DataFrame(
         {
             "search": "a",
@@ -184,6 +185,3 @@ def test_costs_gains_and_progress() -> None:
     assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (5, 1, 0.7, 1, 5)
     assert row.gain == pytest.approx(0.2)  # over trial 3, which repeats trial 0
     assert lab.cost_table(table.drop(index=3))["gain"].isna().all()
-    progress = lab.progress(table)
-    assert progress["best"].tolist()[1:] == [0.4, 0.4, 0.5, 0.7]
-    assert progress["joules"].iloc[-1] == 5e3

@@ -7,6 +7,7 @@ _NAMES = {
     ".measurements": (
         "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
+    ".preemption": "preemption_settings recorded_signals",
     ".reproducibility": ("compare_crops compare_machines compare_repeats compare_sums"),
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -25,9 +25,9 @@ def plot_restart(run: Run, reference: Run) -> Picture:
     parts = {f"stopped, process {number}": part for number, part in table.groupby("process")}
     curves = {name: (part.index, part["stopped"]) for name, part in parts.items()}
     lines(axes, curves, colours=(ORANGE, BLUE), marker="o")
-    limit(axes, first - 0.5, "goes on", colour=DARK, along="x")
-    same = f"{table['same'].sum()} of {len(table)} steps have the same loss to the bit"
-    describe(axes, "", [f"it goes on at step {first}; {same}"])
+    limit(axes, first - 0.5, "the new process begins", colour=DARK, along="x")
+    same = f"{table['same'].sum()} of {len(table)} steps have a bitwise identical loss"
+    describe(axes, "", [f"it resumes at step {first}; {same}"])
     label(axes, xlabel="step", ylabel="loss")
     axes.legend(frameon=False, fontsize=9)
     return picture
@@ -67,6 +67,6 @@ def plot_checkpoint_interval(save_min: float, nodes: Sequence[int], broken_days:
     axes.set(xscale="log", yscale="log")
     axes.set_xticks([0.05, 0.25, 1, 4, 24], ["3 min", "15 min", "1 h", "4 h", "1 day"])
     axes.set_yticks([0.1, 1, 10, 100], ["0.1 %", "1 %", "10 %", "100 %"])
-    axes.set(ylim=(0.1, 100), xlabel="between two checkpoints", ylabel="of the time is lost")
+    axes.set(ylim=(0.1, 100), xlabel="time between two checkpoints", ylabel="share of time lost")
     legend(picture)
     return picture

@@ -8,9 +8,8 @@ from course.checks.lab import Check, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
 from labs.day4_6_restart.measurements import RECORDINGS
 
-# A small training in which every part of a run's state changes: fp16 with a gradient that
-# overflows, which changes the loss scale; a schedule; random numbers in each step; and two epochs
-# that are shuffled differently.
+# A small training in which every part of the state changes: fp16 with a gradient that overflows,
+# which changes the loss scale; a schedule; random numbers in each step; two shuffled epochs.
 CHANGING: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 32,
@@ -28,7 +27,7 @@ CHANGING: dict[str, Any] = {
     "deterministic": True,
 }
 # Steps 3 and 6 are saved; the process is killed while saving step 6. The overflow is before 3.
-EVERY, KILLED_AFTER, ASKED_IN = 3, 5, 4
+EVERY, SIGKILL_STEP, SIGTERM_STEP = 3, 5, 4
 
 SMALL_RESTART: dict[str, Any] = {
     name: CHANGING[name] for name in ("model", "schedule", "mix", "deterministic")
@@ -60,7 +59,7 @@ def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any)
 
 CHECKS = {
     "day4.save": of_ranks(
-        "one rank saves, whole or not at all",
+        "one rank saves, and a checkpoint is complete or absent",
         todo=35,
         configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
         small=SMALL_RESTART,
@@ -70,24 +69,24 @@ CHECKS = {
         settings=SAVED,
     ),
     "day4.restart": _interrupted(
-        "killed while it saves, it goes on to the bit",
+        "after SIGKILL during a save, it resumes bit by bit",
         36,
         configs=(
             {"save_every": 0},
             {"save_every": 2, "sigkill_step": 5},
             {"save_every": 2, "sigkill_step": 3, "ranks": 2},
         ),
-        changes={"sigkill_step": KILLED_AFTER},
+        changes={"sigkill_step": SIGKILL_STEP},
     ),
     "day4.sigterm": _interrupted(
-        "asked to end, it saves, and goes on to the bit",
+        "after SIGTERM, it saves and resumes bit by bit",
         37,
         configs=(
             {"save_every": 0},
             {"save_every": 2, "sigterm_step": 1},
             {"save_every": 4, "sigterm_step": 4, "ranks": 2},
         ),
-        changes={"sigterm_step": ASKED_IN},
+        changes={"sigterm_step": SIGTERM_STEP},
     ),
 }
 

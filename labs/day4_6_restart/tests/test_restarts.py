@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from job_helpers import prepared
@@ -10,6 +11,7 @@ from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 from labs import day4_6_restart as lab
+from labs.day4_6_restart import preemption
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -61,7 +63,7 @@ def test_losses_of_both_processes_are_compared(tmp_path: Path) -> None:
     assert table["process"].tolist() == [1, 1, 2, 2]
     assert table["same"].tolist() == [True, True, True, False]
     alt = lab.plot_restart(run, reference).alt
-    assert "goes on at step 2; 3 of 4 steps have the same loss" in alt
+    assert "resumes at step 2; 3 of 4 steps have a bitwise identical loss" in alt
 
 
 def test_the_best_interval_is_youngs() -> None:
@@ -70,3 +72,19 @@ def test_the_best_interval_is_youngs() -> None:
     assert shares[0] == min(shares) == pytest.approx(2 / 60 / best)
     alt = lab.plot_checkpoint_interval(save_min=1, nodes=(1, 2048), broken_days=264).alt
     assert "1 node: best every 14" in alt and "2,048 nodes: best every 19 min, 10" in alt
+
+
+def test_signals_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lab.recorded_signals()
+    assert table["SIGKILL, s"].iloc[:3].between(4, 6).all()  # KillWait is 5 s
+    assert (table["state"] == "PENDING").sum() == 2
+
+    def answer(*words: str) -> SimpleNamespace:
+        partition = "PartitionName=gpu GraceTime=60 PreemptMode=REQUEUE"
+        config = "Configuration data\nKillWait                = 30 sec\n"
+        return SimpleNamespace(stdout=config if words[-1] == "config" else partition)
+
+    monkeypatch.setattr(preemption, "ask", answer)
+    assert lab.preemption_settings().loc["gpu"].tolist() == ["REQUEUE", "60 s", "30 sec"]
+    monkeypatch.setattr(preemption, "ask", lambda *_: None)
+    assert lab.preemption_settings().empty

@@ -27,6 +27,7 @@ from labs import lab_inference as inference
 from labs import lab_kernel as kernel
 from labs import lab_microscope as microscope
 from labs import lab_networks as networks
+from labs.day4_7_tracking.counters import energy_kwh
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
 
@@ -112,6 +113,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "held-out images": lambda: search.plot_holdout(
         search.holdout_table(searched()).query("search == 'seeds'")
     ),
+    "dashboard": lambda: tracking.plot_dashboard(searched()),
+    "errors of a counter": lambda: tracking.plot_energy_errors(tracking.power_errors(energy_kwh)),
     "runs by field": lambda: tracking.plot_run_comparison(
         tracking.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
     ),

@@ -8,9 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from course.runs.run import Run
-
-J_PER_KWH = 3.6e6
-
+from labs.day4_7_tracking.counters import J_PER_KWH
 
 EMBER = "Ember, yearly electricity data, by Our World in Data"
 EMBER_STATISTA = "Ember, July 2024, by Statista 943137"

@@ -1,12 +1,20 @@
-"""Lab 4.7: what the course shows about the lab."""
+"""Lab 4.7: its check, and what the course shows about the lab."""
 
-from course.checks.lab import Lab
+from course.checks.lab import Function, FunctionCheck, Lab
+
+
+def _energy() -> FunctionCheck:
+    from labs.day4_7_tracking import counters, verify
+
+    return FunctionCheck(counters.energy_kwh, verify.check_energy, verify.check_short)
+
 
 LAB = Lab(
     number="4.7",
     title="tracking runs and measuring energy",
     minutes=60,
-    jobs="none",
-    prepare="nothing",
-    stuck="readings that change only now and then; the last run's idle time",
+    functions={"tracking.energy": Function("energy from a counter", _energy)},
+    jobs="3, one after another",
+    prepare="the crops, 240 MB, as 3.3",
+    stuck="both ends are old readings; the power between changes counts for the full time",
 )

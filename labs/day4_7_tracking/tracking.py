@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 
+from course.config import Config
 from course.runs.run import Run
+from labs.day3_3_large_batch.configs import crops_config
 from labs.day4_7_tracking.trackers import tags
 
 RESULTS = ("val_top1", "last_loss", "images_per_s")
 # Columns that are no settings.
 OTHER_COLUMNS = ("run", "machine", *RESULTS)
+
+
+def tracking_config(*, quick: bool = True) -> Config:
+    """Return the config of a short training on crops, whose label is the tag `my-rates`."""
+    size = {"val_images": 512, "val_steps": 4, "steps": 24} if quick else {}
+    config = crops_config(128 if quick else 1024, 0.1, quick=quick, **size)
+    return replace(config, rung="my-rates")
 
 
 def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
@@ -28,6 +38,13 @@ def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
     return selected
 
 
+def settings_that_differ(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return the settings in which the runs differ, a row per run."""
+    settings = pd.DataFrame([vars(run.config) for run in runs])
+    settings = settings.drop(columns=["rung", "data_root", "epochs"])
+    return settings.loc[:, settings.astype(str).nunique() > 1]
+
+
 def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Return one row for each run, the most accurate first.
 
@@ -37,10 +54,7 @@ def runs_table(runs: Iterable[Run]) -> pd.DataFrame:
     far as measured; machine.
     """
     runs = list(runs)
-    settings = pd.DataFrame([vars(run.config) for run in runs])
-    settings = settings.drop(columns=["rung", "data_root", "epochs"])
-    settings = settings.loc[:, settings.astype(str).nunique() > 1]
-    table = pd.DataFrame({"run": [run.name for run in runs]}).join(settings)
+    table = pd.DataFrame({"run": [run.name for run in runs]}).join(settings_that_differ(runs))
     for name in RESULTS:
         table[name] = [getattr(run.record, name) for run in runs]
     table["machine"] = [run.record.machine for run in runs]

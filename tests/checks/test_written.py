@@ -29,6 +29,7 @@ CELLS = {
     "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
     "memory.settings": ("day4_1_memory", "choose_settings"),
     "search.halving": ("day4_5_search", "successive_halving"),
+    "tracking.energy": ("day4_7_tracking", "energy_kwh"),
 }
 
 
@@ -79,7 +80,31 @@ def halving_rounds(*lines: str) -> str:
     return "\n        ".join(lines)
 
 
+CHANGES = "changes = [b for a, b in zip(readings, readings[1:]) if a[1] != b[1]]"
+TOO_FEW = "if len(changes) < 2: return None"
+POWER = "watts = (changes[-1][1] - changes[0][1]) / (changes[-1][0] - changes[0][0])"
+SECONDS = "seconds = readings[-1][0] - readings[0][0]"
+KWH = "return watts * seconds * host * pue / 3.6e6"
+
+
+def energy_lines(*changed: str) -> tuple[str]:
+    """Return the right lines, with some replaced: by their first word."""
+    lines = (CHANGES, TOO_FEW, POWER, SECONDS, KWH)
+    new = {line.split()[0]: line for line in changed}
+    return ("\n    ".join(new.get(line.split()[0], line) for line in lines),)
+
+
 RIGHT = {
+    "tracking.energy": [
+        energy_lines(),
+        (
+            "times = []\n    for (_, old), (second, new) in zip(readings, readings[1:]):\n"
+            "        times += [(second, new)] * (old != new)\n    if not times[1:]:\n"
+            "        return\n    (t0, j0), *_, (t1, j1) = times\n"
+            "    return (j1 - j0) * (readings[-1][0] - readings[0][0]) / (t1 - t0)"
+            " / 1000 / 3600 * pue * host",
+        ),
+    ],
     "search.halving": [
         (halving_rounds(SCORES, RANKED, KEPT), "trials[0]"),
         (
@@ -183,6 +208,20 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "tracking.energy": {
+        energy_lines("return watts * seconds * host * pue"): "these are joules: divide by 3.6 mil",
+        energy_lines("return watts * seconds * host * pue / 3600"): "these are watt-hours",
+        energy_lines("return watts * host * pue / 3.6e6"): "mean power: multiply it by the time",
+        energy_lines("return watts * seconds / 3.6e6"): "the factors host and pue are missing",
+        energy_lines("return watts * seconds * host / 3.6e6"): "the factor pue is missing",
+        energy_lines("return watts * seconds * (host + pue - 1) / 3.6e6"): "multiply by both",
+        energy_lines("changes = [readings[0], readings[-1]]"): "both ends are old readings",
+        energy_lines(CHANGES.replace("[b for", "readings[:1] + [b for")): "is not a change",
+        energy_lines("seconds = changes[-1][0] - changes[0][0]"): "between the first change and",
+        energy_lines("if False: pass"): "raised|the counter changed",
+        energy_lines(TOO_FEW.replace("None", "0.0")): "the counter changed never: it returns 0.0",
+        energy_lines(POWER.replace(" - changes[0][1]", "")): "did not begin at 0: subtract",
+    },
     "search.halving": {
         (
             halving_rounds(SCORES, RANKED.replace(", reverse=True", ""), KEPT),

@@ -51,6 +51,27 @@ def test_explained_shares() -> None:
     assert shares.to_dict() == pytest.approx({"batch_size": 0.49 / 0.5, "seed": 0.01 / 0.5})
 
 
+def test_the_dashboard_has_a_menu_of_tags_and_a_picture(searched: list[Run]) -> None:
+    board = lab.dashboard(searched, "tpe-median")
+    page = board._repr_mimebundle_()
+    assert {"application/vnd.jupyter.widget-view+json", "text/html", "image/png"} <= {*page}
+    assert "8 of 16 runs" in page["text/plain"] and "joules per image" in page["text/plain"]
+    menu, picture = board.widget().children
+    assert ("seeds", "seeds") in menu.options
+    before = picture.value
+    menu.value = "seeds"
+    assert picture.value != before and "seed=" in picture.value
+
+
+def test_a_dashboard_without_runs_or_energy(searched: list[Run], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run has trained yet"):
+        lab.dashboard([])
+    with pytest.raises(ValueError, match="no run has the tags mine. Choose of .*tpe-median"):
+        lab.dashboard(searched, "mine")
+    run = own_copy(searched[0], tmp_path / "uncounted", joules_per_image=None)
+    assert "joules per image; 1: not measured" in lab.dashboard([run]).picture().alt
+
+
 def test_energy_counts_all_gpus(searched: list[Run], tmp_path: Path) -> None:
     run = own_copy(searched[0], tmp_path / "counted", watts=500.0, wall_s=36.0, gpus=4)
     uncounted = own_copy(searched[1], tmp_path / "uncounted", watts=None)

@@ -1,7 +1,7 @@
-"""Train so that the training can stop at any step, and resumes as if nothing had happened.
+"""Train so that the training can be stopped at any step, and resumes as if nothing had happened.
 
-Day 4's third script. The loop is train.py's, with any number of ranks. Started again in the same
-folder, it resumes automatically. You write code at the numbered TODOs.
+Day 4's third script. The loop is that of train.py, with any number of ranks. If it is started again
+in the same folder, it resumes. You write code at the numbered TODOs.
 """
 
 import os
@@ -45,19 +45,19 @@ def main(run):
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     parts = {"model": net, "optimizer": optimizer}
-    # TODO 35, day 4: everything else that changes from step to step, except random states
+    # TODO 35, day 4: add the other parts whose state changes from step to step
     step = 0  # completed steps
-    # TODO 36, day 4: restore all state from the newest complete checkpoint, if any
+    # TODO 36, day 4: if there is a complete checkpoint, restore all states from the newest
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
-    # TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
+    # TODO 37, day 4: handle SIGTERM, which would end the process at once: only note it
 
     meter = Meter(run, device, first=step)
     for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
-        # TODO 36, day 4: skip the images of this epoch that were already used
+        # TODO 36, day 4: skip the images that this epoch has already used
         for images, labels in meter.steps(train_batches, epoch):
             images = normalised(images.to(device, non_blocking=cfg.non_blocking))
             labels = labels.to(device, non_blocking=cfg.non_blocking)
@@ -80,8 +80,8 @@ def main(run):
             step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
-                # TODO 35, day 4: one rank saves the parts' state, the step and random states
-            # TODO 37, day 4: after saving, stop; a new process continues
+                # TODO 35, day 4: one rank stores all states, the step and the random states
+            # TODO 37, day 4: after saving, stop: a new process continues
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     if cfg.async_save:
@@ -90,7 +90,7 @@ def main(run):
 
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
-    # TODO 35, day 4: write under a temporary name, fsync, rename; then keep the last two
+    # TODO 35, day 4: write under a temporary name, fsync, rename; keep the last two
 
 
 def batches_of_rank(sets, run, device):

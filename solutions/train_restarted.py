@@ -1,7 +1,7 @@
-"""Train so that the training can stop at any step, and resumes as if nothing had happened.
+"""Train so that the training can be stopped at any step, and resumes as if nothing had happened.
 
-Day 4's third script. The loop is train.py's, with any number of ranks. Started again in the same
-folder, it resumes automatically. You write code at the numbered TODOs.
+Day 4's third script. The loop is that of train.py, with any number of ranks. If it is started again
+in the same folder, it resumes. You write code at the numbered TODOs.
 """
 
 import os
@@ -45,12 +45,12 @@ def main(run):
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     parts = {"model": net, "optimizer": optimizer}
-    # >>> TODO 35, day 4: everything else that changes from step to step, except random states
+    # >>> TODO 35, day 4: add the other parts whose state changes from step to step
     parts |= {"scaler": scaler, "schedule": schedule}
     # --- before
     # <<<
     step = 0  # completed steps
-    # >>> TODO 36, day 4: restore all state from the newest complete checkpoint, if any
+    # >>> TODO 36, day 4: if there is a complete checkpoint, restore all states from the newest
     if cfg.save_every and (saved := checkpoint.newest(run.checkpoints)):
         for name, part in parts.items():
             part.load_state_dict(saved[name])
@@ -60,7 +60,7 @@ def main(run):
     # <<<
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
-    # >>> TODO 37, day 4: SIGTERM ends a process at once: note it instead, finish the step
+    # >>> TODO 37, day 4: handle SIGTERM, which would end the process at once: only note it
     signal.signal(signal.SIGTERM, lambda *_: end_requests.append("SIGTERM"))
     # --- before
     # <<<
@@ -70,7 +70,7 @@ def main(run):
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
-        # >>> TODO 36, day 4: skip the images of this epoch that were already used
+        # >>> TODO 36, day 4: skip the images that this epoch has already used
         skip(train_batches, (step - epoch * cfg.steps) * (cfg.batch_size // run.world_size))
         # --- before
         # <<<
@@ -96,13 +96,13 @@ def main(run):
             step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
-                # >>> TODO 35, day 4: one rank saves the parts' state, the step and random states
+                # >>> TODO 35, day 4: one rank stores all states, the step and the random states
                 if run.rank == 0:
                     state = {name: part.state_dict() for name, part in parts.items()}
                     store(state | {"step": step, "random": random}, run.checkpoints, step)
                 # --- before
                 # <<<
-            # >>> TODO 37, day 4: after saving, stop; a new process continues
+            # >>> TODO 37, day 4: after saving, stop: a new process continues
             if ends:
                 run.mark_interrupted()
                 return
@@ -116,7 +116,7 @@ def main(run):
 
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
-    # >>> TODO 35, day 4: write under a temporary name, fsync, rename; then keep the last two
+    # >>> TODO 35, day 4: write under a temporary name, fsync, rename; keep the last two
     draft, final = folder / ".draft", folder / checkpoint.file_name(step)
     with draft.open("wb") as file:
         torch.save(state, file)

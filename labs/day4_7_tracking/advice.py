@@ -6,11 +6,11 @@ import pandas as pd
 
 HABITS = {
     "code that can be compared": (
-        "what computes lies in .py files under git, not in cells",
+        "training code is in .py files under git, not in cells",
         "git diff --no-index runs/FIRST/train.py runs/SECOND/train.py",
     ),
     "config as data": (
-        "one named field per change; look at a job before it waits for hours",
+        "one named field per change; check a job before it waits for hours",
         "course run solutions/train.py --rung amp --set lr=0.02 --dry-run",
     ),
     "profile before you buy GPUs": (
@@ -22,16 +22,16 @@ HABITS = {
         "sbatch --time=00:20:00 train.sh",
     ),
     "job arrays": (
-        "many equal jobs are one submission; here 8, of which 4 run at a time",
+        "many similar jobs in one submission; here 8, of which 4 run at a time",
         "sbatch --array=0-7%4 sweep.sh",
     ),
     "chained jobs": (
-        "the second begins when the first has succeeded; if it never can, it leaves the queue",
+        "the second starts when the first has succeeded; if the first fails, it leaves the queue",
         "sbatch --dependency=afterok:$(sbatch --parsable train.sh) "
         "--kill-on-invalid-dep=yes test.sh",
     ),
     "tidy storage": (
-        "records are small, keep them; old weights can be trained again",
+        "records are small, so keep them; old weights can be trained again",
         "find runs -name '*.pt' -mtime +30 -exec du -sh {} +",
     ),
     "results to share": (

@@ -18,7 +18,7 @@ OTHER_COLUMNS = ("run", "machine", *RESULTS)
 
 
 def tracking_config(*, quick: bool = True) -> Config:
-    """Return the config of a short training on crops, whose label is the tag `my-rates`."""
+    """Return the config of a short training on crops, whose label begins with `my-rates`."""
     size = {"val_images": 512, "val_steps": 4, "steps": 24} if quick else {}
     config = crops_config(128 if quick else 1024, 0.1, quick=quick, **size)
     return replace(config, rung="my-rates")

@@ -28,7 +28,7 @@ def wmma_source() -> str:
 def compile_wmma() -> list[str]:
     """Return the kernel's WMMA instructions in PTX, if this machine has nvcc to compile it."""
     lines = cuda.instructions(SOURCE) if cuda.nvcc() else []
-    return [line.partition("{")[0].strip() for line in lines if line.startswith("wmma")]
+    return [line.split()[0] for line in lines if line.startswith("wmma")]
 
 
 def run_wmma() -> None:

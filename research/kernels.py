@@ -8,10 +8,7 @@ and each output written once. Four minutes on an H100.
 
 from __future__ import annotations
 
-import ctypes
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +26,6 @@ SIZES = {
     "matmul": (512, 1024, 2048, 4096, 8192),
 }
 FORMATS = {"norm_relu": ("bf16",), "matmul": ("bf16", "fp16", "tf32")}
-ARCHITECTURES = ("80", "90")  # A100, H100
 TILES = {2: (128, 256, 64, 8, 3), 4: (128, 128, 32, 8, 3)}  # M, N, K, warps, stages; by bytes
 
 
@@ -77,8 +73,8 @@ def further_methods(
     kernel: str, tensors: dict[str, torch.Tensor], out: torch.Tensor, reference: Callable[[], Any]
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the methods that learners do not write."""
-    if kernel == "add" and (add := load_add()):
-        yield "CUDA C++", lambda: add(tensors["x"], tensors["y"], out)
+    if kernel == "add" and (compiled := cuda.load_kernels()):
+        yield "CUDA C++", lambda: compiled.cuda_add(tensors["x"], tensors["y"], out)
     if kernel == "norm_relu":
         yield "PyTorch, compiled", torch.compile(reference)
     if kernel == "softmax":
@@ -99,22 +95,6 @@ def further_methods(
             "Triton, tuned",
             lambda: matmul_tuned[(programs,)](a, b, out, *3 * [len(a)], **options),
         )
-
-
-def load_add() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
-    """Compile the kernel into add(x, y, out) for tensors on the GPU; None without nvcc or GPU."""
-    if cuda.nvcc() is None or not torch.cuda.is_available():
-        return None
-    targets = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in ARCHITECTURES]
-    output = Path(tempfile.mkdtemp(), "add.so")
-    library = ctypes.CDLL(str(cuda.compile_source(output, "-shared", "-Xcompiler=-fPIC", *targets)))
-
-    def add(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
-        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y, out)]
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        library.launch_add(*pointers, ctypes.c_long(x.numel()), stream)
-
-    return add
 
 
 if __name__ == "__main__":

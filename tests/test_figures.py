@@ -131,12 +131,10 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
     "fused kernels": lambda: kernel.plot_fused_kernels(kernel.load_measurements(H100)),
     "rate of products": lambda: kernel.plot_matmul_rate(kernel.load_measurements(H100)),
-    "channels": lambda: microscope.plot_channels(microscope.channel_sweep("bf16")),
     "odd sides": lambda: microscope.plot_odd_sides(
         microscope.odd_side_rates(microscope.load_measurements().products)
     ),
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
-    "waves": lambda: microscope.plot_waves(microscope.load_measurements().line),
     "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
     "networks on two GPUs": lambda: networks.plot_scaling(
         networks.scaling_efficiency("nvidia-h100-x2")

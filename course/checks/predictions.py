@@ -168,7 +168,7 @@ def verdict(
     if predicted is None:
         return Verdict(f"You made no prediction. {how}: {shown}")
     if is_text:
-        return Verdict(f"You: {predicted}. {how}: {shown}", predicted == measured.lower())
+        return Verdict(f"You: {predicted}. {how}: {shown}", predicted.lower() == measured.lower())
     inside = low is not None and low <= predicted <= high
     far = ": within the interval" if inside else _distance(predicted, measured, detail)
     return Verdict(
@@ -216,10 +216,12 @@ def _text(value: Any, what: str) -> str:
 
 
 def _choice(key: str, value: Any, choices: Sequence[str]) -> str:
-    if str(value).strip().lower() not in choices:
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    text = str(value).strip().lower()
+    if text not in by_lower_case:
         options = " or ".join(f'"{choice}"' for choice in choices)
         raise ValueError(f"your prediction for {key} is {value!r}: choose {options}, in quotes")
-    return str(value).strip().lower()
+    return by_lower_case[text]
 
 
 def _number(key: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""The first kernel in CUDA C++: its source and its assembly."""
+"""Kernels in CUDA C++: their source, their assembly, and how PyTorch loads them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
-SOURCE = Path(__file__).with_name("add.cu")
+import torch
+
+FOLDER = Path(__file__).parent
+STREAM = "<c10/cuda/CUDAStream.h>"
+# Functions for Python: parameters, and the launch on the tensors' memory.
+WRAPPERS = {
+    "cuda_add": (
+        "torch::Tensor x, torch::Tensor y, torch::Tensor out",
+        "launch_add(x.data_ptr<float>(), y.data_ptr<float>(), out.data_ptr<float>(), x.numel(), "
+        "c10::cuda::getCurrentCUDAStream());",
+    ),
+    "cuda_row_maximum": (
+        "torch::Tensor x, torch::Tensor out",
+        "launch_row_maximum(x.data_ptr<float>(), out.data_ptr<float>(), x.size(0), x.size(1), "
+        "c10::cuda::getCurrentCUDAStream());",
+    ),
+}
 
 
-def source() -> str:
-    """Return the kernel's source, with the function that launches it."""
-    return SOURCE.read_text()
+def source(name: str) -> str:
+    """Return the source of "add" or "row_maximum", with the function that launches it."""
+    return (FOLDER / f"{name}.cu").read_text()
 
 
 def nvcc() -> str | None:
@@ -20,23 +37,48 @@ def nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
-def compile_source(output: Path, *options: str) -> Path:
-    """Compile the kernel with nvcc, which must be here.
+def load(name: str, code: str, wrappers: dict[str, tuple[str, str]]) -> ModuleType | None:
+    """Compile CUDA C++ for this machine's GPU; return a module with the functions of `wrappers`.
+
+    Without a GPU or nvcc, or if the toolkit is incomplete, print the reason and return None.
+
+    Args:
+        wrappers: functions to call from Python, by name: parameters, and the launch.
+    """
+    if nvcc() is None or not torch.cuda.is_available():
+        print("CUDA C++ is not run here: it needs nvcc and an NVIDIA GPU.")
+        return None
+    from torch.utils.cpp_extension import load_inline
+
+    signatures = {name: f"void {name}({parameters})" for name, (parameters, _) in wrappers.items()}
+    bodies = [f"{signatures[name]} {{ {launch} }}" for name, (_, launch) in wrappers.items()]
+    declarations = "\n".join(f"{signature};" for signature in signatures.values())
+    code = "\n".join([f"#include {STREAM}", code, *bodies])
+    try:
+        return load_inline(name, declarations, cuda_sources=code, functions=[*wrappers])
+    except (RuntimeError, OSError) as error:  # ninja, a C++ compiler or a library is missing
+        print(f"CUDA C++ is not run here: {str(error).splitlines()[0]}")
+        return None
+
+
+def load_kernels() -> ModuleType | None:
+    """Load both kernels; they take contiguous fp32 tensors on the GPU and write into `out`."""
+    return load("first_kernels", source("add") + source("row_maximum"), WRAPPERS)
+
+
+def instructions(path: Path = FOLDER / "add.cu") -> list[str]:
+    """Return one thread's instructions in PTX, the GPU's assembly. It needs nvcc, but no GPU.
 
     Raises:
         RuntimeError: the source has a mistake; the message is nvcc's.
     """
-    command = [nvcc(), "-O3", *options, "-o", str(output), str(SOURCE)]
-    process = subprocess.run(command, capture_output=True, text=True)
-    if process.returncode:
-        raise RuntimeError(process.stderr or process.stdout)
-    return output
-
-
-def instructions() -> list[str]:
-    """Return one thread's instructions in PTX, the GPU's assembly. It needs nvcc, but no GPU."""
     with tempfile.TemporaryDirectory() as folder:
-        ptx = compile_source(Path(folder, "add.ptx"), "-ptx", "-arch=sm_90").read_text()
-    body = ptx.partition(".visible .entry")[2].partition("{")[2].rpartition("}")[0]
+        ptx = Path(folder, "kernel.ptx")
+        command = [nvcc(), "-O3", "-ptx", "-arch=sm_90", "-o", str(ptx), str(path)]
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode:
+            raise RuntimeError(process.stderr or process.stdout)
+        text = ptx.read_text()
+    body = text.partition(".visible .entry")[2].partition("{")[2].rpartition("}")[0]
     lines = [line.strip() for line in body.splitlines()]
     return [line for line in lines if line and not line.startswith((".", "//"))]

@@ -33,7 +33,7 @@ def _matmul() -> FunctionCheck:
 LAB = Lab(
     number="K",
     title="a first GPU kernel",
-    minutes=60,
+    minutes=75,
     functions={
         "kernel.add": Function("a kernel adds, and stays inside", _add),
         "kernel.softmax": Function("a row is read once", _softmax),

@@ -32,6 +32,9 @@ class Product:
     k: int
     dtype: str = "bf16"
 
+    def __str__(self) -> str:
+        return f"product, M = {self.m:,}, N = {self.n:,}, K = {self.k:,}, {self.dtype}"
+
     @property
     def flop(self) -> int:
         return 2 * self.m * self.n * self.k
@@ -64,6 +67,9 @@ class Convolution:
     size: int = 3
     px: int = 56
     images: int = 64
+
+    def __str__(self) -> str:
+        return f"convolution, {self.inputs} to {self.outputs}, {self.layout}, {self.dtype}"
 
     @property
     def flop(self) -> int:

@@ -1,4 +1,4 @@
-"""Figures of what decides a product's speed: shapes, tiles, waves, formats, clocks."""
+"""Figures of what determines a product's speed: shapes, formats, clock rates."""
 
 from __future__ import annotations
 
@@ -12,42 +12,18 @@ from course.charts.base import (
     DARK,
     FORMAT_COLOURS,
     GREEN,
-    GREY,
     ORANGE,
     PURPLE,
     SKY,
     Picture,
 )
-from course.charts.primitives import bars, describe, heading, label, legend, lines, scatter_fit
+from course.charts.primitives import bars, describe, heading, label, legend
 from course.text import digits
 from labs.lab_microscope.kernel_names import family
-from labs.lab_microscope.records import ITEMSIZE
-from labs.lab_microscope.solutions import waves, widest_load
+from labs.lab_microscope.records import ITEMSIZE, widest_load
 
 LOAD_COLOURS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
 SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}
-TILE_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GREY)
-UNITS = 132  # multiprocessors of an H100
-
-
-def plot_channels(*tables: pd.DataFrame) -> Picture:
-    """Draw TFLOP/s of a convolution over channels, coloured by the widest load.
-
-    Args:
-        tables: from `channel_sweep`, a panel each.
-    """
-    picture = Picture(10, 3.6)
-    for axes, table in zip(picture.panels(1, len(tables)), tables):
-        axes.plot(table["channels"], table["tflop_per_s"], color=GREY, lw=0.8)
-        for load, rows in table.groupby("load"):
-            points = {f"widest load: {load} bytes": (rows["channels"], rows["tflop_per_s"])}
-            scatter_fit(axes, points, colours=LOAD_COLOURS[load], size=5)
-        title = f"{table['precision'].iloc[0]}, {table['layout'].iloc[0]}"
-        label(axes, title, size=10, xlabel="channels, in and out", ylim=(0, None))
-    picture.axes[0].set_ylabel("TFLOP/s")
-    legend(picture, 4)
-    heading(picture, tables[0]["machine"].iloc[0])
-    return picture
 
 
 def plot_near_map(table: pd.DataFrame) -> Picture:
@@ -99,32 +75,6 @@ def _draw_by_load(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xticks(range(len(names)), names)
     words = "bytes of the widest load for K and N; kernel; median"
     label(axes, "one point per product", size=10, xlabel=words, ylim=(0, None))
-
-
-def plot_waves(table: pd.DataFrame) -> Picture:
-    """Draw TFLOP/s over N, coloured by the kernel's tile, and how full the waves are."""
-    rows = table.sort_values("n")
-    picture = Picture(10, 4.4)
-    upper, lower = picture.panels(2, 1, sharex=True, height_ratios=[1.4, 1])
-    upper.plot(rows["n"], rows["tflop_per_s"], color=GREY, lw=0.8)
-    known = rows[rows["tile"] != ""]
-    common = known["tile"].value_counts().index[:4]
-    tiles = rows["tile"].where(rows["tile"].isin(common), "others")
-    for name, colour in zip([*common, "others"], TILE_COLOURS):
-        group = rows[tiles == name]
-        scatter_fit(upper, {name: (group["n"], group["tflop_per_s"])}, colours=colour, size=5)
-    label(upper, "colour: tile of the kernel", size=10, ylabel="TFLOP/s")
-    filled = []
-    for row in known.itertuples():
-        tall, wide = (int(side) for side in row.tile.split(" x "))
-        places = waves(row.n, row.m, (tall, wide), UNITS) * UNITS
-        filled.append(100 * row.m * row.n / (tall * wide) / places)
-    lines(lower, {"": (known["n"], filled)}, colours=DARK)
-    label(lower, xlabel="N, of 4,096 × 4,096 times 4,096 × N", ylabel="% of the waves filled")
-    lower.xaxis.set_major_formatter("{x:,.0f}")
-    legend(picture, 5)
-    heading(picture, rows["machine"].iloc[0])
-    return picture
 
 
 def plot_odd_sides(table: pd.DataFrame) -> Picture:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 
 import pandas as pd
@@ -112,14 +112,6 @@ def labelled_examples() -> pd.DataFrame:
 def example_kernels() -> pd.DataFrame:
     """Return the names of the examples, without their truth."""
     return labelled_examples()[["kernel"]].map(inner_name)
-
-
-def classify_examples(function: Callable[[str], bool]) -> pd.DataFrame:
-    """Apply a function to the examples: kernel, result, truth, why."""
-    table = labelled_examples()
-    results = ["used" if function(kernel) else "not" for kernel in table["kernel"]]
-    table.insert(1, "result", results)
-    return table.assign(kernel=table["kernel"].map(short_name))
 
 
 @cache

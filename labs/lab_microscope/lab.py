@@ -12,16 +12,10 @@ def _names() -> FunctionCheck:
     return FunctionCheck(solutions.uses_tensor_cores, examples, counted)
 
 
-def _load() -> FunctionCheck:
-    from labs.lab_microscope import solutions, verify
+def _prune() -> FunctionCheck:
+    from labs.lab_microscope import sparsity, verify
 
-    return FunctionCheck(solutions.widest_load, verify.check_loads, verify.check_load_limit)
-
-
-def _waves() -> FunctionCheck:
-    from labs.lab_microscope import solutions, verify
-
-    return FunctionCheck(solutions.waves, verify.check_waves, verify.check_units)
+    return FunctionCheck(sparsity.prune, verify.check_pruned, verify.check_ties)
 
 
 LAB = Lab(
@@ -30,9 +24,8 @@ LAB = Lab(
     minutes=60,
     functions={
         "microscope.names": Function("a kernel's name shows whether Tensor Cores ran", _names),
-        "microscope.load": Function("how much of a row one load may take", _load),
-        "microscope.waves": Function("tiles, and waves of the multiprocessors", _waves),
+        "microscope.prune": Function("2:4 sparsity: two of each four weights remain", _prune),
     },
-    prepare="nothing",
-    stuck="words that are also in names of other kernels; waves rounded down",
+    prepare="nothing; counters of a GPU need a permission",
+    stuck="words that are also in names of other kernels; two of *each* four",
 )

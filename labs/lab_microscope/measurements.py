@@ -18,10 +18,9 @@ from labs.lab_microscope.kernel_names import main_kernel
 from labs.lab_microscope.records import BASE, FORMATS
 
 NEAR, FAR = range(4088, 4105), range(256, 8193, 256)
-GRIDS = {  # n and k around BASE: one by one, in large steps, and along a line
+GRIDS = {  # n and k around BASE: one by one, and in large steps
     "near": [replace(BASE, k=k, n=n) for k in NEAR for n in NEAR],
     "far": [replace(BASE, k=2**power, n=n) for power in range(6, 14) for n in FAR],
-    "line": [replace(BASE, n=n) for n in range(1024, 8193, 64)],
 }
 SIDES = (2048, 4096, 8192, 16384)
 # Random trials for the largest rate of each format; formats with 0 only try square matrices.
@@ -142,21 +141,6 @@ def _local_products(device: torch.device) -> list[Product]:
     side = LOCAL_SIDE[device.type]
     base = Product(side, side, side, name)
     return [base, *(replace(base, **{name: side + 1}) for name in "mnk")]
-
-
-def map_this_machine(reach: int = 8) -> pd.DataFrame:
-    """Time products on this machine with K and N up to `reach` around a size, in some seconds.
-
-    On a CPU one core computes.
-
-    Columns: m, n, k, dtype, us, tflop_per_s, kernel, name, tile, tensor_cores, machine.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    base = _local_products(device)[0]
-    sides = range(base.k - reach, base.k + reach + 1)
-    cases = [replace(base, k=k, n=n) for k in sides for n in sides]
-    table = records.case_table(measure_cases(cases, device, 10))
-    return table.assign(machine=_machine(device))
 
 
 def time_cases(*cases: Case) -> pd.DataFrame:

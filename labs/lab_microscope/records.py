@@ -10,13 +10,10 @@ from typing import Any
 import pandas as pd
 
 from course.analysis import gpus
-from course.analysis.roofline import Ceilings, recorded_ceilings
 from course.analysis.tensor_cores.rules import classify
 from course.runs.recordings import origin, part
-from labs.day1_4_channels_last.convolution import recorded_convolution
-from labs.lab_microscope.cases import Product
-from labs.lab_microscope.kernel_names import short_name, tile
-from labs.lab_microscope.solutions import widest_load
+from labs.lab_microscope.cases import Case, Convolution, Product
+from labs.lab_microscope.kernel_names import main_kernel, short_name, tile
 
 MACHINE = "nvidia-h100"
 BASE = Product(4096, 4096, 4096)
@@ -29,7 +26,7 @@ DATA_SHEET_COLUMN = {"bf16": "fp16", "int8": "fp8"}  # the same rates; others ha
 class Measurements:
     """Tables of one machine.
 
-    products, near, far, line, cublas, cudnn: a row per case with its fields, us, tflop_per_s,
+    products, near, far, cublas, cudnn: a row per case with its fields, us, tflop_per_s,
         kernel (the one that multiplies), name (short), tile, and tensor_cores ("used", "not" or
         "unknown").
     counters: a row per kernel of a case, with tensor_active, the share of busy cycles.
@@ -39,7 +36,6 @@ class Measurements:
     products: pd.DataFrame
     near: pd.DataFrame
     far: pd.DataFrame
-    line: pd.DataFrame
     largest: pd.DataFrame
     counters: pd.DataFrame
     cublas: pd.DataFrame
@@ -86,6 +82,11 @@ def _largest_table(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
     return table.assign(share=table["tflop_per_s"] / table["published"])
 
 
+def widest_load(numbers: int, itemsize: int) -> int:
+    """Return the bytes that one load may take from a matrix with rows of this many numbers."""
+    return next(width for width in (16, 8, 4, 2, 1) if numbers * itemsize % width == 0)
+
+
 def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
     """Return TFLOP/s of a product with equal sides, and with one side longer by 1.
 
@@ -100,36 +101,24 @@ def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).reindex(FORMATS).assign(machine=products["machine"].iloc[0])
 
 
-def counters_by_load(counters: pd.DataFrame) -> pd.DataFrame:
-    """Return a counter's values for products, with the widest load that their rows allow.
+def counters_by_case(counters: pd.DataFrame) -> pd.DataFrame:
+    """Return what ncu counted in each product and convolution.
 
-    Columns: dtype, n, k, load (bytes), tensor_active, tflop_per_s (during the count), name.
+    Index: case. Columns: dtype, us of the kernel that multiplies, its tensor_active (share of
+    cycles), tflop_per_s (without padding) and name; others_us (kernels that pad or convert for it).
     """
-    table = counters[counters["what"] == "product"].reset_index(drop=True)
-    table = table.astype({side: int for side in "mnk"})
-    loads = [
-        min(widest_load(length, ITEMSIZE[row.dtype]) for length in (row.k, row.n))
-        for row in table.itertuples()
-    ]
-    rate = 2e-6 * table["m"] * table["n"] * table["k"] / table["us"]
-    table = table.assign(load=loads, tflop_per_s=rate)
-    return table[["dtype", "n", "k", "load", "tensor_active", "tflop_per_s", "name"]]
+    rows = {}
+    for case, group in counters.groupby([_case(row) for row in counters.itertuples()], sort=False):
+        is_main = group["kernel"].eq(main_kernel(group["kernel"]))
+        main = group[is_main].iloc[0]
+        speeds = {"tflop_per_s": case.flop / main["us"] / 1e6}
+        speeds["others_us"] = group.loc[~is_main, "us"].sum()
+        columns = ["dtype", "us", "tensor_active"]
+        rows[str(case)] = {**main[columns], **speeds, "name": main["name"]}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("case")
 
 
-def measured_ceilings() -> Ceilings:
-    """Return the H100's recorded ceilings, with the largest measured rates of products."""
-    ceilings, largest = recorded_ceilings(MACHINE), load_measurements().largest
-    rates = {name: 1e12 * largest.loc[name, "tflop_per_s"] for name in ceilings.flop_per_s}
-    source = f"largest products, {largest['machine'].iloc[0].partition('(')[2].rstrip(')')}"
-    return replace(ceilings, flop_per_s=rates, source=source)
-
-
-def channel_sweep(precision: str) -> pd.DataFrame:
-    """Return the H100's recorded convolution over channels in NHWC, with the widest load.
-
-    Columns: channels, load (bytes, of the channels of a pixel), ms, tflop_per_s, precision, layout,
-    machine.
-    """
-    table = recorded_convolution(MACHINE, precision).query("layout == 'NHWC'")
-    loads = [widest_load(count, ITEMSIZE[precision]) for count in table["channels"]]
-    return table.reset_index(drop=True).assign(load=loads)
+def _case(row: Any) -> Case:
+    if row.what == "product":
+        return Product(int(row.m), int(row.n), int(row.k), row.dtype)
+    return Convolution(int(row.inputs), int(row.outputs), row.dtype, row.layout)

@@ -1,8 +1,6 @@
-"""The table of Tensor Core generations, and the listings in C++."""
+"""The table of Tensor Core generations."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pandas as pd
 
@@ -43,8 +41,3 @@ def generations() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).set_index("architecture")
-
-
-def listing(name: str) -> str:
-    """Return the source of a listing: "products" (cuBLAS) or "convolutions" (cuDNN)."""
-    return Path(__file__).with_name(f"{name}.cpp").read_text()

@@ -1,4 +1,4 @@
-"""Checks of the lab's three functions: each returns its evidence or asserts what is wrong."""
+"""Checks of the lab's two functions: each returns its evidence or asserts what is wrong."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import torch
 
-from labs.lab_microscope import solutions
 from labs.lab_microscope.kernel_names import counted_kernels, inner_name, labelled_examples
+from labs.lab_microscope.sparsity import Prune, prune
 
 Function = Callable[..., Any]
 MIN_ACCURACY = 0.9
-ROWS = ((4096, 2), (4097, 2), (4098, 2), (4100, 2), (4104, 2), (4097, 4), (4098, 4), (4097, 8))
-TILES = ((4096, 4096, (128, 256)), (4096, 4097, (128, 256)), (4352, 4352, (256, 128)))
-UNITS = 132
 
 
 def check_examples(function: Function) -> str:
@@ -43,52 +41,54 @@ def check_counted_kernels(function: Function) -> str:
     return evidence
 
 
-def check_loads(function: Function) -> str:
-    """Check the widest load of several rows."""
-    for numbers, itemsize in ROWS:
-        result, right = function(numbers, itemsize), solutions.widest_load(numbers, itemsize)
-        rows = f"rows of {numbers:,} numbers of {itemsize} bytes"
-        assert result != solutions.widest_load(numbers, 1) or result == right, (
-            f"{rows}: {result} is right for numbers of one byte. How many bytes has a row?"
-        )
-        assert result >= right, f"{rows}: {result} bytes fit, and so do {right}"
-        assert result == right, (
-            f"{rows}: {result} bytes do not divide a row of {numbers * itemsize:,}, so the second "
-            f"row does not begin where such a load may"
-        )
-    return "right for rows of odd and even lengths, in 2, 4 and 8 bytes per number"
-
-
-def check_load_limit(function: Function) -> str:
-    """Check that the result is never more than a load can take."""
-    widest = max(function(2**power, 2) for power in range(1, 15))
-    assert widest == 16, f"a row of 2¹⁴ numbers gives {widest} bytes; a load takes 16 at most"
-    return "16 bytes at most, however long the rows"
-
-
-def check_waves(function: Function) -> str:
-    """Check the waves of several products."""
-    for m, n, tile in TILES:
-        result, right = function(m, n, tile, UNITS), solutions.waves(m, n, tile, UNITS)
-        product = f"{m:,} × {n:,} in tiles of {tile[0]} × {tile[1]}"
-        full_waves = m * n // (tile[0] * tile[1]) // UNITS
-        assert result == int(result), (
-            f"{product}: {result} is not a whole number: the last wave counts, too"
-        )
-        assert result == right or result != full_waves, (
-            f"{product}: {result} is rounded down, and the remaining tiles have no wave"
-        )
-        assert result == right, (
-            f"{product}: {result} waves; expected {right}: a tile at the edge is a tile, so round "
-            f"up rows, and columns, before you multiply"
-        )
-    return "right, also where tiles reach over an edge"
-
-
-def check_units(function: Function) -> str:
-    """Check that the result depends on the number of multiprocessors."""
-    small, large = (function(4096, 4096, (128, 128), units) for units in (64, 1024))
-    assert (small, large) == (16, 1), (
-        f"1,024 tiles on 64 and on 1,024 multiprocessors: {small} and {large} waves, not 16 and 1"
+def check_pruned(function: Prune) -> str:
+    """Check which numbers of a weight remain."""
+    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    copy = weight.clone()
+    result = function(copy)
+    assert torch.equal(copy, weight), "its argument has changed: create a new tensor"
+    assert isinstance(result, torch.Tensor) and result.shape == weight.shape, (
+        f"expected a tensor of shape {(*weight.shape,)}, like the weight: reshape at the end"
     )
-    return "right for GPUs with 64 and with 1,024 multiprocessors"
+    expected = prune(weight)
+    kept = result != 0
+    mistakes = {
+        "the two smallest magnitudes remain, not the largest": weight - expected,
+        "-3 is larger than 2 in magnitude: compare absolute values": _keep(weight),
+        "the four neighbours are in a column: take them from a row": prune(weight.t()).t(),
+        "it returns which numbers remain: multiply the weight by that": (expected != 0).float(),
+        "it returns magnitudes: keep each number's sign": expected.abs(),
+    }
+    for hint, wrong in mistakes.items():
+        assert not torch.equal(result.float(), wrong), hint
+    assert kept.sum() == weight.numel() // 2, (
+        f"{int(kept.sum())} of {weight.numel()} numbers remain, expected half of them"
+    )
+    counts = kept.reshape(-1, 4).sum(dim=1)
+    assert (counts == 2).all(), (
+        f"of the {len(counts)} groups of four, one keeps {int(counts[counts != 2][0])} numbers: "
+        f"choose two in each group, not half of a row or of the weight"
+    )
+    assert torch.equal(result, expected), (
+        f"each group keeps two numbers, but {weight[0, :4].tolist()} becomes "
+        f"{result[0, :4].tolist()}, expected {expected[0, :4].tolist()}"
+    )
+    return "right: in each four neighbours of a row, the two largest magnitudes remain"
+
+
+def _keep(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weight with the two largest numbers of each four, by sign."""
+    fours = weight.reshape(-1, 4)
+    kept = fours.topk(2, dim=1).indices
+    return torch.zeros_like(fours).scatter(1, kept, fours.gather(1, kept)).reshape(weight.shape)
+
+
+def check_ties(function: Prune) -> str:
+    """Check that no more than two of four equal numbers remain, and that any shape is accepted."""
+    for shape in ((4,), (3, 4), (2, 16)):
+        counts = (function(torch.ones(shape)) != 0).reshape(-1, 4).sum(dim=1)
+        assert (counts == 2).all(), (
+            f"of four equal numbers, {int(counts[0])} remain: Tensor Cores have room for two, so "
+            f"choose two places instead of comparing with a threshold"
+        )
+    return "exactly two of four equal numbers remain, too"

@@ -72,6 +72,7 @@ class TestPrediction:
 
     def test_of_a_question_stands_from_the_first(self, capsys: pytest.CaptureFixture) -> None:
         assert predict("ceiling", "memory", choices=CEILINGS).stands
+        assert predict("side", " m ", choices=("M", "N")).value == "M"
         assert predict("ceiling", "compute", choices=CEILINGS).value == "memory"
         assert "your memory counts because it was the first" in capsys.readouterr().out
 

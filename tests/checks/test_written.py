@@ -19,8 +19,7 @@ CELLS = {
     "rounding.stochastic": ("lab_rounding", "round_stochastically"),
     "refinement.correct": ("lab_refinement", "correct"),
     "microscope.names": ("lab_microscope", "uses_tensor_cores"),
-    "microscope.load": ("lab_microscope", "widest_load"),
-    "microscope.waves": ("lab_microscope", "waves"),
+    "microscope.prune": ("lab_microscope", "prune"),
     "fast_step.statistics": ("lab_fast_step", "statistics"),
     "inference.latencies": ("lab_inference", "latencies"),
     "inference.serve": ("lab_inference", "serve"),
@@ -46,6 +45,11 @@ def audit(
 
 
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
+FOURS = "weight.reshape(-1, 4)"
+PRUNED = (
+    f"({FOURS} * torch.zeros_like({FOURS})"
+    f".scatter(1, {FOURS}.abs().topk(2).indices, 1)).reshape(weight.shape)"
+)
 HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 ANSWERED = "call()\n        wait()"
 SINCE = "perf_counter() - begin"
@@ -187,13 +191,12 @@ RIGHT = {
         ("torch.mv(-a, x) + b", "solve(residual) + x"),
     ],
     "microscope.names": [(NAMED, HELPERS), (f"{NAMED} + ('gmma',)", f"{HELPERS} + ('sgemm',)")],
-    "microscope.load": [
-        ("numbers * itemsize % width == 0",),
-        ("not (numbers * itemsize) % width",),
-    ],
-    "microscope.waves": [
-        ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // units)"),
-        ("((m - 1) // tile[0] + 1) * ((n - 1) // tile[1] + 1)", "(tiles + units - 1) // units"),
+    "microscope.prune": [
+        (f"return {PRUNED}",),
+        (
+            "least = weight.abs().view(-1, 4).argsort(1)[:, :2]; "
+            "return weight.clone().view(-1, 4).scatter_(1, least, 0.0).view_as(weight)",
+        ),
     ],
     "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
     "inference.serve": [
@@ -426,18 +429,19 @@ WRONG = {
         ): "nvjet are cuBLAS's kernels since Hopper",
         (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms, for example",
     },
-    "microscope.load": {
-        ("numbers % width == 0",): "is right for numbers of one byte. How many bytes has a row",
-        ("width <= itemsize",): "2 bytes fit, and so do 16",
-        ("True",): "16 bytes do not divide a row of 8,194",
-        ("numbers * itemsize % width",): "it raised ValueError: max",
-        ("False",): "it raised ValueError: max",
-    },
-    "microscope.waves": {
-        ("m // tile[0] * n // tile[1]", "tiles // units"): "is rounded down",
-        ("m * n / (tile[0] * tile[1])", "tiles / units"): "is not a whole number",
-        ("-(-m * n // (tile[0] * tile[1]))", "-(-tiles // units)"): "a tile at the edge is a tile",
-        ("-(-m // tile[0]) * -(-n // tile[1])", "-(-tiles // 132)"): "16 and 8 waves|not 16 and 1",
+    "microscope.prune": {
+        (f"return weight - {PRUNED}",): "the two smallest magnitudes remain",
+        (f"return {PRUNED.replace('.abs()', '')}",): "compare absolute values",
+        (f"weight = weight.t(); return {PRUNED}.t()",): "take them from a row",
+        (f"return ({PRUNED} != 0).float()",): "multiply the weight by that",
+        (f"return {PRUNED.removesuffix('.reshape(weight.shape)')}",): "a tensor of shape .6, 8.",
+        ("return weight * (weight.abs() > weight.abs().median())",): "choose two in each group",
+        ("return weight * (weight.abs() > 1)",): "numbers remain, expected half",
+        (f"return weight.copy_({PRUNED})",): "its argument has changed",
+        (
+            "least = weight.abs().view(-1, 4).sort(1).values[:, 2:3]; "
+            "return weight * (weight.abs().view(-1, 4) >= least).view_as(weight)",
+        ): "of four equal numbers, 4 remain",
     },
     "inference.serve": {
         (FULL, START, "max_batch", FREE, ADDED): "called for 4 requests in all, but 1 arrive",

@@ -8,8 +8,9 @@ import torch
 from course.training import models
 from labs import lab_inference as inference
 from labs import lab_kernel as kernels
+from labs import lab_microscope as microscope
 from labs.lab_inference.variants import create_call, random_images
-from labs.lab_kernel import solutions
+from labs.lab_kernel import cuda, solutions
 
 pytestmark = pytest.mark.gpu
 
@@ -18,6 +19,18 @@ pytestmark = pytest.mark.gpu
 def test_a_learners_kernel_is_timed_where_it_is_compiled(name: str) -> None:
     table = kernels.time_on_gpu(getattr(solutions, name))
     assert {"Triton", "PyTorch"} <= {*table["by"]} and (table["seconds"] > 0).all()
+
+
+@pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is missing")
+def test_kernels_in_cuda_compute_what_pytorch_computes(capsys: pytest.CaptureFixture) -> None:
+    compiled = cuda.load_kernels()
+    x, y, out = torch.randn(3, 1000, 1000, device="cuda")
+    compiled.cuda_add(x, y, out)
+    assert torch.equal(out, x + y)
+    compiled.cuda_row_maximum(x, most := torch.empty(1000, device="cuda"))
+    assert torch.equal(most, x.amax(1))
+    microscope.run_wmma()
+    assert float(capsys.readouterr().out.rsplit("by ", 1)[1].split()[0]) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])

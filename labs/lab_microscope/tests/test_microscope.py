@@ -1,12 +1,14 @@
 """The microscope: cases, kernels' names, and tables of what was measured."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from labs import lab_microscope as lab
-from labs.lab_microscope import kernel_names, measurements, timing
+from labs.lab_kernel import cuda
+from labs.lab_microscope import kernel_names, measurements, permission, sparsity, timing
 from labs.lab_microscope.cases import Convolution, Product
 
 CPU = torch.device("cpu")
@@ -54,9 +56,6 @@ def test_this_machine_is_measured() -> None:
     cases = Product(32, 33, 34, "fp32"), Convolution(4, 4, "fp32", px=8, images=1)
     table = lab.time_cases(*cases)
     assert table["tflop_per_s"].gt(0).all() and table["what"].tolist() == ["product", "convolution"]
-    table = lab.map_this_machine(reach=1)
-    assert len(table) == 9 and table["tflop_per_s"].gt(0).all() and table["k"].nunique() == 3
-    assert " TFLOP/s, at K = " in lab.plot_near_map(table).alt
 
 
 def test_refused_cases_are_left_out() -> None:
@@ -65,20 +64,51 @@ def test_refused_cases_are_left_out() -> None:
     assert not measurements.accepts(replace(base, dtype="tf32"), CPU)  # no CPU has it
 
 
-def test_ceilings_are_the_largest_recorded_rates() -> None:
-    rates = lab.load_measurements().largest["tflop_per_s"]
-    ceilings = lab.measured_ceilings().flop_per_s
-    assert ceilings == {name: 1e12 * rates[name] for name in ceilings}
+def test_counters_are_grouped_by_case() -> None:
+    table = lab.counters_by_case(lab.load_measurements().counters)
+    assert len(table) == 25
+    padded = table.loc["convolution, 65 to 65, NHWC, bf16"]
+    assert padded["others_us"] == pytest.approx(41.184 + 3.712 + 39.968)
+    assert table.loc["product, M = 4,096, N = 4,096, K = 4,096, fp32", "tensor_active"] == 0
     with pytest.raises(ValueError, match="no microscope is recorded for 'nvidia-h200'"):
         lab.load_measurements("nvidia-h200")
 
 
-def test_counters_agree_with_the_rule_and_the_names() -> None:
-    table = lab.counters_by_load(lab.load_measurements().counters)
-    odd = table[table["k"] % 2 + table["n"] % 2 > 0].set_index("dtype")["load"]
-    assert odd["bf16"].eq(2).all() and odd["tf32"].eq(4).all() and odd["fp64"].eq(8).all()
-    steps = lab.convolution_in_steps("64 to 64 channels, 3 x 3")
-    rates = Convolution(64, 64, images=256).flop / steps["us"] / 1e6
-    assert rates.tolist() == pytest.approx(steps["tflop_per_s"].tolist())
-    with pytest.raises(ValueError, match="convolution='last': choose one of first, 3 to 64"):
-        lab.convolution_in_steps("last")
+@pytest.mark.parametrize(
+    ("restricted", "capabilities", "words"),
+    [
+        (None, 0, "no NVIDIA driver"),
+        (0, 0, "lets all users"),
+        (1, 1 << 21, "has SYS_ADMIN"),
+        (1, 0xA80425FB, "expect ERR_NVGPUCTRPERM"),  # Docker's default capabilities
+    ],
+)
+def test_permission_to_read_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restricted: int, capabilities: int, words: str
+) -> None:
+    driver, process = tmp_path / "params", tmp_path / "status"
+    if restricted is not None:
+        driver.write_text(f"EnableMSI: 1\nRmProfilingAdminOnly: {restricted}\n")
+    process.write_text(f"Name:\tpython\nCapEff:\t{capabilities:016x}\n")
+    monkeypatch.setattr(permission, "DRIVER", driver)
+    monkeypatch.setattr(permission, "PROCESS", process)
+    assert words in permission.counter_permission()
+
+
+def test_pruned_weights_stay_zero_and_recover() -> None:
+    (row,) = lab.pruned_accuracy(sparsity.prune, seeds=1).to_dict("records")
+    assert row["zeros"] == 0.5 and row["pruned"] < min(row["trained"], row["fine_tuned"])
+    speeds = lab.sparse_speeds().loc[(16384, 4096, 16384)]
+    assert speeds["times_as_fast"] == pytest.approx(1.27, abs=0.005)
+
+
+@pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is missing")
+@pytest.mark.slow
+def test_the_kernel_with_wmma_compiles() -> None:
+    assert sum("wmma.mma.sync" in line for line in lab.compile_wmma()) == 1
+
+
+def test_recorded_instructions() -> None:
+    table = lab.library_instructions()["kernels"]
+    assert table["HGMMA"] > table["HMMA"] > 0
+    assert lab.recorded_machine_code().count("HMMA.16816.F32") == 2

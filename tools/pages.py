@@ -13,6 +13,7 @@ import json
 import re
 import string
 import sys
+import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -288,6 +289,36 @@ def labs() -> str:
     )
 
 
+def coverage() -> str:
+    """Return, for each document that the course began with, its topics and where they are taught.
+
+    Raises:
+        ValueError: a topic names a section that its notebook does not have.
+    """
+    numbers = {lab.name: lab.number for lab in discovery.labs()}
+    parts = []
+    for document in tomllib.loads((PROJECT / "docs/coverage.toml").read_text())["document"]:
+        rows = [
+            {"topic": entry["topic"], "where": _where(entry, numbers)}
+            for entry in document["topics"]
+        ]
+        table = markdown("| topic | taught in |", "| {topic} | {where} |", rows)
+        parts.append(f"## {document['title']}\n\n{table}")
+    return "\n".join(parts)
+
+
+def _where(entry: dict[str, str], numbers: dict[str, str]) -> str:
+    """Return a link to the section that teaches a topic, or why none does."""
+    if "missing" in entry:
+        return f"not taught: {entry['missing']}"
+    name, heading = entry["section"].split(": ", 1)
+    source = json.loads((PROJECT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    text = "".join("".join([*cell["source"], "\n"]) for cell in source["cells"])
+    if not re.search(rf"^#+ (\d+\. )?{re.escape(heading)}$", text, re.MULTILINE):
+        raise ValueError(f"docs/coverage.toml: {name}.ipynb has no section {heading!r}")
+    return f"[{numbers[name]}](../notebooks/{name}.ipynb), {heading}"
+
+
 def race_tracks() -> str:
     """Return the table of the race's tracks."""
     return markdown(
@@ -394,6 +425,7 @@ PAGES = {
         "eight GPUs": eight_gpus,
     },
     "docs/memory.md": {"peaks": partial(memory, "nvidia-h100", "nvidia-h200")},
+    "docs/coverage.md": {"coverage": coverage},
     "docs/instructors.md": {"labs": labs},
     "docs/race.md": {
         "tracks of the race": race_tracks,

@@ -26,6 +26,7 @@ COMMON = ("machine", "setup", "data", "site", "versions")
 GOOD = "color: var(--jp-success-color1, #2e7d32); font-weight: bold"
 WARN = "color: var(--jp-warn-color1, #b26a00); font-weight: bold"
 BAD = "color: var(--jp-error-color1, #c62828); font-weight: bold"
+MUTED = "color: var(--jp-ui-font-color2, #616161); font-weight: bold"
 STATUS = {"ok": GOOD, "note": WARN, "cancelled": WARN, "timeout": WARN}
 STATUS |= dict.fromkeys(("fail", "failed", "oom", "lost"), BAD)
 TEXT_STYLE = {"text-align": "left", "white-space": "normal", "max-width": "70ch"}

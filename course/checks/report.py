@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from course import charts
-from course.charts.tables import as_html
+from course.charts.tables import BAD, GOOD, MUTED, as_html
 from course.checks.exercises import open_todos, original_of
 from course.checks.predictions import prediction, settle, verdict
 from course.checks.todo import needed_todos
@@ -60,19 +60,15 @@ class Comparison:
         return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
 
 
-# Colours that are readable on white and on black.
-DIFF_COLOURS = {"+++": "#808080", "---": "#808080", "@@": "#808080", "+": "#009E73", "-": "#D55E00"}
+DIFF_STYLES = {"+++": MUTED, "---": MUTED, "@@": MUTED, "+": GOOD, "-": BAD}
 
 
 def _coloured(diff: str) -> str:
     """Return a diff as HTML: added lines green, removed ones orange, positions grey."""
     lines = []
     for line in diff.splitlines():
-        colour = next(
-            (colour for sign, colour in DIFF_COLOURS.items() if line.startswith(sign)), ""
-        )
-        style = f' style="color: {colour}"' if colour else ""
-        lines.append(f"<span{style}>{html.escape(line)}</span>")
+        style = next((style for sign, style in DIFF_STYLES.items() if line.startswith(sign)), "")
+        lines.append(f'<span style="{style}">{html.escape(line)}</span>')
     return "<pre>" + "\n".join(lines) + "</pre>"
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from course.charts.tables import BAD, GOOD, MUTED
 from course.checks import discovery
 from course.checks.compare import compare
 from course.checks.exercises import (
@@ -79,13 +80,11 @@ class Checked:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        colours = {PASSED: "#009E73", FAILED: "#D55E00"}
+        styles = {PASSED: GOOD, FAILED: BAD}
         signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?", UNTIMED: "–"}
-        grey = "#808080"
         rows = "".join(
             f"<tr><td style='text-align:left'><b>{part.part}</b></td>"
-            f"<td style='text-align:left; font-weight:bold; "
-            f"color:{colours.get(part.verdict, grey)}'>"
+            f"<td style='text-align:left; {styles.get(part.verdict, MUTED)}'>"
             f"{signs[part.verdict]} {part.verdict}</td><td style='text-align:left'>"
             f"{html.escape(part.evidence)}<br>{html.escape(part.look_at)}</td></tr>"
             for part in self.parts

@@ -1,11 +1,11 @@
 """Settings of the site: Sphinx reads the repository's pages and notebooks where they are."""
 
-import json
 import re
 import sys
 from functools import cache
 from pathlib import Path
 
+import nbformat
 from docutils import nodes
 from sphinx.errors import ConfigError
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -13,18 +13,23 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools.outputs import newest_rehearsal, with_outputs  # noqa: E402
+
 project = "Make training fast"
 html_title = project
 root_doc = "site/index"
-pages = ("docs", "notebooks", "site", "fast_resnet")
+PAGES = ("docs", "notebooks", "site", "fast_resnet")
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "fast_resnet/README.md"]
-exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in pages]
+exclude_patterns = [folder.name for folder in ROOT.glob("*/") if folder.name not in PAGES]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+suppress_warnings = ["myst.header"]  # the glossary's terms are headings of level 3
 smartquotes = False  # they would turn the two dashes of an option into one
 
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 html_extra_path = ["index.html"]  # opens site/index.html
 html_show_copyright = html_show_sourcelink = html_copy_source = False
 
@@ -36,23 +41,9 @@ nb_ipywidgets_js = {}  # a widget's static page is shown instead; it needs no sc
 nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
 
 autodoc_member_order = "bysource"  # as in __all__
+autodoc_typehints = "description"  # not in signatures, which would be long
+autodoc_typehints_description_target = "documented"
 default_role = "code"  # docstrings write `code`
-
-NO_OUTPUTS = """```{note}
-This page has no outputs: the notebook was not executed when the site was built.
-```"""
-OUTPUTS = """```{{note}}
-The outputs are from {day}, with {parameters}. Yours will differ.
-```"""
-
-
-def newest_rehearsal() -> Path | None:
-    """Return the folder to which `course notebooks` last wrote, if there is one."""
-    from course.runs.run import runs_root
-
-    executed = runs_root().glob("notebooks/*/*.ipynb")
-    newest = max(executed, key=lambda path: path.stat().st_mtime, default=None)
-    return newest and newest.parent
 
 
 def find_executed_notebooks(app, config) -> None:
@@ -66,30 +57,12 @@ def find_executed_notebooks(app, config) -> None:
 def prepare_source(app, docname: str, source: list[str]) -> None:
     """Add outputs to a notebook; turn a page's HTML anchors into targets that Sphinx knows."""
     if docname.startswith("notebooks/"):
-        executed = Path(app.config.executed_notebooks, f"{Path(docname).name}.ipynb")
-        source[0] = json.dumps(with_outputs(json.loads(source[0]), executed))
+        path = Path(app.config.executed_notebooks, f"{Path(docname).name}.ipynb")
+        executed = nbformat.read(path, as_version=4) if path.is_file() else None
+        notebook = with_outputs(nbformat.reads(source[0], as_version=4), executed)
+        source[0] = nbformat.writes(notebook)
     else:
         source[0] = re.sub(r'^<a id="(.+?)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
-
-
-def with_outputs(notebook: dict, path: Path) -> dict:
-    """Return a notebook with a note after its first cell, and the outputs of unchanged cells.
-
-    Cells that changed since the execution stay without outputs.
-    """
-    note = NO_OUTPUTS
-    if path.is_file():
-        executed = json.loads(path.read_text(encoding="utf-8"))
-        run = executed["metadata"]["papermill"]
-        parameters = ", ".join(f"`{name}={value!r}`" for name, value in run["parameters"].items())
-        note = OUTPUTS.format(day=run["start_time"][:10], parameters=parameters)
-        cells = {cell["id"]: cell for cell in executed["cells"]}
-        for cell in notebook["cells"]:
-            same = cells.get(cell["id"], {})
-            if cell["cell_type"] == "code" and cell["source"] == same.get("source"):
-                cell["outputs"] = same["outputs"]
-    cell = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": note}
-    return notebook | {"cells": [notebook["cells"][0], cell, *notebook["cells"][1:]]}
 
 
 @cache

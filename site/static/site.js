@@ -1,0 +1,11 @@
+// What Sphinx and Furo leave out for keyboards and screen readers.
+const labelElements = () => {
+  for (const box of document.querySelectorAll("pre, .table-wrapper, .cell_output"))
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  for (const caption of document.querySelectorAll("p.caption[role=heading]"))
+    caption.setAttribute("aria-level", "2");
+  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
+  document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
+};
+addEventListener("load", labelElements);
+addEventListener("resize", labelElements);

@@ -5,6 +5,8 @@
 # NOTEBOOKS="day[12]*".
 # test-formats: what depends on the CPU's number formats, on a CPU without 16-bit hardware.
 # benchmark: compare the training loop with a bare one.
+# site: the course as web pages, build/site/index.html. It executes nothing: outputs are those of the
+# newest `course notebooks`, or of the notebooks in the folder EXECUTED.
 PYTHON ?= python3
 VENV ?= .venv
 NOTEBOOKS ?= *
@@ -16,7 +18,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lint check test test-long test-formats lab slurm setup benchmark clean
+.PHONY: demo lint check test test-long test-formats lab slurm setup benchmark site clean
 
 # In a separate folder: its runs are of the solution, and must not count as the learner's.
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
@@ -57,6 +59,12 @@ slurm: setup
 
 benchmark: setup
 	python benchmarks/loop.py
+
+site: setup
+	uv pip install --python $(BIN)/python --quiet --constraint requirements.lock --editable ".[site]"
+	python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir site \
+	  --doctree-dir build/site-doctrees -D executed_notebooks=$(EXECUTED) . build/site
+	@echo build/site/index.html
 
 setup: $(VENV)/.ready
 

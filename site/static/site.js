@@ -9,3 +9,6 @@ const labelElements = () => {
 };
 addEventListener("load", labelElements);
 addEventListener("resize", labelElements);
+
+// A page that was opened as a file may not read others, from which search takes excerpts.
+if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;

@@ -266,6 +266,7 @@ class EpochSampler(Sampler):
 
     def __iter__(self) -> Iterator[int]:
         epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
+        skip, self.skip = self.skip, 0  # first, because an epoch can end before its last image
         if self.begin:
             self.begin(len(self.taken))
         for number in itertools.count():
@@ -277,8 +278,8 @@ class EpochSampler(Sampler):
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             remaining -= len(order)
-            yield from order[self.skip :]
-            self.skip = max(0, self.skip - len(order))
+            yield from order[skip:]
+            skip = max(0, skip - len(order))
             if remaining <= 0 or not order:
                 return
 

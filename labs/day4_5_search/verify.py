@@ -33,6 +33,7 @@ def check_rounds(function: Halving) -> str:
     _check(function, (1, 3), FACTOR)
     _check(function, (1, 2, 3, 6), 2)  # 8, 4, 2 and 1 trials
     _check(function, (1, 3, 6), 8)  # 8, 1 and 1: never none
+    _check(function, (1, 3), 5)  # 8 and 1: shares are rounded down
     return "each round trains the trials that should continue, and the best one is returned"
 
 

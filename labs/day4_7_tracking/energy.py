@@ -64,7 +64,7 @@ def carbon(
     if uncounted := [run.name for run in runs if math.isnan(joules(run))]:
         raise ValueError(
             f"the joules of {', '.join(uncounted[:4])} were not counted "
-            f"({len(uncounted)} runs). Leave them out"
+            f"(runs: {len(uncounted)}): only GPUs with an energy counter have them. Leave them out"
         )
     return sum(map(joules, runs)) / J_PER_KWH * host * pue * g_per_kwh
 

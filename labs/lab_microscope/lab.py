@@ -20,7 +20,7 @@ def _prune() -> FunctionCheck:
 
 LAB = Lab(
     number="M",
-    title="when do Tensor Cores run?",
+    title="Tensor Cores under the microscope",
     minutes=60,
     functions={
         "microscope.names": Function("a kernel's name shows whether Tensor Cores ran", _names),

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.benchmark import Timer
 
+from labs.lab_microscope.sparsity import prune
 from research.sweep import command, device
 
 # Rows, inputs and outputs of each product: a vision transformer's first linear layer of a block,
@@ -96,13 +97,6 @@ def to_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (x / scale).to(torch.float8_e4m3fn), scale
 
 
-def prune(weight: torch.Tensor) -> torch.Tensor:
-    """Return the weight with the two smallest of each four neighbours in a row set to 0."""
-    fours = weight.reshape(-1, 4)
-    smallest = fours.abs().topk(2, dim=1, largest=False).indices
-    return fours.scatter(1, smallest, 0).reshape_as(weight)
-
-
 def training(network: str, how: str) -> Iterator[dict[str, Any]]:
     """Time a compiled training step with AdamW: seconds (median), images per second, losses."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -167,7 +161,7 @@ def inference(network: str, batch: int, how: str) -> Iterator[dict[str, Any]]:
 
 
 def fits(layer: nn.Module, name: str) -> bool:
-    """Tell whether fp8's kernels accept a layer: sides must be multiples of 16, 1,000 is none."""
+    """Tell whether fp8's kernels accept a layer: both sides must be multiples of 16."""
     return isinstance(layer, nn.Linear) and all(side % 16 == 0 for side in layer.weight.shape)
 
 

@@ -118,7 +118,7 @@ def observe(function: Layer, *, shards: bool = True) -> list[Observed]:
     Raises:
         RuntimeError: a rank failed.
     """
-    return [pickle.loads(each) for each in _observe(cloudpickle.dumps(function), shards)]
+    return [pickle.loads(observed) for observed in _observe(cloudpickle.dumps(function), shards)]
 
 
 @cache
@@ -130,9 +130,9 @@ def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     torch.manual_seed(0)
     weights = [torch.randn(SIZE, SIZE) / SIZE**0.5 for _ in range(LAYERS)]
     batch = torch.randn(ranks * IMAGES, SIZE)
-    mine = batch[rank * IMAGES :][:IMAGES]
+    own_images = batch[rank * IMAGES :][:IMAGES]
     _, expected = _train(weights, batch, nn.functional.linear)
-    expected_loss, local = _train(weights, mine, nn.functional.linear)
+    expected_loss, local = _train(weights, own_images, nn.functional.linear)
     forward, backward = cloudpickle.loads(function)()
     passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     apply = type("Layer", (torch.autograd.Function,), passes).apply
@@ -140,10 +140,10 @@ def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     del weights, batch
     with _RankTimeline() as timeline:
         timeline.track(parts)
-        loss, gradients = _train(parts, mine, apply, timeline)
+        loss, gradients = _train(parts, own_images, apply, timeline)
     rows = [gradient.chunk(ranks)[rank] for gradient in expected] if shards else expected
-    own = [gradient.chunk(ranks)[rank] for gradient in local] if shards else local
-    return pickle.dumps(Observed(loss, expected_loss, gradients, rows, own, timeline.points))
+    local_rows = [gradient.chunk(ranks)[rank] for gradient in local] if shards else local
+    return pickle.dumps(Observed(loss, expected_loss, gradients, rows, local_rows, timeline.points))
 
 
 def _train(

@@ -22,8 +22,8 @@ def summary() -> pd.DataFrame:
 def cards() -> pd.DataFrame:
     """Return a row per consumer or server card, with the columns of `summary`.
 
-    Their fp16 and fp8 rates are those with sums in fp32, as training needs them: consumer cards
-    halve them. fp64 is not listed: it runs at 1/32 of fp32 or less.
+    The fp16 and fp8 rates are those with sums in fp32, which training needs; on consumer cards,
+    they are half of the rates with sums in fp16. fp64 rates are not listed: they are very low.
     """
     return pd.read_csv(HERE / "cards.csv", index_col="gpu", dtype={"sms": "Int64"})
 

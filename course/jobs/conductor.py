@@ -10,24 +10,20 @@ the supervisor's side; `course.training.turns` is the training process's side.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import itertools
 import json
 import math
 import os
 import random
 import secrets
-import socket
-import socketserver
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing import AuthenticationError, Pipe
+from multiprocessing.connection import Client, Connection, Listener, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,9 +36,6 @@ from course.runs.run import Run
 from course.training.turns import NO_MORE
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
-# For a connection to prove that it has the key: other programs of the network may connect, too.
-HANDSHAKE_S = 10.0
-NONCE_BYTES = 32
 
 
 def start_turns(
@@ -138,7 +131,6 @@ class Conductor:
         self.members = [*self._by_folder.values()]
         self._is_closing = False
         self._last_turn = 0
-        self._server: _Server | None = None
 
     def start(self) -> None:
         """Begin to conduct, once all connections are possible."""
@@ -152,27 +144,23 @@ class Conductor:
 
     def listen(self, host: str, path: Path) -> None:
         """Accept connections; write address and key to a file that only this user can read."""
-        self._server = _Server((host, 0), _Handler)
-        self._server.add = self._add
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        host, port = self._server.server_address
-        decision = {"host": host, "port": port, "key": self._server.key.hex()}
-        try:
-            write_atomically(path, json.dumps(decision), mode=0o600)
-        except OSError:
-            self._stop_listening()
-            raise
+        key = secrets.token_bytes(16)
+        listener = Listener((host, 0), backlog=128, authkey=key)
+        host, port = listener.address
+        decision = {"host": host, "port": port, "key": key.hex()}
+        write_atomically(path, json.dumps(decision), mode=0o600)
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
-    def _add(self, folder: str, rank: int, connection: Connection) -> None:
-        if self._is_closing or folder not in self._by_folder:
-            connection.close()
-        else:
-            self._by_folder[folder].connections[rank] = connection
-
-    def _stop_listening(self) -> None:
-        if self._server:
-            self._server.shutdown()
-            self._server.server_close()
+    def _accept(self, listener: Listener) -> None:
+        while True:
+            # Other programs of the network, which do not have the key, may connect, too.
+            with contextlib.suppress(OSError, EOFError, AuthenticationError):
+                connection = listener.accept()
+                folder, rank = connection.recv()
+                if self._is_closing or folder not in self._by_folder:
+                    connection.close()
+                else:
+                    self._by_folder[folder].connections[rank] = connection
 
     def end(self, run: Run, status: str) -> None:
         """Note that this run's processes have ended, perhaps before they requested a turn."""
@@ -200,7 +188,6 @@ class Conductor:
                 self._receive()
         finally:  # a waiting member notices that the turns are over
             self._is_closing = True
-            self._stop_listening()
             for member in self.members:
                 for connection in member.connections.values():
                     connection.close()
@@ -287,50 +274,14 @@ class RemoteConductor:
             ConnectionError: the conductor does not answer.
         """
         try:
-            with socket.create_connection(self._address, timeout=HANDSHAKE_S) as peer:
-                nonce = peer.recv(NONCE_BYTES, socket.MSG_WAITALL)
-                peer.sendall(hmac.digest(self._key, nonce, "sha256"))
-                peer.settimeout(None)
-                connection = Connection(peer.detach())
+            connection = Client(self._address, authkey=self._key)
             connection.send((str(run.folder), rank))
-        except OSError as error:
+        except (OSError, EOFError, AuthenticationError) as error:
             host, port = self._address
             raise ConnectionError(
                 f"no process controls the turns at {host}:{port} ({error}). Launch again"
             ) from None
         return connection
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    """Accepts connections of other supervisors; each one has a thread until it is authenticated."""
-
-    daemon_threads = True
-    request_queue_size = 1024
-    add: Callable[[str, int, Connection], None]
-
-    def __init__(self, *arguments: Any) -> None:
-        self.key = secrets.token_bytes(16)
-        super().__init__(*arguments)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore connections that are not authenticated; the log is the run's."""
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    """Authenticates a connection: it must sign a random number with the key."""
-
-    server: _Server
-
-    def handle(self) -> None:
-        self.request.settimeout(HANDSHAKE_S)
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        self.request.sendall(nonce)
-        proof = self.request.recv(NONCE_BYTES, socket.MSG_WAITALL)
-        if not hmac.compare_digest(proof, hmac.digest(self.server.key, nonce, "sha256")):
-            return
-        self.request.settimeout(None)
-        connection = Connection(self.request.detach())
-        self.server.add(*connection.recv(), connection)
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:

@@ -80,11 +80,12 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
         tables.as_json({"root": str(folder), **index})
         return
     for name, split in index["splits"].items():
-        sizes = [file["bytes"] for part in split["parts"] for file in part["files"].values()]
+        names = [name for part in split["parts"] for name in part["files"]]
+        size_mb = sum((folder / name).stat().st_size for name in names) / 1e6
         damaged = f", {len(split['damaged'])} damaged ones left out" * bool(split["damaged"])
         typer.echo(
-            f"{name}: {split['images']:,} images in {len(sizes):,} files, "
-            f"{sum(sizes) / 1e6:,.0f} MB{damaged}"
+            f"{name}: {split['images']:,} images in {len(names):,} files, "
+            f"{size_mb:,.0f} MB{damaged}"
         )
     typer.echo(f"in {folder}")
 

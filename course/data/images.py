@@ -6,7 +6,6 @@ import functools
 import io
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -104,13 +103,9 @@ def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Files(datasets.ImageFolder):
-    """Images from a folder per class, decoded on access.
-
-    Hidden files and folders are skipped, and listed in `hidden`.
-    """
+    """Images from a folder per class, decoded on access; hidden files and folders are skipped."""
 
     def __init__(self, root: Path, view: v2.Transform | None = None) -> None:
-        self.hidden: list[str] = []
         super().__init__(str(root), view, loader=open_image, is_valid_file=self._is_image)
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
@@ -118,20 +113,13 @@ class Files(datasets.ImageFolder):
 
         A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
         """
-        names = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
-        self.hidden += [f"{directory}/{name}" for name in names if name.startswith(".")]
-        names = [name for name in names if not name.startswith(".")]
-        if not names:
-            raise FileNotFoundError(f"no class folder in {directory}")
+        names = [name for name in super().find_classes(directory)[0] if not name.startswith(".")]
         return names, {name: number for number, name in enumerate(names)}
 
     def _is_image(self, path: str) -> bool:
         """Return whether this is an image that is not hidden, as macOS's ._x.JPEG would be."""
-        if not path.lower().endswith(datasets.folder.IMG_EXTENSIONS):
-            return False
-        if is_hidden := f"{os.sep}." in path[len(str(self.root)) :]:
-            self.hidden.append(path)
-        return not is_hidden
+        is_hidden = f"{os.sep}." in path[len(str(self.root)) :]
+        return path.lower().endswith(datasets.folder.IMG_EXTENSIONS) and not is_hidden
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """Return the images of a batch, for DataLoader."""
@@ -140,14 +128,9 @@ class Files(datasets.ImageFolder):
 
 
 def open_folder(
-    root: Path,
-    split: str,
-    view: v2.Transform | None = None,
-    kind: type[Files] = Files,
-    *,
-    report: bool = True,
+    root: Path, split: str, view: v2.Transform | None = None, kind: type[Files] = Files
 ) -> Files:
-    """Return the images in root/split; report on standard error how many hidden ones it skips.
+    """Return the images in root/split.
 
     Raises:
         DataError: the folder, a class or an image is missing; the message names it.
@@ -159,24 +142,12 @@ def open_folder(
             f"a class, as ImageNet has it"
         )
     try:
-        files = kind(folder, view)
+        return kind(folder, view)
     except FileNotFoundError as error:
         # torchvision's message names the classes without images, or reports that there are none.
         raise DataError(f"{folder} is incomplete: {error}") from error
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error}") from error
-    if report:
-        report_hidden(folder, files.hidden)
-    return files
-
-
-def report_hidden(root: Path, hidden: Sequence[str]) -> None:
-    """Print on standard error how many hidden files and folders were skipped, if any."""
-    if hidden:
-        print(
-            f"{root}: skipped {len(hidden)} hidden files and folders, such as {hidden[0]}",
-            file=sys.stderr,
-        )
 
 
 def check_classes(root: Path, train: Sequence[str], val: Sequence[str]) -> None:

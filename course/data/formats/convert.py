@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,14 +29,12 @@ from course.data.default_set import DataError
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
 INDEX = "index.json"
-PLAN, DONE = "plan.json", "done"  # of an unfinished conversion
 SPLITS = ("train", "val")
 VERSION = 1
 SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
 SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
 QUALITY = 90  # of small JPEG files
-FileTable = dict[str, dict[str, int]]  # bytes by file name
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class Listing:
     classes: list[str]
     images: dict[str, list[Source]]
     digest: str  # of each file's name, size and modification time
-    hidden: list[str]  # files and folders that are skipped
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,7 @@ def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) 
     """
     if kind not in KINDS:
         raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
-    from course.data.images import report_hidden  # here: torchvision takes 2 s
-
     listing = list_images(default_set.ensure() if root is None else root.expanduser().resolve())
-    report_hidden(listing.root, listing.hidden)
     plan = {
         "kind": kind,
         "version": VERSION,
@@ -125,19 +119,9 @@ def converted_folder(kind: str, root: Path) -> Path:
     return folder
 
 
-def index(folder: Path, kind: str = "") -> dict[str, Any]:
-    """Read the index of a conversion: kind, classes, and for each split images, parts, files.
-
-    Raises:
-        DataError: the folder has no index, or one of a different kind.
-    """
-    about = read_dict(folder / INDEX)
-    if not about or kind not in ("", about["kind"]):
-        raise DataError(
-            f"{folder} contains {about.get('kind', 'no converted images')}: make "
-            f"{kind or ' or '.join(KINDS)} by course data --as {kind or 'KIND'} --data-root FOLDER"
-        )
-    return about
+def index(folder: Path) -> dict[str, Any]:
+    """Read the index of a conversion: kind, classes, and for each split images, damaged, parts."""
+    return json.loads((folder / INDEX).read_text())
 
 
 def list_images(root: Path) -> Listing:
@@ -148,11 +132,10 @@ def list_images(root: Path) -> Listing:
     """
     from course.data.images import check_classes, open_folder  # here: torchvision takes 2 s
 
-    splits = {split: open_folder(root, split, report=False) for split in SPLITS}
+    splits = {split: open_folder(root, split) for split in SPLITS}
     classes = splits["train"].classes
     check_classes(root, classes, splits["val"].classes)
     images: dict[str, list[Source]] = {}
-    hidden = [path for files in splits.values() for path in files.hidden]
     digest = hashlib.sha256()
     for split, files in splits.items():
         images[split] = []
@@ -162,7 +145,7 @@ def list_images(root: Path) -> Listing:
             status, name = os.stat(path), Path(path).relative_to(root).as_posix()
             images[split].append(Source(name, label))
             digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return Listing(root, classes, images, digest.hexdigest(), hidden)
+    return Listing(root, classes, images, digest.hexdigest())
 
 
 def _parts(kind: str, listing: Listing) -> Iterator[Part]:
@@ -177,46 +160,37 @@ def _parts(kind: str, listing: Listing) -> Iterator[Part]:
 
 
 def _fill(partial: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
-    if not _is_complete(partial, plan):
-        if read_dict(partial / PLAN) != plan:  # of different images, or a different version
-            shutil.rmtree(partial)
-            (partial / DONE).mkdir(parents=True)
-            write_atomically(partial / PLAN, json.dumps(plan))
-        for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
-            path.unlink()
-        parts = [*_parts(plan["kind"], listing)]
-        converted = _convert_parts(plan["kind"], parts, listing.root, partial, skip_damaged)
-        if list_images(listing.root).digest != listing.digest:
-            raise DataError(
-                f"the images in {listing.root} were changed while they were converted: run the "
-                f"same command again when no program changes them"
-            )
-        about = plan | {"classes": listing.classes, "splits": _summarize(parts, converted)}
-        write_atomically(partial / INDEX, json.dumps(about, indent=1))
-    shutil.rmtree(partial / DONE, ignore_errors=True)
-    (partial / PLAN).unlink(missing_ok=True)
+    done = partial / f"done-{VERSION}-{listing.digest[:16]}"  # the descriptions of complete parts
+    if not done.exists():  # there may be parts of different images
+        shutil.rmtree(partial)
+        done.mkdir(parents=True)
+    for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
+        path.unlink()
+    parts = [*_parts(plan["kind"], listing)]
+    converted = _convert_parts(plan["kind"], parts, listing.root, done, skip_damaged)
+    about = plan | {"classes": listing.classes, "splits": _summarize(parts, converted)}
+    write_atomically(partial / INDEX, json.dumps(about, indent=1))
+    shutil.rmtree(done)
 
 
 def _convert_parts(
-    kind: str, parts: list[Part], root: Path, partial: Path, skip_damaged: bool
+    kind: str, parts: list[Part], root: Path, done: Path, skip_damaged: bool
 ) -> list[dict[str, Any]]:
     """Convert all parts that are not complete, and return the description of each part."""
 
     def convert_part(part: Part) -> dict[str, Any]:
-        note = partial / DONE / f"{part}.json"
+        note = done / f"{part}.json"
         about = read_dict(note)
-        if about and (skip_damaged or not about["damaged"]) and _exist(partial, about["files"]):
+        if about and (skip_damaged or not about["damaged"]) and _exist(done.parent, about["files"]):
             return about
-        about = write_part(kind, part, root, partial, skip_damaged=skip_damaged)
+        about = write_part(kind, part, root, done.parent, skip_damaged=skip_damaged)
         write_atomically(note, json.dumps(about))
         return about
 
-    has_affinity = hasattr(os, "sched_getaffinity")  # a job may have few of a node's cores
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
     images, converted = sum(len(part.sources) for part in parts), []
     # Threads are enough: Pillow releases the interpreter's lock while it works on pixels.
     with (
-        ThreadPoolExecutor(cores) as pool,
+        ThreadPoolExecutor() as pool,
         tqdm(total=images, desc=f"{kind} of {root.name}", unit=" images") as bar,
     ):
         try:
@@ -253,10 +227,8 @@ def _is_complete(target: Path, plan: dict[str, Any]) -> bool:
     return all(_exist(target, part["files"]) for part in parts)
 
 
-def _exist(folder: Path, files: FileTable) -> bool:
-    """Return whether the folder has these files, each with its size."""
-    sizes = {folder / name: about["bytes"] for name, about in files.items()}
-    return all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
+def _exist(folder: Path, files: Iterable[str]) -> bool:
+    return all((folder / name).is_file() for name in files)
 
 
 def write_part(
@@ -265,7 +237,7 @@ def write_part(
     """Convert a part of the set in `root` to files in `folder`.
 
     Returns:
-        files: their bytes by name; images: their number; damaged: the files left out.
+        files: their names; images: their number; damaged: the files left out.
 
     Raises:
         DataError: an image is damaged, and must not be skipped; the message names it.
@@ -308,32 +280,31 @@ def _encode(kind: str, data: bytes) -> Any:
     return small.getvalue()
 
 
-def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
     """Write a tar file of unchanged JPEG files, each followed by its class: KEY.jpg, KEY.cls."""
-    path, images = folder / part.split / f"shard-{part.number:05d}.tar", 0
-    with _create(path) as file, tarfile.open(fileobj=file, mode="w") as tar:
+    name, images = f"{part.split}/shard-{part.number:05d}.tar", 0
+    with _create(folder / name) as file, tarfile.open(fileobj=file, mode="w") as tar:
         for images, (source, data) in enumerate(encoded, start=1):
             key = f"{part.number:05d}{images - 1:06d}"
             for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
                 member = tarfile.TarInfo(f"{key}.{suffix}")  # no owner, no time: the same bytes
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-    return _describe(folder, path), images
+    return [name], images
 
 
-def _write_small(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+def _write_small(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
     """Write JPEG files with their own names and a shorter side of SMALL_PX."""
-    files = {}
+    names = []
     for source, data in encoded:
         is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
-        path = folder / (source.name if is_jpeg else f"{source.name}.jpg")
-        with _create(path) as file:
+        names.append(source.name if is_jpeg else f"{source.name}.jpg")
+        with _create(folder / names[-1]) as file:
             file.write(data)
-        files |= _describe(folder, path)
-    return files, len(files)
+    return names, len(names)
 
 
-def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, int]:
+def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
     """Write two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and classes."""
     squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
     labels = []
@@ -341,13 +312,12 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[FileTable, 
         squares[index] = square
         labels.append(source.label)
     arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
-    files = {}
-    for name, array in arrays.items():
-        path = folder / part.split / f"{name}-{part.number:05d}.npy"
-        with _create(path) as file:
+    names = []
+    for kind, array in arrays.items():
+        names.append(f"{part.split}/{kind}-{part.number:05d}.npy")
+        with _create(folder / names[-1]) as file:
             np.save(file, array)
-        files |= _describe(folder, path)
-    return files, len(labels)
+    return names, len(labels)
 
 
 _WRITERS = {"shards": _write_shard, "small": _write_small, "raw": _write_raw}
@@ -357,7 +327,3 @@ KINDS = tuple(_WRITERS)
 def _create(path: Path) -> AbstractContextManager[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     return complete_file(path)
-
-
-def _describe(folder: Path, path: Path) -> FileTable:
-    return {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size}}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.data.default_set import DataError
 from course.data.formats import convert
 from course.data.images import one_thread
 
@@ -30,7 +29,7 @@ class Raw:
     def __init__(
         self, folder: Path, split: str, transform: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        about = convert.index(folder, "raw")
+        about = convert.index(folder)
         parts = about["splits"][split]["parts"]
         self.classes, self.transform = about["classes"], transform
         self._paths = [[folder / name for name in sorted(part["files"])] for part in parts]
@@ -45,7 +44,7 @@ class Raw:
             raise IndexError(f"image {index} of {len(self)}")
         part = int(np.searchsorted(self._ends, index, side="right"))
         if part not in self._arrays:
-            self._arrays[part] = [map_array(path) for path in self._paths[part]]
+            self._arrays[part] = [np.load(path, mmap_mode="r") for path in self._paths[part]]
         images, labels = self._arrays[part]
         position = index - int(self._ends[part])  # counted from the part's end
         image = torch.from_numpy(np.array(images[position])).permute(2, 0, 1)
@@ -58,17 +57,3 @@ class Raw:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_arrays": {}}  # otherwise all arrays would be pickled
-
-
-def map_array(path: Path) -> np.ndarray:
-    """Map the array of a file into memory; it is read on access.
-
-    Raises:
-        DataError: the file is damaged or missing; the message names it.
-    """
-    try:
-        return np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}): delete its folder, and create it again"
-        ) from error

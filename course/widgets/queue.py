@@ -1,7 +1,7 @@
 """Show the queue as a live table of ipywidgets, with a run's log and a button to cancel it.
 
-A thread updates it, so that it is live while a cell computes or waits. It reads the queue often
-while something changes, rarely otherwise, and ends when the queue is empty.
+A thread updates it, so that it is live while a cell computes or waits. The thread ends when the
+queue is empty.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIRST_READ_S = 5  # a Slurm that does not answer must not block the kernel for longer
-MIN_PAUSE_S, MAX_PAUSE_S, PAUSE_GROWTH = 2.0, 30.0, 1.5
-MAX_ROWS = 50
+PAUSE_S = 5.0  # between two updates
 LOG_LINES = 20
 STYLE = """<style>
 .course-queue-log { display: flex; flex-direction: column-reverse; max-height: 260px;
@@ -111,7 +110,7 @@ class LiveQueue:
         self._read, self._ended, self._wake = read, False, threading.Event()
         self._cancelling: set[str] = set()
         self._news: deque[str] = deque(maxlen=5)
-        self._problem, self._pause_s, self._drawing = "", MIN_PAUSE_S, threading.RLock()
+        self._drawing = threading.RLock()
         self._page, self._log, self._footer = HTML(), HTML(), HTML()
         self._status = HTML(_status("Reading the queue …"))
         self.run = Dropdown(description="Run")
@@ -128,10 +127,9 @@ class LiveQueue:
 
     def follow(self) -> None:
         """Update the table until the queue is empty or `stop` is called."""
-        while not self._ended and (pause_s := self.refresh()):
-            if self._wake.wait(pause_s):
-                self._wake.clear()
-                self._pause_s = MIN_PAUSE_S
+        while not self._ended and self.refresh():
+            self._wake.wait(PAUSE_S)
+            self._wake.clear()
         self._ended = True
 
     def stop(self, reason: str = "") -> None:
@@ -144,12 +142,8 @@ class LiveQueue:
                 self._footer.value = f"<small>As of {datetime.now():%H:%M:%S}.</small>"
                 _set(self._status, _status(escape(reason)))
 
-    def refresh(self) -> float:
-        """Read the queue once and show it, with any problem.
-
-        Returns:
-            Seconds until the next refresh is useful; 0 if the queue is empty.
-        """
+    def refresh(self) -> bool:
+        """Read the queue once and show it, with any problem; return False if it is empty."""
         try:
             table = self._read()
             problem = f"{SILENT}; the next try follows." if SILENT in set(table["reason"]) else ""
@@ -157,46 +151,37 @@ class LiveQueue:
             table, problem = self.table, f"The queue could not be read just now: {error}"
         with self._drawing:
             if self._ended:
-                return 0
-            before = self._changing_state()
+                return False
             self._note_endings(table)
-            self.table, self._problem = table, problem
+            self.table = table
+            is_empty = table is not None and table.empty and not problem
             self._draw()
-            if before != self._changing_state():
-                self._pause_s = MIN_PAUSE_S
-            else:
-                self._pause_s = min(self._pause_s * PAUSE_GROWTH, MAX_PAUSE_S)
-            empty = table is not None and table.empty and not problem
-            self._draw_status(empty)
+            last = f"{EMPTY} Run the cell again after the next launch." if is_empty else problem
+            lines = [escape(line) for line in (*self._news, last) if line]
+            _set(self._status, _status("<br>".join(lines)))
         self.was_read.set()
-        return 0 if empty else self._pause_s
-
-    def _changing_state(self) -> list[str]:
-        """Return everything that can change, except elapsed times."""
-        rows = [] if self.table is None else self.table.drop(columns="elapsed_s").values.tolist()
-        return [self._problem, str(rows), self._log.value, *self._news]
+        return not is_empty
 
     def _note_endings(self, table: pd.DataFrame | None) -> None:
         if table is None or self.table is None:
             return
         for name in self.table["name"][~self.table["name"].isin(table["name"])]:
             status = Run(runs_root() / name).status
-            if status in ("queued", "running"):
-                self._news.append(f"{name} has disappeared without a record.")
-            else:
-                end = "was cancelled" if status == "cancelled" else f"has ended: {status}"
-                self._news.append(f"{name} {end}.")
+            end = "was cancelled" if status == "cancelled" else f"has ended: {status}"
+            self._news.append(f"{name} {end}.")
 
     def _draw(self) -> None:
-        shown = None if self.table is None else self.table.head(MAX_ROWS)
-        if shown is None or shown.empty:
-            names = []
-            _set(self._page, "")
-        else:
-            names = shown["name"].tolist()
-            cancelling = shown["name"].isin(self._cancelling)
-            reasons = shown["reason"].mask(cancelling, "cancelling was requested")
-            _set(self._page, as_page(shown.assign(reason=reasons)))
+        names, page, footer = [], "", ""
+        if self.table is not None and not self.table.empty:
+            names = self.table["name"].tolist()
+            cancelling = self.table["name"].isin(self._cancelling)
+            reasons = self.table["reason"].mask(cancelling, "cancelling was requested")
+            page = as_page(self.table.assign(reason=reasons))
+            states = self.table["state"].value_counts().items()
+            counts = ", ".join(f"{count} {state}" for state, count in states)
+            footer = f"<small>{escape(counts)}. As of {datetime.now():%H:%M:%S}.</small>"
+        _set(self._page, page)
+        self._footer.value = footer
         self._controls.layout.display = "" if names else "none"
         if list(self.run.options) != names:
             selected = self.run.value
@@ -210,22 +195,6 @@ class LiveQueue:
         self.cancel.disabled = name in self._cancelling
         self.cancel.description = "Cancelling" if self.cancel.disabled else "Cancel"
         _set(self._log, _log(Run(runs_root() / name)) if is_open and name else "")
-
-    def _draw_status(self, empty: bool) -> None:
-        footer = ""
-        if self.table is not None and not empty:
-            states = self.table["state"].value_counts().items()
-            counts = ", ".join(f"{count} {state}" for state, count in states)
-            hidden = len(self.table) - MAX_ROWS
-            more = f" {hidden} of them are not shown: see queue().table()." if hidden > 0 else ""
-            footer = (
-                f"<small>{escape(counts)}.{more} As of {datetime.now():%H:%M:%S}; the next update "
-                f"is in {self._pause_s:.0f} s.</small>"
-            )
-        self._footer.value = footer
-        last = f"{EMPTY} Run the cell again after the next launch." if empty else self._problem
-        lines = [escape(line) for line in (*self._news, last) if line]
-        _set(self._status, _status("<br>".join(lines)))
 
     def _start_cancel(self) -> None:
         name = self.run.value

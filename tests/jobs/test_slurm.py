@@ -470,7 +470,7 @@ def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
     eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
     live.refresh()  # squeue's last answer is used for a while
     time.sleep(2)
-    assert live.refresh() > 0
+    assert live.refresh()
     assert "Slurm does not answer just now; the next try follows." in text()
     assert live.table.set_index("name").loc[run.name, "state"] == "running"
     assert pd.isna(live.table["nodes"][0])
@@ -481,5 +481,5 @@ def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
     eventually(lambda: live.refresh() and "does not answer" not in text(), "back", 30)
     release(run)
     assert over(run).status == "ok", jobs.explain(run)
-    eventually(lambda: live.refresh() == 0, "the queue is empty", 20)
+    eventually(lambda: not live.refresh(), "the queue is empty", 20)
     assert f"{run.name} has ended: ok." in text()

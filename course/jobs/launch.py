@@ -206,11 +206,7 @@ def wait(
 
 
 def cancel(run: Run) -> Run:
-    """End a run that waits or computes; do nothing if it is over.
-
-    Raises:
-        JobError: Slurm does not take the request now; the run goes on.
-    """
+    """End a run that waits or computes; do nothing if it is over. See `cancel_all`."""
     return cancel_all([run])[0]
 
 
@@ -218,39 +214,28 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
     """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
-        JobError: Slurm does not take some requests now; those runs go on. Or a run's folder cannot
-            be written; then nothing was cancelled.
+        JobError: Slurm does not take the requests now, or a run belongs to another user.
     """
     # Include their repetitions, which no other run needs.
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
     for run in active:
         if not os.access(run.folder, os.W_OK):
-            raise JobError(
-                f"{run.folder} belongs to another user (uid {run.folder.stat().st_uid}), and you "
-                f"cannot write to it. Nothing was cancelled: ask its owner, or set COURSE_RUNS to "
-                f"your own runs folder"
-            )
-    refused = {}
+            raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
         # A job goes on for other members of a group, and a search's job for other trials: its
         # supervisor sees the verdict, and ends only this run.
         is_last = run.job in run.together and all(member.record for member in remaining)
-        try:
-            if run.executor == "slurm" and is_last:
+        if run.executor == "slurm" and is_last:
+            try:
                 slurm.cancel(run)
-        except TimeoutError as error:
-            refused[run.name] = error
-    active = [run for run in active if run.name not in refused]
+            except TimeoutError as error:
+                raise JobError(f"{run.name} is not cancelled: {error}") from error
     for run in active:  # processes that still run see the verdict and stop
         values = {"status": "cancelled", "error": "cancelled on request"}
         write_record(run.folder, record_of(run, values))
     local.end_processes([run for run in active if run.executor == "local"])
-    if refused:
-        error = next(iter(refused.values()))
-        verb = "is" if len(refused) == 1 else "are"
-        raise JobError(f"{', '.join(refused)} {verb} not cancelled: {error}") from error
     return list(runs)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import local_queue
-from course.jobs.processes import POLL_S, kill_left, neighbours, of_runs
+from course.jobs.processes import POLL_S, kill_left, of_runs
 from course.jobs.sites import Site
 from course.runs import logs
 from course.runs.run import FOLDER_VARIABLE, Run
@@ -70,7 +70,6 @@ def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """
     rows = {}
     living = [run for run in runs if is_alive(run)]
-    others = neighbours() if living else []
     for run in living:
         started = run.started
         state, reason, elapsed_s = "pending", "", 0
@@ -78,18 +77,14 @@ def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             began = datetime.fromisoformat(started["started_at"])
             elapsed_s = max(0, round((datetime.now() - began).total_seconds()))
             state, reason = "running", f"on {started['host']}"
-            if others:
-                reason += f", at the same time as jobs of {', '.join(others)}: times are noisy"
         rows[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
         if not _on_gpu(run):
             rows[run.name]["gpus"] = 0
-    _explain_waiting(rows, living, others)
+    _explain_waiting(rows, living)
     return rows
 
 
-def _explain_waiting(
-    rows: dict[str, dict[str, Any]], runs: Sequence[Run], others: Sequence[str]
-) -> None:
+def _explain_waiting(rows: dict[str, dict[str, Any]], runs: Sequence[Run]) -> None:
     """Set the reason of each waiting run, such as the job that computes before it."""
     waiting = [run for run in runs if rows[run.name]["state"] == "pending"]
     first = local_queue.first_in_queue() if waiting else None
@@ -98,8 +93,8 @@ def _explain_waiting(
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif others and local_queue.read(Path(run.launched["ticket"])).get("shared"):
-            reason = f"all users of this machine take turns: jobs of {', '.join(others)} compute"
+        elif local_queue.read(Path(run.launched["ticket"])).get("shared"):
+            reason = "it is next: all users of this machine take turns"
         rows[run.name]["reason"] = reason
 
 

@@ -1,19 +1,16 @@
-"""Find, name and kill the processes of jobs on this machine, and set up their environment."""
+"""Find and kill the processes of jobs on this machine, and set up their environment."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 
-from course.jobs.scripts import rename
 from course.runs.run import Run
 
-COMPUTES = "course-job"  # the name of a supervisor's process while its job computes
 POLL_S = 0.1  # between two checks of what is waited for
 # Variables of the Slurm step or torchrun that this process may be part of. They would pin a new
 # job's tasks to the outer step's cores, or send its ranks to the outer ranks' port.
@@ -77,27 +74,6 @@ def kill_left(*runs: Run) -> None:
             with suppress(psutil.Error):  # it has ended
                 process.kill()
         psutil.wait_procs(processes, timeout=2)  # the kernel frees much memory slowly
-
-
-@contextmanager
-def named(name: str) -> Iterator[None]:
-    """Show another name for this process in `ps` and `top` for a while (Linux)."""
-    before = psutil.Process().name()
-    rename(name)
-    try:
-        yield
-    finally:
-        rename(before)
-
-
-def neighbours() -> list[str]:
-    """Return the names of other users whose jobs of this course compute on this machine now."""
-    names = set()
-    for process in psutil.process_iter(["name", "uids", "username"]):
-        uids = process.info["uids"]
-        if process.info["name"] == COMPUTES and uids and uids.real != os.getuid():
-            names.add(process.info["username"])
-    return sorted(names)
 
 
 def alive(known: list[float]) -> psutil.Process | None:

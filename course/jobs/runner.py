@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import local_queue
-from course.jobs.processes import COMPUTES, POLL_S, kill_left, named
+from course.jobs.processes import POLL_S, kill_left
 from course.jobs.scripts import process_context
 from course.jobs.supervise import Ended, Task, supervise
 from course.runs.record import write_record
@@ -91,9 +91,8 @@ def run_job(job: dict[str, Any], number: str, context: BaseContext | None) -> No
     tasks = [Task(rank, job["tasks"], local_rank=rank, job_id=number) for rank in ranks]
     with local_queue.machine_turn() if job["shared"] else nullcontext():
         if run.launched and not all(member.record for member in runs):
-            with named(COMPUTES):
-                try:
-                    supervise(run, tasks, job["env"], context)
-                except Ended:
-                    _record(run, "cancelled", "its supervisor was ended")
-                    raise
+            try:
+                supervise(run, tasks, job["env"], context)
+            except Ended:
+                _record(run, "cancelled", "its supervisor was ended")
+                raise

@@ -72,7 +72,7 @@ def run_script(
     """
     atexit._clear()  # the handlers of this process's parent
     _enter(surroundings)
-    rename(script.name)
+    _prctl(PR_SET_NAME, script.name.encode())  # in `ps` and `top`
     # Or DataLoader workers would be started by a fork server, as this process was.
     multiprocessing.set_start_method(None, force=True)
     if connection:
@@ -98,11 +98,6 @@ def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
     os.execvpe(command[0], command, surroundings.env)
-
-
-def rename(name: str) -> None:
-    """Show another name for this process in `ps` and `top` (Linux)."""
-    _prctl(PR_SET_NAME, name.encode())
 
 
 def _prctl(option: int, value: bytes | int) -> None:

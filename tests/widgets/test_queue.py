@@ -55,11 +55,6 @@ def command(*words: str) -> str:
     return result.output
 
 
-def rows() -> dict[str, dict]:
-    """Return the queue by run name."""
-    return {row["name"]: row for row in queue.table().to_dict("records")}
-
-
 def table_of(*rows: dict) -> pd.DataFrame:
     """Return a queue as `queue.table` does."""
     types = {"elapsed_s": "Int64", "nodes": "Int64"}

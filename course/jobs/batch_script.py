@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from course.jobs import own_slurm
-from course.jobs.processes import job_environment
 from course.jobs.sites import Site
 from course.runs.run import FOLDER_VARIABLE
 
@@ -35,11 +33,25 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
         for name in ("sbatch", "srun"):
             Path(programs, name).write_text(STAND_IN)
             Path(programs, name).chmod(0o700)
-        with _environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
-            _submit(Path(temporary, folder.name), request, site, supervise_task, [(str(folder),)])
+        with environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
+            calls = [(str(folder),)]
+            submit_calls(Path(temporary, folder.name), request, site, supervise_task, calls)
         text = Path(temporary, folder.name, "logs", "0_submission.sh").read_text()
     written = rf"'?{re.escape(os.path.join(temporary, folder.name))}([^\s']*)'?"
     return re.sub(written, lambda match: shlex.quote(f"{folder}{match[1]}"), text)
+
+
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Replace the environment temporarily: sbatch passes its environment on to the job."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def submit_calls(
@@ -59,30 +71,6 @@ def submit_calls(
     Raises:
         RuntimeError: Slurm refuses the job.
     """
-    with _environment(job_environment() | own_slurm.environment()):
-        return _submit(folder, request, site, function, arguments)
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Replace the environment temporarily: sbatch passes its environment on to the job."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _submit(
-    folder: Path,
-    request: dict[str, Any],
-    site: Site,
-    function: Callable[..., Any],
-    arguments: Sequence[tuple[Any, ...]],
-) -> str:
     from submitit import SlurmExecutor  # here, because it imports NumPy
 
     nodes, tasks = site.shape(request["gpus"])

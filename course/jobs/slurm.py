@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import own_slurm
-from course.jobs.batch_script import submit_calls
+from course.jobs.batch_script import environment, submit_calls
+from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_partitions import Partition, ask, check_partition, partitions, seconds
 from course.runs import logs
@@ -89,7 +90,8 @@ def submit_array(
     offers = partitions()
     check_partition(site, offers)
     try:
-        number = submit_calls(folder, request, site, function, arguments)
+        with environment(job_environment() | own_slurm.environment()):
+            number = submit_calls(folder, request, site, function, arguments)
     except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()

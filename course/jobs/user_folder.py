@@ -22,25 +22,8 @@ def user_folder() -> Path:
         PermissionError: something else has its name, or other users can write to it.
     """
     folder = Path(tempfile.gettempdir()) / f"make-training-fast-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    _check(folder)
-    if (mode := stat.S_IMODE(folder.lstat().st_mode)) & 0o077:
-        raise PermissionError(
-            f"{folder} has mode {mode:o}, and other users could change it: expected 700. Run: "
-            f"chmod 700 {folder}"
-        )
+    _create(folder)
     return folder
-
-
-def _check(folder: Path) -> None:
-    """Raise PermissionError unless this is a folder of this user, and not a link to one."""
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(
-            f"{folder} must be a folder that belongs to you, and it does not: remove it or ask its "
-            f"owner to, or set TMPDIR to a folder of your own (chmod 700)"
-        )
 
 
 def protect_compile_cache() -> None:
@@ -51,26 +34,21 @@ def protect_compile_cache() -> None:
     created so that only the user can access it. If it belongs to someone else, the user's own
     folder takes its place, and no headers are precompiled, because PyTorch keeps those in its
     default folder.
+
+    Raises:
+        PermissionError: someone else has created the user's own folder, too.
     """
-    chosen, problem = os.environ.get(CACHE), None
+    default = Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
+    chosen = Path(os.environ.get(CACHE, default)).absolute()
     try:
-        _create(Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}")
-    except OSError as error:
-        os.environ[HEADERS], problem = "0", error
-    if chosen:
-        try:
-            folder, problem = Path(chosen).absolute(), None
-            _create(folder)
-            if folder.parent.stat().st_uid not in (0, os.getuid()):
-                raise PermissionError(f"{folder.parent} belongs to another user")
-        except OSError as error:
-            problem = error
-    if problem:
-        try:
-            folder = user_folder() / "compile"
-            _create(folder)
-        except OSError:
-            folder = _new_folder()
+        _create(default)
+    except OSError:
+        os.environ[HEADERS] = "0"
+    try:
+        _create(chosen)
+    except OSError as problem:
+        folder = user_folder() / "compile"
+        _create(folder)
         os.environ[CACHE] = str(folder)
         print(
             f"{problem}. torch.compile would run what others put there: its cache is {folder}",
@@ -84,17 +62,14 @@ def _create(folder: Path) -> None:
         folder.parent.mkdir(mode=0o700, parents=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    _check(folder)
-    if folder.stat().st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(
+            f"{folder} must be a folder that belongs to you, and it does not: remove it or ask its "
+            f"owner to, or set TMPDIR to a folder of your own (chmod 700)"
+        )
+    if status.st_mode & 0o022:
         raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
-
-
-def _new_folder() -> str:
-    """Return a new folder; on a full disk, a path at which compiling fails."""
-    try:
-        return tempfile.mkdtemp(prefix="make-training-fast-")
-    except OSError:
-        return os.devnull
 
 
 def _user_name() -> str:

@@ -29,17 +29,15 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-def cache_of_learner(names_one: str = "") -> Path:
+def cache_of_learner() -> Path:
     """Return the folder of the learner's compiled code, after the course is imported."""
-    if names_one:
-        os.environ[user_folder.CACHE] = names_one
     user_folder.protect_compile_cache()
     return Path(cache_dir_utils.cache_dir())
 
 
-def look(own: Path, named: str = "") -> None:
+def look(own: Path) -> None:
     """Check that the cache is in this folder, and that no one else can write to it."""
-    cache = cache_of_learner(named)
+    cache = cache_of_learner()
     assert cache == own
     assert (cache.stat().st_uid, cache.stat().st_mode & 0o777) == (LEARNER, 0o700)
     default = Path(cache_dir_utils.default_cache_dir())  # headers are always here
@@ -66,7 +64,8 @@ def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> No
     shutil.rmtree(own)
     assert as_user(CLASSMATE, lambda: squat(own, own / "compile")) == ""
 
-    def is_new() -> None:
-        assert cache_of_learner().stat().st_uid == LEARNER
+    def refused() -> None:
+        with pytest.raises(PermissionError, match="set TMPDIR to a folder of your own"):
+            cache_of_learner()
 
-    assert as_user(LEARNER, is_new) == ""
+    assert as_user(LEARNER, refused) == ""

@@ -45,11 +45,6 @@ def data(
     """Make the default data set, or convert a set of images, unless it is already complete."""
     from course.data import crop_set, default_set
 
-    if data_root is not None and not data_root.strip():
-        raise ValueError(
-            "--data-root is empty: expected a folder with train/ and val/. Write --data-root "
-            "FOLDER, or omit the option for the default set"
-        )
     if as_ not in ("files", "crops"):
         _convert(as_, Path(data_root) if data_root else None, skip_damaged, json_)
         return

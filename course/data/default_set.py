@@ -87,11 +87,7 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Return the folder of the set: the variable COURSE_DATA, or else the user's cache folder.
-
-    Raises:
-        ValueError: the variable is set, but empty.
-    """
+    """Return the folder of the set: the variable COURSE_DATA, or else the user's cache folder."""
     return folder_from("COURSE_DATA") or user_cache_path("make-training-fast") / "default-set-v1"
 
 
@@ -214,12 +210,9 @@ def _write_file(root: Path, seed: int, job: tuple[str, str, int]) -> int:
 
 @functools.cache
 def photograph(name: str) -> Image.Image:
-    """Load one of PHOTOGRAPHS in RGB. Raises DataError if its package is not installed."""
+    """Load one of PHOTOGRAPHS in RGB."""
     package, _, inside = PHOTOGRAPHS[name].partition("/")
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise DataError(f"the photograph {name!r} comes with {package}, which is not installed")
-    with Image.open(Path(spec.origin).parent / inside) as image:
+    with Image.open(Path(find_spec(package).origin).parent / inside) as image:
         return image.convert("RGB")
 
 

@@ -65,9 +65,6 @@ def take_ticket(folder: Path, tasks: int, *, shared: bool) -> Path:
             os.close(_open_machine_lock())
         queue = queue_folder()
         queue.mkdir(exist_ok=True)
-        for ticket in tickets(queue):  # of a job whose folder was removed
-            if read(ticket).get("folder") == str(folder):
-                ticket.unlink(missing_ok=True)
         ticket = queue / str(_next_number(queue))
         job = {"folder": str(folder), "tasks": tasks, "shared": shared, "env": job_environment()}
         job["needs"] = _needs(job["env"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -38,26 +37,20 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
             return "this site gives each process a different GPU"
         on_gpu = free is not None
         # A GPU has one process of each run; the host's memory has all processes of this node.
-        configs = [_of_one_process(run) for run in runs for _ in range(1 if on_gpu else run.gpus)]
+        configs = [
+            replace(run.config, device="auto", batch_size=run.config.batch_size // run.gpus)
+            for run in runs
+            for _ in range(1 if on_gpu else run.gpus)
+        ]
         free = free if on_gpu else _host_free_gib(runs)
         free -= (CONTEXT_GIB if on_gpu else LIBRARIES_GIB) * len(configs)
-        if sum(map(_at_most_gib, configs)) <= free:
+        if sum(IMAGE_GIB * c.batch_size * (c.image_px / 224) ** 2 for c in configs) <= free:
             return ""
         needed = pool.submit(_peaks_gib, configs).result()
     if needed <= free:
         return ""
     where = "the GPU's memory" if on_gpu else "the host's memory"
     return f"together they need about {needed:.0f} GiB of {where}, and {max(0, free):.0f} are free"
-
-
-def _of_one_process(run: Run) -> Config:
-    """Return the config of one of the run's processes, on an accelerator, for `predict_memory`."""
-    config = run.config
-    return replace(config, device="auto", batch_size=config.batch_size // run.gpus)
-
-
-def _at_most_gib(config: Config) -> float:
-    return IMAGE_GIB * config.batch_size * (config.image_px / 224) ** 2
 
 
 def _peaks_gib(configs: Sequence[Config]) -> float:
@@ -87,18 +80,13 @@ def _gpu_free_gib() -> float | None:
     0 if the site gives each process a different GPU: then no two runs can share one.
     """
     import pynvml
+    import torch
 
-    try:
-        pynvml.nvmlInit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        number = visible[min(local_rank, len(visible) - 1)] or "0"
-        if number.isdigit():
-            board = pynvml.nvmlDeviceGetHandleByIndex(int(number))
-        else:
-            board = pynvml.nvmlDeviceGetHandleByUUID(number)
-        if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
-            return 0.0
-        return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB
-    except pynvml.NVMLError:
+    from course.training.energy import nvml_handle
+
+    if not torch.cuda.is_available() or not torch.version.cuda:
         return None
+    board = nvml_handle(torch.device("cuda", 0))
+    if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+        return 0.0
+    return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB

@@ -81,8 +81,6 @@ class Site:
                 raise ValueError(
                     f'site {self.name!r}: {name} is a setting of Slurm: add executor = "slurm"'
                 )
-        if self.shared and self.executor != "local":
-            raise ValueError(f'site {self.name!r}: shared = true requires executor = "local"')
         for line in self.sbatch:
             if not re.fullmatch(r"[a-z][a-z-]*(=[^\n\r]*)?", line):
                 raise ValueError(

@@ -64,29 +64,18 @@ def runs_root() -> Path:
     """Return the folder of all runs: the variable COURSE_RUNS, or else runs/ in the project.
 
     On a cluster it must be on a disk that login and compute nodes share.
-
-    Raises:
-        ValueError: the variable is set, but empty.
     """
     return (folder_from("COURSE_RUNS") or PROJECT / "runs").resolve()
 
 
 def folder_from(variable: str) -> Path | None:
-    """Return the folder that an environment variable names, or None if it is not set.
+    """Return the folder that an environment variable names, or None if it is not set, or empty.
 
     Relative paths start from the project's folder, so that a terminal and a notebook, whose working
     directory is notebooks/, agree.
-
-    Raises:
-        ValueError: the variable is set, but empty.
     """
-    value = os.environ.get(variable)
-    if value is not None and not value.strip():
-        raise ValueError(
-            f"{variable} is set, but empty: expected a folder. Write export {variable}=FOLDER, "
-            f"or unset {variable} for the default folder"
-        )
-    return None if value is None else PROJECT / Path(value).expanduser()
+    value = os.environ.get(variable, "").strip()
+    return PROJECT / Path(value).expanduser() if value else None
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""Show the queue as a live table of ipywidgets, with a run's log and a button to cancel it.
+"""Show the queue as a live table of ipywidgets, with a button to cancel a run.
 
 A thread updates it, so that it is live while a cell computes or waits. The thread ends when the
 queue is empty.
@@ -15,12 +15,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
-from ipywidgets import HTML, Button, Dropdown, HBox, ToggleButton, VBox
+from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
 from course.jobs import launch
 from course.jobs.queue import EMPTY, as_lines, as_page, table
 from course.jobs.slurm import SILENT
-from course.runs import logs
 from course.runs.run import Run, runs_root
 
 if TYPE_CHECKING:
@@ -28,12 +27,6 @@ if TYPE_CHECKING:
 
 FIRST_READ_S = 5  # a Slurm that does not answer must not block the kernel for longer
 PAUSE_S = 5.0  # between two updates
-LOG_LINES = 20
-STYLE = """<style>
-.course-queue-log { display: flex; flex-direction: column-reverse; max-height: 260px;
-  overflow: auto; border-left: 4px solid #0072B2; padding-left: 8px; }
-.course-queue-log pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; }
-</style>"""
 _current: LiveQueue | None = None
 _lock = threading.Lock()
 
@@ -111,17 +104,14 @@ class LiveQueue:
         self._cancelling: set[str] = set()
         self._news: deque[str] = deque(maxlen=5)
         self._drawing = threading.RLock()
-        self._page, self._log, self._footer = HTML(), HTML(), HTML()
+        self._page, self._footer = HTML(), HTML()
         self._status = HTML(_status("Reading the queue …"))
         self.run = Dropdown(description="Run")
-        self.log = ToggleButton(description="Log", tooltip="Show the end of the run's log")
         self.cancel = Button(description="Cancel", tooltip="Cancel the run")
-        self._controls = HBox([self.run, self.log, self.cancel])
+        self._controls = HBox([self.run, self.cancel])
         self._controls.layout.display = "none"
-        parts = [HTML(STYLE), self._page, self._footer, self._controls, self._log, self._status]
-        self.box = VBox(parts)
+        self.box = VBox([self._page, self._footer, self._controls, self._status])
         self.run.observe(lambda _: self._draw_controls(), names="value")
-        self.log.observe(lambda _: self._draw_controls(), names="value")
         self.cancel.on_click(lambda _: self._start_cancel())
         self.box.observe(lambda change: change["new"] or self.stop(), names="comm")
 
@@ -190,11 +180,8 @@ class LiveQueue:
         self._draw_controls()
 
     def _draw_controls(self) -> None:
-        name, is_open = self.run.value, self.log.value
-        self.log.description = "Hide log" if is_open else "Log"
-        self.cancel.disabled = name in self._cancelling
+        self.cancel.disabled = self.run.value in self._cancelling
         self.cancel.description = "Cancelling" if self.cancel.disabled else "Cancel"
-        _set(self._log, _log(Run(runs_root() / name)) if is_open and name else "")
 
     def _start_cancel(self) -> None:
         name = self.run.value
@@ -212,26 +199,6 @@ class LiveQueue:
                 self._news.append(f"{name} could not be cancelled: {error}")
                 self._draw()
         self._wake.set()
-
-
-def _log(run: Run) -> str:
-    """Return the end of a run's output and errors as HTML."""
-    try:
-        parts = {
-            "output": logs.text(run, lines=LOG_LINES),
-            "errors": logs.text(run, err=True, lines=LOG_LINES),
-        }
-    except OSError as error:
-        parts = {"log": f"cannot be read just now: {error}"}
-    texts = [f"<b>{k}</b><pre>{escape(v.strip())}</pre>" for k, v in parts.items() if v.strip()]
-    folder = run.logs[0].parent if run.logs else run.folder / "logs"
-    end = f"<small>The last lines; the complete log is in {escape(str(folder))}</small>"
-    body = "".join([*texts, end]) if texts else "No log yet: the run has printed nothing so far."
-    name = escape(run.name)
-    return (
-        f'<div class="course-queue-log" role="region" tabindex="0" aria-label="log of {name}">'
-        f"<div>{body}</div></div>"
-    )
 
 
 def _status(content: str) -> str:

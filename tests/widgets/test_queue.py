@@ -210,21 +210,6 @@ class TestThread:
 
 
 class TestButtons:
-    def test_log_opens_grows_and_closes(self, runs_root: Path) -> None:
-        run = launch_running("holds.py")
-        live = LiveQueue(queue.table)
-        live.refresh()
-        live.log.value = True
-        assert live.log.description == "Hide log"
-        eventually(lambda: live.refresh() and "holding" in text_of(live), "it has printed", 20)
-        (path,) = (path for path in run.logs if path.suffix == ".out")
-        path.write_text("<script>more</script>\n" * 30)
-        live.refresh()
-        assert text_of(live).count("&lt;script&gt;more") == 20
-        assert "<script>" not in text_of(live)
-        live.log.value = False
-        assert "more" not in text_of(live) and live.log.description == "Log"
-
     def test_cancel_ends_the_selected_run(self, runs_root: Path, quick: None) -> None:
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from platformdirs import user_cache_path
 from torch.nn.functional import grid_sample
 from torch.utils.data import DataLoader
 from tqdm import tqdm
@@ -49,18 +48,9 @@ class Recipe:
 
 
 def default_root() -> Path:
-    """Return the folder of the crops: next to the default set, or in your cache if read-only."""
+    """Return the folder of the crops, next to the default set."""
     place = default_set.default_root().resolve()
-    folder = place.with_name(f"{place.name}-crops")
-    return folder if folder.exists() or _is_writable(folder) else _in_cache(folder)
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(next(path for path in folder.parents if path.exists()), os.W_OK)
-
-
-def _in_cache(folder: Path) -> Path:
-    return user_cache_path("make-training-fast") / folder.name
+    return place.with_name(f"{place.name}-crops")
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:
@@ -90,27 +80,28 @@ def is_complete(root: Path, recipe: Recipe = Recipe()) -> bool:
 def ensure_blind() -> Path:
     """Return a value of COURSE_DATA for runs that must not use the validation crops.
 
-    Its folder has copies of only the training crops. Nothing can keep a script from creating the
-    validation crops itself.
+    Its folder has only the training crops, as hard links if possible. Nothing can keep a script
+    from creating the validation crops itself.
     """
     source, place = ensure(), default_set.default_root().resolve()
+    root = place.with_name(f"{place.name}-blind")
     about = read_dict(source / MANIFEST)
     files = {name: v for name, v in about["files"].items() if name.startswith("train")}
-    shared = place.with_name(f"{place.name}-blind")
-    for root in (shared, _in_cache(shared)):
-        folder = root.with_name(f"{root.name}-crops")
-        if is_complete(folder):
-            return root
-        if _is_writable(folder):
-            break
 
     def fill(empty: Path) -> None:
         for name in files:
-            shutil.copyfile(source / name, empty / name)
+            try:
+                os.link(source / name, empty / name)
+            except OSError:  # a disk without hard links
+                shutil.copyfile(source / name, empty / name)
         default_set.write_manifest(empty, about | {"files": files})
 
     default_set.ensure_complete(
-        folder, is_complete=is_complete, fill=fill, needs_mb=200, what="crops without validation"
+        root.with_name(f"{root.name}-crops"),
+        is_complete=is_complete,
+        fill=fill,
+        needs_mb=200,
+        what="crops without validation",
     )
     return root
 

@@ -107,12 +107,6 @@ def test_a_damaged_set_is_created_again_and_a_complete_one_kept(copy: Path, tiny
     assert is_complete(ensure(copy, SMALLEST), SMALLEST) and not is_complete(copy, TINY)
 
 
-@pytest.mark.parametrize("manifest", ("{", '{"recipe": null}'))
-def test_a_damaged_manifest_is_not_complete(copy: Path, manifest: str) -> None:
-    (copy / default_set.MANIFEST).write_text(manifest)
-    assert not is_complete(copy, TINY)
-
-
 @pytest.mark.parametrize(
     "name, text", [("thesis.txt", "three years of work"), ("manifest.json", '{"name": "other"}')]
 )

@@ -303,7 +303,6 @@ def logs(
     name: RunName,
     err: Annotated[bool, typer.Option("--err", help="Standard error instead of output.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="Number of lines from the end.")] = 40,
-    json_: AsJson = False,
 ) -> None:
     """Print the last lines of a run's log."""
     from course.runs.logs import text
@@ -312,7 +311,4 @@ def logs(
     if run.is_recorded:
         raise ValueError(f"{name} is a recorded run, which has no logs: course show {name}")
     tail = text(run, err=err, lines=lines)
-    if json_:
-        tables.as_json({"run": run.name, "files": list(map(str, run.logs)), "text": tail})
-    else:
-        typer.echo(tail or f"(empty; see also {'without ' if err else ''}--err)")
+    typer.echo(tail or f"(empty; see also {'without ' if err else ''}--err)")

@@ -350,7 +350,7 @@ def _is_readable(run: Run) -> bool:
             raise ValueError(f"its executor is {run.executor!r}")
     except FileNotFoundError:  # it has no config yet
         return True
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+    except Exception as error:  # damaged files, or those of a different version
         _report_skipped(run, str(error).split(": choose ")[0])
         return False
     return True

@@ -40,8 +40,6 @@ class Raw:
         return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
         part = int(np.searchsorted(self._ends, index, side="right"))
         if part not in self._arrays:
             self._arrays[part] = [np.load(path, mmap_mode="r") for path in self._paths[part]]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +23,7 @@ from tqdm import tqdm
 from course.config import CROPS_PX
 from course.data import default_set
 from course.data.default_set import MANIFEST, PHOTOGRAPHS, DataError
-from course.runs.files import read_dict
+from course.runs.files import link_or_copy, read_dict
 
 SHORTER_PX = 480  # a photograph's shorter side before it is divided into tiles
 TILE_PX = 96
@@ -90,10 +88,7 @@ def ensure_blind() -> Path:
 
     def fill(empty: Path) -> None:
         for name in files:
-            try:
-                os.link(source / name, empty / name)
-            except OSError:  # a disk without hard links
-                shutil.copyfile(source / name, empty / name)
+            link_or_copy(source / name, empty / name)
         default_set.write_manifest(empty, about | {"files": files})
 
     default_set.ensure_complete(

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,14 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a text so that readers get the old version or the new one, never a part."""
     with complete_file(path, mode=mode) as file:
         file.write(text.encode())
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name, without copying it if the file system has hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def read_dict(path: Path) -> dict[str, Any]:

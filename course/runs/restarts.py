@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+from course.runs.files import link_or_copy
 
 GO_ON = 75  # exit code of a process that saved after SIGTERM, to be started again: os.EX_TEMPFAIL
 CHECKPOINT = "checkpoint"  # the folder of a checkpoint that all ranks write
@@ -24,17 +25,10 @@ def interruptions(folder: Path) -> list[dict[str, Any]]:
 
 
 def take_over(earlier: Path, folder: Path) -> None:
-    """Copy checkpoints and steps from an earlier attempt, so that a new attempt continues.
-
-    Hard links avoid copying the checkpoints on the same disk.
-    """
+    """Copy checkpoints and steps from an earlier attempt, so that a new attempt continues."""
     if not any((earlier / CHECKPOINTS).glob("*")):
         return
-    try:
-        shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS, copy_function=os.link)
-    except shutil.Error:  # a file system without hard links
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS)
+    shutil.copytree(earlier / CHECKPOINTS, folder / CHECKPOINTS, copy_function=link_or_copy)
     for path in [*earlier.glob("steps*.jsonl"), *earlier.glob(EPOCHS)]:
         shutil.copy2(path, folder / path.name)
 

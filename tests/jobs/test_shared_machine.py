@@ -113,18 +113,6 @@ def test_users_compute_at_once_or_in_turns_where_the_site_says_so(
     assert all(ended <= began for (_, ended), (began, _) in zip(every, every[1:]))
 
 
-def test_another_user_who_takes_the_private_folder_s_name_is_named(
-    run_as: User, tmp_path: Path
-) -> None:
-    name = tmp_path / "tmp" / f"make-training-fast-{ALICE}"
-    take = f"import os; os.symlink('/tmp', {str(name)!r})"
-    assert run_as(BOB, "-c", take).returncode == 0
-    arguments = ["run", str(SCRIPTS / "ok_light.py"), "--quick"]
-    done = run_as(ALICE, "-m", "course", *arguments)
-    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
-    assert "TMPDIR" in done.stderr and str(name) in done.stderr
-
-
 def test_a_link_in_place_of_the_shared_lock_is_refused(run_as: User, tmp_path: Path) -> None:
     if MACHINE_LOCK.exists():
         pytest.skip(f"{MACHINE_LOCK} is in use on this machine")

@@ -239,18 +239,6 @@ def test_logs_that_a_node_cannot_write_are_the_first_suspect(
     assert "No log was written: does the node see" in run.record.error
 
 
-def test_ten_in_a_row_all_arrive_and_none_twice(runs_root: Path) -> None:
-    """Two more than there are GPUs: some wait."""
-    configs = [rung("baseline", quick=True, rung=f"number-{n}") for n in range(10)]
-    launched = [launch("ok_light.py", site="slurm", config=config) for config in configs]
-    again = [launch("ok_light.py", site="slurm", config=config) for config in configs]
-    assert [run.folder for run in again] == [run.folder for run in launched]
-    assert len({run.launched["job_id"] for run in launched}) == 10
-    jobs.wait(launched, timeout_s=400)
-    assert {run.record.job_id for run in launched} == {run.launched["job_id"] for run in launched}
-    assert len(runs.find_runs(status="ok")) == 10
-
-
 def test_the_cluster_is_ended_under_a_run(runs_root: Path, user_sites: Path, slurm: Path) -> None:
     user_sites.write_text(SITES)
     running = launch_running("holds.py", site="whole", gpus=2)

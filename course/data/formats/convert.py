@@ -35,14 +35,7 @@ SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
 SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
 QUALITY = 90  # of small JPEG files
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file of the set: its path below the root, and the number of its class."""
-
-    name: str
-    label: int
+Source = tuple[str, int]  # a file of the set: its path below the root, and its class
 
 
 @dataclass(frozen=True)
@@ -143,7 +136,7 @@ def list_images(root: Path) -> Listing:
             if not os.path.isfile(path):  # a link without a target
                 continue
             status, name = os.stat(path), Path(path).relative_to(root).as_posix()
-            images[split].append(Source(name, label))
+            images[split].append((name, label))
             digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return Listing(root, classes, images, digest.hexdigest())
 
@@ -246,19 +239,19 @@ def write_part(
     damaged: list[str] = []
 
     def encode_all() -> Iterator[tuple[Source, Any]]:
-        for source in part.sources:
+        for name, label in part.sources:
             try:
-                content = _encode(kind, (root / source.name).read_bytes())
+                content = _encode(kind, (root / name).read_bytes())
             except Exception as error:  # decoders raise errors of all kinds
                 if not skip_damaged:
                     raise DataError(
-                        f"{root / source.name} cannot be decoded "
+                        f"{root / name} cannot be decoded "
                         f"({type(error).__name__}: {error}): copy it again, take it "
                         f"out, or leave out all such files by --skip-damaged"
                     ) from error
-                damaged.append(source.name)
+                damaged.append(name)
             else:
-                yield source, content
+                yield (name, label), content
 
     files, images = _WRITERS[kind](part, encode_all(), folder)
     return {"files": files, "images": images, "damaged": damaged}
@@ -284,9 +277,9 @@ def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str]
     """Write a tar file of unchanged JPEG files, each followed by its class: KEY.jpg, KEY.cls."""
     name, images = f"{part.split}/shard-{part.number:05d}.tar", 0
     with _create(folder / name) as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for images, (source, data) in enumerate(encoded, start=1):
+        for images, ((_, label), data) in enumerate(encoded, start=1):
             key = f"{part.number:05d}{images - 1:06d}"
-            for suffix, content in (("jpg", data), ("cls", str(source.label).encode())):
+            for suffix, content in (("jpg", data), ("cls", str(label).encode())):
                 member = tarfile.TarInfo(f"{key}.{suffix}")  # no owner, no time: the same bytes
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
@@ -296,9 +289,9 @@ def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str]
 def _write_small(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
     """Write JPEG files with their own names and a shorter side of SMALL_PX."""
     names = []
-    for source, data in encoded:
-        is_jpeg = source.name.lower().endswith((".jpg", ".jpeg"))
-        names.append(source.name if is_jpeg else f"{source.name}.jpg")
+    for (name, _), data in encoded:
+        is_jpeg = name.lower().endswith((".jpg", ".jpeg"))
+        names.append(name if is_jpeg else f"{name}.jpg")
         with _create(folder / names[-1]) as file:
             file.write(data)
     return names, len(names)
@@ -308,9 +301,9 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], 
     """Write two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and classes."""
     squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
     labels = []
-    for index, (source, square) in enumerate(encoded):
+    for index, ((_, label), square) in enumerate(encoded):
         squares[index] = square
-        labels.append(source.label)
+        labels.append(label)
     arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
     names = []
     for kind, array in arrays.items():

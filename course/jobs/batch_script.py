@@ -90,8 +90,7 @@ def submit_calls(
         time=math.ceil(site.time_min) + GRACE_MIN,
         wckey=None,
         setup=[
-            *(f"module load {shlex.quote(name)}" for name in site.modules),
-            *site.setup,
+            *site.preparation,
             'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # srun needs it since Slurm 22.05',
             f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))}",
         ],

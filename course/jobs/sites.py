@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -85,6 +86,11 @@ class Site:
                 raise ValueError(
                     f"site {self.name!r}: sbatch={line!r}: write name=value, or name, without --"
                 )
+
+    @property
+    def preparation(self) -> list[str]:
+        """Return the shell lines before the job: the modules, then the set-up."""
+        return [*(f"module load {shlex.quote(name)}" for name in self.modules), *self.setup]
 
     def shape(self, gpus: int) -> tuple[int, int]:
         """Return nodes, and tasks per node, of a job with this many GPUs, one per task.

@@ -257,9 +257,6 @@ class SupervisedRank:
         self._conductor = conductor
         try:
             self._begin()
-        except ConnectionError as error:  # to the conductor
-            self.kill()
-            self.write_verdict(Record("failed", error=str(error)))
         except OSError as error:  # a run that no one can see must not compute
             self.kill()
             self.write_verdict(_unwritable(error))
@@ -525,6 +522,6 @@ class SupervisedCommand(SupervisedRank):
 
 
 def _unwritable(error: OSError) -> Record:
-    if isinstance(error, NotADirectoryError):
+    if isinstance(error, NotADirectoryError | ConnectionError):  # a folder of a command; turns
         return Record("failed", error=str(error))
     return Record("failed", error=f"the run's folder cannot be written: {error}")

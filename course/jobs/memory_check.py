@@ -86,7 +86,10 @@ def _gpu_free_gib() -> float | None:
 
     if not torch.cuda.is_available() or not torch.version.cuda:
         return None
-    board = nvml_handle(torch.device("cuda", 0))
-    if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
-        return 0.0
-    return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB
+    try:
+        board = nvml_handle(torch.device("cuda", 0))
+        if pynvml.nvmlDeviceGetComputeMode(board) != pynvml.NVML_COMPUTEMODE_DEFAULT:
+            return 0.0
+        return pynvml.nvmlDeviceGetMemoryInfo(board).free / GIB
+    except pynvml.NVMLError:
+        return None

@@ -164,6 +164,15 @@ def test_links_of_pages_resolve(page: Path) -> None:
     assert_links_resolve(page.read_text(), page.parent)
 
 
+def test_files_that_name_the_version_agree() -> None:
+    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    newest = re.search(
+        r"^## \[(.+)\] - (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert citation["version"] == newest[1] == course.__version__
+    assert citation["date-released"] == newest[2]
+
+
 @pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])
 def test_starts_without_torch(arguments: list[str]) -> None:
     result = subprocess.run(

@@ -179,10 +179,10 @@ def day_2(one: str, several: str, network: str) -> str:
         "| {joules_per_image:.3f} | {lab} |",
         rows,
         f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
-        f"steps. JPEG rows: mean of all steps, with 256 images per step in lab 2.1, and 64 per GPU "
+        f"steps. JPEG rows: mean of all steps; 256 images per step in lab 2.1, and 64 per GPU "
         f"and an older loader in lab 2.3. Efficiency compares with as many single GPUs, in lab 2.1 "
         f"with synthetic data. Pretended hosts: NCCL sends between them through sockets. "
-        f"Lab A is the elective on the fast step. {'. '.join(sources)}.*",
+        f"{'. '.join(sources)}.*",
     )
 
 
@@ -279,19 +279,15 @@ def eight_gpus() -> str:
 
 
 def memory(machine: str, other: str) -> str:
-    """Return the table of predicted and measured peaks, and the errors on a different machine."""
+    """Return the errors of predicted peaks on two machines; lab 1.2 has the table."""
     peak_tables = [peaks.recorded_peaks(name) for name in (machine, other)]
     errors = [f"{peaks.median_error(table):.1%}" for table in peak_tables]
     oom = pd.concat(peak_tables).query("status == 'oom'")
-    return markdown(
-        "| setting | batch | predicted GiB | measured GiB | error |",
-        "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib:.2f} | {error:+.1%} |",
-        peak_tables[0].to_dict("records"),
-        f"*{peak_tables[0]['machine'][0]}.* A dash is a run that did not fit. Median error: "
-        f"{errors[0]}, and {errors[1]} for the same runs on "
-        f"{peak_tables[1]['machine'][0]}. On both, "
+    return (
+        f"The median error is {errors[0]} on {peak_tables[0]['machine'][0]}, and {errors[1]} for "
+        f"the same runs on {peak_tables[1]['machine'][0]}. On both, "
         f"{peaks.fit_predicted_correctly(oom).sum()} of {len(oom)} runs that did not fit were "
-        f"predicted not to fit.",
+        f"predicted not to fit.\n"
     )
 
 
@@ -337,12 +333,8 @@ def coverage() -> str:
     numbers = {lab.name: lab.number for lab in discovery.labs()}
     parts = []
     for document in tomllib.loads((PROJECT / "docs/coverage.toml").read_text())["document"]:
-        rows = [
-            {"topic": entry["topic"], "where": _where(entry, numbers)}
-            for entry in document["topics"]
-        ]
-        table = markdown("| topic | taught in |", "| {topic} | {where} |", rows)
-        parts.append(f"## {document['title']}\n\n{table}")
+        topics = [f"- {entry['topic']}: {_where(entry, numbers)}\n" for entry in document["topics"]]
+        parts.append(f"## {document['title']}\n\n{''.join(topics)}")
     return "\n".join(parts)
 
 

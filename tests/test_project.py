@@ -156,10 +156,12 @@ def anchors(page: str) -> set[str]:
     return alike | (headings.keys() & set(re.findall(r'<a id="([^"]+)"></a>', page)))
 
 
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = sorted(
+    path for folder in (".", "docs", "idr_pytools") for path in (PROJECT / folder).glob("*.md")
+)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_links_of_pages_resolve(page: Path) -> None:
     assert_links_resolve(page.read_text(), page.parent)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def widget_view(widget: Widget) -> dict[str, Any]:
     """Return the entry of a MIME bundle that shows a widget; empty without a kernel.
 
-    ipywidgets 7, which Colab has, gives its widgets no method that returns one.
+    ipywidgets 7, which notebook services may have, gives its widgets no method that returns one.
     """
     if widget.model_id is None:
         return {}

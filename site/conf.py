@@ -18,8 +18,8 @@ from tools.outputs import newest_rehearsal, with_outputs  # noqa: E402
 project = "Make training fast"
 html_title = project
 root_doc = "site/index"
-PAGES = ("docs", "notebooks", "site", "fast_resnet")
-include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "fast_resnet/README.md"]
+PAGES = ("docs", "notebooks", "site", "fast_resnet", "idr_pytools")
+include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "*/README.md"]
 exclude_patterns = [folder.name for folder in ROOT.glob("*/") if folder.name not in PAGES]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 suppress_warnings = ["myst.header"]  # the glossary's terms are headings of level 3

@@ -156,12 +156,23 @@ def anchors(page: str) -> set[str]:
     return alike | (headings.keys() & set(re.findall(r'<a id="([^"]+)"></a>', page)))
 
 
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = sorted(
+    path for folder in (".", "docs", "idr_pytools") for path in (PROJECT / folder).glob("*.md")
+)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_links_of_pages_resolve(page: Path) -> None:
     assert_links_resolve(page.read_text(), page.parent)
+
+
+def test_files_that_name_the_version_agree() -> None:
+    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
+    newest = re.search(
+        r"^## \[(.+)\] - (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert citation["version"] == newest[1] == course.__version__
+    assert citation["date-released"] == newest[2]
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])

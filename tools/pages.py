@@ -28,6 +28,7 @@ from course.analysis import tensor_cores
 from course.analysis.roofline import fusion_traffic, operators, points, recorded_ceilings
 from course.analysis.traces import tables as traces
 from course.checks import discovery
+from course.checks.lab import Lab
 from course.config import RUNGS, from_dict, rung
 from course.runs import recordings
 from course.runs.record import Record
@@ -43,6 +44,15 @@ from race.page import published_results
 LABS_BY_RUNG = {key: lab.number for lab in discovery.labs() for key in lab.rungs}
 SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, workers decode
+DAYS = {  # by the first part of the labs' names, in order
+    "day0": "0: the machine",
+    "day1": "1: one GPU",
+    "day2": "2: several GPUs",
+    "day3": "3: data, compiling",
+    "day4": "4: large networks",
+    "race": "race",
+    "lab": "electives",
+}
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
 PICTURE = PROJECT / "docs" / "ladder-nvidia-h100.png"
 DIGEST = "Data"  # the PNG field with a digest of what was drawn
@@ -84,33 +94,43 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
     return result
 
 
-def ladder(machine: str) -> str:
-    """Return the table of every rung on a machine's GPU and CPU."""
-    by_device, rows, names = ladders(machine), [], {"GPU": {}, "CPU": {}}
+def ladder(machine: str, other: str) -> str:
+    """Return the table of every rung on two machines' GPUs, and on the first one's CPU."""
+    by_device, others = ladders(machine), ladders(other)["GPU"]
+    cpu, rows = by_device["CPU"], []
+    columns = {"gpu": (machine, by_device["GPU"]), "other": (other, others)}
+    names: dict[str, dict[str, None]] = {"GPU": {}, "CPU": {}}
     for key, lab in LABS_BY_RUNG.items():
-        row = {"rung": " ".join(key), "lab": lab, "peak": nan, "joules": nan, "share": nan}
-        for device, first in (("GPU", ("device", "fp32")), ("CPU", ("baseline", "fp32"))):
-            record = by_device[device].get(key)
-            row[device] = _speed(record, by_device[device].get(first))
+        row = {"rung": " ".join(key), "lab": lab, "peak": nan}
+        row["cpu"] = _speed(cpu.get(key), cpu.get(("baseline", "fp32")))
+        for prefix, (name, records) in columns.items():
+            record = records.get(key)
+            row[prefix] = _speed(record, records.get(("device", "fp32")))
+            row |= {f"{prefix}_joules": nan, f"{prefix}_share": nan}
             if record:
+                row[f"{prefix}_joules"] = record.joules_per_image or nan
+                row[f"{prefix}_share"] = _tensor_core_share(record, name)
+        if key in by_device["GPU"]:
+            row["peak"] = by_device["GPU"][key].peak_gib
+        for device, records in (("GPU", by_device["GPU"]), ("GPU", others), ("CPU", cpu)):
+            if record := records.get(key):
                 driver = record.versions.get("driver")
-                names[device][record.machine + (f", driver {driver}" if driver else "")] = record
-        if gpu := by_device["GPU"].get(key):
-            row |= {"peak": gpu.peak_gib, "joules": gpu.joules_per_image or nan}
-            row["share"] = _tensor_core_share(gpu, machine)
+                names[device][record.machine + (f", driver {driver}" if driver else "")] = None
         rows.append(row)
-    machines = ". ".join(
-        f"{device}: {'; '.join(known)}" for device, known in names.items() if known
-    )
+    machines = ". ".join(f"{device}: {'; '.join(known)}" for device, known in names.items())
+    saved = [recordings.load(name) for name in (machine, other)]
+    cards = [each["machine"].split()[1].strip(",") for each in saved]
+    commands = " and ".join(f"`{each['command']}`" for each in saved)
     return markdown(
-        "| rung | GPU images/s | × device | peak GiB | J/image | Tensor Cores | CPU images/s "
-        "| × baseline | lab |",
-        "| {rung} | {GPU} | {peak:.1f} | {joules:.3f} | {share:.0%} | {CPU} | {lab} |",
+        f"| rung | {cards[0]} images/s | × device | J/image | Tensor Cores | peak GiB "
+        f"| {cards[1]} images/s | × device | J/image | Tensor Cores | CPU images/s | × baseline "
+        f"| lab |",
+        "| {rung} | {gpu} | {gpu_joules:.3f} | {gpu_share:.0%} | {peak:.1f} | {other} "
+        "| {other_joules:.3f} | {other_share:.0%} | {cpu} | {lab} |",
         rows,
         f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
         f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.3 "
-        f"explains why bf16 is so close to TF32. {machines}. Recorded by "
-        f"`{recordings.load(machine)['command']}`.*",
+        f"explains why bf16 is so close to TF32. {machines}. Recorded by {commands}.*",
     )
 
 
@@ -159,10 +179,10 @@ def day_2(one: str, several: str, network: str) -> str:
         "| {joules_per_image:.3f} | {lab} |",
         rows,
         f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
-        f"steps. JPEG rows: mean of all steps, with 256 images per step in lab 2.1, and 64 per GPU "
+        f"steps. JPEG rows: mean of all steps; 256 images per step in lab 2.1, and 64 per GPU "
         f"and an older loader in lab 2.3. Efficiency compares with as many single GPUs, in lab 2.1 "
         f"with synthetic data. Pretended hosts: NCCL sends between them through sockets. "
-        f"Lab A is the elective on the fast step. {'. '.join(sources)}.*",
+        f"{'. '.join(sources)}.*",
     )
 
 
@@ -259,19 +279,15 @@ def eight_gpus() -> str:
 
 
 def memory(machine: str, other: str) -> str:
-    """Return the table of predicted and measured peaks, and the errors on a different machine."""
+    """Return the errors of predicted peaks on two machines; lab 1.2 has the table."""
     peak_tables = [peaks.recorded_peaks(name) for name in (machine, other)]
     errors = [f"{peaks.median_error(table):.1%}" for table in peak_tables]
     oom = pd.concat(peak_tables).query("status == 'oom'")
-    return markdown(
-        "| setting | batch | predicted GiB | measured GiB | error |",
-        "| {setting} | {batch_size} | {predicted_gib:.2f} | {measured_gib:.2f} | {error:+.1%} |",
-        peak_tables[0].to_dict("records"),
-        f"*{peak_tables[0]['machine'][0]}.* A dash is a run that did not fit. Median error: "
-        f"{errors[0]}, and {errors[1]} for the same runs on "
-        f"{peak_tables[1]['machine'][0]}. On both, "
+    return (
+        f"The median error is {errors[0]} on {peak_tables[0]['machine'][0]}, and {errors[1]} for "
+        f"the same runs on {peak_tables[1]['machine'][0]}. On both, "
         f"{peaks.fit_predicted_correctly(oom).sum()} of {len(oom)} runs that did not fit were "
-        f"predicted not to fit.",
+        f"predicted not to fit.\n"
     )
 
 
@@ -289,6 +305,25 @@ def labs() -> str:
     )
 
 
+def labs_by_day() -> str:
+    """Return README's table of days, with links to the labs and the hours that they take."""
+    days: dict[str, list[Lab]] = {}
+    for lab in discovery.labs():
+        key = lab.name if lab.name == "race" else lab.name.split("_")[0]
+        days.setdefault(key, []).append(lab)
+    rows = [
+        {
+            "day": DAYS[key],
+            "labs": ", ".join(
+                f"[{lab.number} {lab.title}](notebooks/{lab.name}.ipynb)" for lab in found
+            ),
+            "hours": sum(lab.minutes for lab in found) / 60,
+        }
+        for key, found in sorted(days.items(), key=lambda item: [*DAYS].index(item[0]))
+    ]
+    return markdown("| day | labs | hours |", "| {day} | {labs} | {hours:.1f} |", rows)
+
+
 def coverage() -> str:
     """Return, for each document that the course began with, its topics and where they are taught.
 
@@ -298,12 +333,8 @@ def coverage() -> str:
     numbers = {lab.name: lab.number for lab in discovery.labs()}
     parts = []
     for document in tomllib.loads((PROJECT / "docs/coverage.toml").read_text())["document"]:
-        rows = [
-            {"topic": entry["topic"], "where": _where(entry, numbers)}
-            for entry in document["topics"]
-        ]
-        table = markdown("| topic | taught in |", "| {topic} | {where} |", rows)
-        parts.append(f"## {document['title']}\n\n{table}")
+        topics = [f"- {entry['topic']}: {_where(entry, numbers)}\n" for entry in document["topics"]]
+        parts.append(f"## {document['title']}\n\n{''.join(topics)}")
     return "\n".join(parts)
 
 
@@ -415,15 +446,13 @@ def draw(bars: pd.DataFrame, walls: pd.DataFrame) -> Figure:
 
 
 PAGES = {
-    "README.md": {
-        "ladder": partial(ladder, "nvidia-h100"),
+    "README.md": {"labs": labs_by_day},
+    "docs/results.md": {
+        "ladder": partial(ladder, "nvidia-h100", "nvidia-h200"),
         "ladder of Day 2": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
         "formats of Day 3": partial(formats, "nvidia-h200"),
     },
-    "docs/performance.md": {
-        "ladder": partial(ladder, "nvidia-h200"),
-        "eight GPUs": eight_gpus,
-    },
+    "docs/performance.md": {"eight GPUs": eight_gpus},
     "docs/memory.md": {"peaks": partial(memory, "nvidia-h100", "nvidia-h200")},
     "docs/coverage.md": {"coverage": coverage},
     "docs/instructors.md": {"labs": labs},

@@ -10,16 +10,44 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import course
+
 if TYPE_CHECKING:
     from course.runs.run import Run
 
 # Commands import what they need when they run, so that help does not wait for torch.
 app = typer.Typer(
-    help="Make deep-learning training fast, one measured step at a time.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"make-training-fast {course.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def check_installation(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Make deep-learning training fast, one measured step at a time."""
+    from course.runs.run import PROJECT
+
+    if not (PROJECT / "solutions").is_dir() and "--help" not in sys.argv:
+        raise ValueError(
+            f"the course in {PROJECT} has no notebooks, exercises and recordings, because it was "
+            f"installed from a wheel: clone the repository, run `make setup` in the clone, and use "
+            f".venv/bin/course there"
+        )
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]

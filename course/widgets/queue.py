@@ -21,6 +21,7 @@ from course.jobs import launch
 from course.jobs.queue import EMPTY, as_lines, as_page, table
 from course.jobs.slurm import SILENT
 from course.runs.run import Run, runs_root
+from course.widgets import widget_view
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,7 @@ class Queue:
             return {"text/plain": repr(self)}
         live = show(table)
         live.was_read.wait(FIRST_READ_S)
-        widget = live.box._repr_mimebundle_() or {}
+        widget = widget_view(live.box)
         return {**widget, "text/html": as_page(live.table), "text/plain": as_lines(live.table)}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ipywidgets import HTML, Button, Layout, RadioButtons, VBox, Widget
 
 from course.checks.quizzes import Choice, Question, Quiz, as_html, find
+from course.widgets import widget_view
 
 # ipywidgets gives every choice one line of fixed height; ours may need two.
 STYLE = """<style>
@@ -34,7 +35,7 @@ class ShownQuiz(Quiz):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return the form, HTML for a page without a kernel, and text for a terminal."""
-        form = quiz_form(self)._repr_mimebundle_() or {}
+        form = widget_view(quiz_form(self))
         return {**form, "text/html": static_html(self), "text/plain": repr(self)}
 
 

@@ -10,6 +10,7 @@ from ipywidgets import HTML, Dropdown, VBox
 
 from course.charts.base import Picture
 from course.runs.run import Run, all_runs
+from course.widgets import widget_view
 from labs.day4_7_tracking.figures import plot_dashboard
 from labs.day4_7_tracking.trackers import tags
 from labs.day4_7_tracking.tracking import select_by_tags
@@ -52,7 +53,7 @@ class Dashboard:
         """Return the widget, a picture for a page without a kernel, and text for a terminal."""
         picture = self.picture(self.tag)
         page = picture._repr_mimebundle_()
-        return {**(self.widget()._repr_mimebundle_() or {}), **page, "text/plain": picture.alt}
+        return {**widget_view(self.widget()), **page, "text/plain": picture.alt}
 
 
 def dashboard(runs: Iterable[Run] | None = None, tag: str = "") -> Dashboard:

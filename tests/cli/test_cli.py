@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,13 @@ def test_doctor_reports_a_failure_and_its_fix(tmp_path: Path, monkeypatch) -> No
     assert checks["write_access"].status == "fail"
     assert "COURSE_RUNS" in checks["write_access"].fix
     assert CliRunner().invoke(__main__.app, ["doctor", "--no-job"]).exit_code == 1
+
+
+def test_version_is_the_one_of_the_package() -> None:
+    assert course("--version").stdout == f"make-training-fast {version('make-training-fast')}\n"
+
+
+def test_without_the_repository_a_command_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("course.runs.run.PROJECT", tmp_path)
+    result = CliRunner().invoke(__main__.app, ["runs"])
+    assert "clone the repository, run `make setup`" in str(result.exception)

@@ -3,7 +3,6 @@
 from course.lazy import lazy_exports
 
 _NAMES = {
-    ".advice": "habits",
     ".counters": "power_errors simulated_readings",
     ".dashboard": "dashboard",
     ".energy": "HOST PUE carbon carbon_by_grid joules",

@@ -10,7 +10,6 @@ _NAMES = {
     ".permission": "counter_permission",
     ".records": "counters_by_case load_measurements odd_side_rates",
     ".sparsity": "pruned_accuracy sparse_speeds",
-    ".tables": "generations",
     ".wmma": "compile_wmma library_instructions recorded_machine_code run_wmma wmma_source",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
 from course.analysis.traces.tables import Trace, by_operator, steps
@@ -12,6 +10,7 @@ from course.charts.primitives import bars, label, legend, stack, timeline
 from course.runs.record import PHASES
 
 CPU_LANES = 6  # operators on a CPU's timeline
+MOST_BARS = 10
 # Parts of the time in the Tensor Core picture: column, name in the legend, colour.
 PARTS = (
     ("tensor_core", "in Tensor Core kernels", GREEN),
@@ -22,17 +21,16 @@ PARTS = (
 )
 
 
-def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
-    """Plot one step: the host's phases and operators above the GPU's kernels and copies.
+def plot_timeline(trace: Trace) -> Picture:
+    """Plot the last complete step: the host's phases and operators above the GPU's work.
 
     Args:
         trace: from `course.analysis.traces.tables.read` or `read_nsys`.
-        step: the step's number; by default the last complete step.
 
     Raises:
-        ValueError: the trace does not have the step, or has no times.
+        ValueError: the trace has no times.
     """
-    start, end, number = _window(trace, step)
+    start, end, number = _window(trace)
     lanes = _lanes(trace, start, end)
     picture = Picture(10, 1.6 + 0.36 * len(lanes))
     axes = picture.panel()
@@ -63,22 +61,18 @@ def plot_timeline(trace: Trace, step: int | None = None) -> Picture:
     return picture
 
 
-def _window(trace: Trace, step: int | None) -> tuple[float, float, int]:
-    """Return begin and end in seconds, and the number, of the step to plot."""
-    complete = steps(trace).set_index("step")
-    if step is None and len(complete):
-        step = int(complete.index.max())
-    if step is not None and step not in complete.index:
-        known = ", ".join(map(str, complete.index)) or "none"
-        raise ValueError(f"step={step}: expected a step that the trace has: {known}")
+def _window(trace: Trace) -> tuple[float, float, int]:
+    """Return begin and end in seconds, and the number, of the last step; -1 for all of a trace."""
+    complete = steps(trace)
     spans = pd.concat([trace.operators, trace.kernels, trace.ranges])[["start_s", "duration_s"]]
     if spans["start_s"].isna().all():
         raise ValueError(f"{trace.source} has no times for a timeline: use plot_time_by instead")
-    if step is None:
+    if complete.empty:
         return spans["start_s"].min(), spans.sum(axis=1).max(), -1
-    kernels = trace.kernels[trace.kernels["step"] == step]
-    ends = [complete.at[step, "end_s"], *(kernels["start_s"] + kernels["duration_s"])]
-    return complete.at[step, "start_s"], max(ends), step
+    last = complete.loc[complete["step"].idxmax()]
+    kernels = trace.kernels[trace.kernels["step"] == last["step"]]
+    ends = [last["end_s"], *(kernels["start_s"] + kernels["duration_s"])]
+    return last["start_s"], max(ends), int(last["step"])
 
 
 def _lanes(trace: Trace, start: float, end: float) -> list[tuple[str, pd.DataFrame, float]]:
@@ -104,15 +98,14 @@ def _clip(rows: pd.DataFrame, start: float, end: float) -> pd.DataFrame:
     return rows[length > 0]
 
 
-def plot_time_by(table: pd.DataFrame, top: int = 10) -> Picture:
+def plot_time_by(table: pd.DataFrame) -> Picture:
     """Plot what takes the time: bars with shares, and one bar for the rest.
 
     Args:
         table: from `course.analysis.traces.tables.by_kernel`, `by_operator` or `layout_kernels`.
-        top: number of bars.
     """
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
-    largest, others = table.head(top), table.iloc[top:]
+    largest, others = table.head(MOST_BARS), table.iloc[MOST_BARS:]
     largest = largest.assign(name=largest["name"].map(_short_name))
     colours = [ORANGE if on_cpu else BLUE] * len(largest)
     if others["seconds"].sum() > 0:
@@ -121,85 +114,34 @@ def plot_time_by(table: pd.DataFrame, top: int = 10) -> Picture:
         colours.append(GREY)
     picture = Picture(9, 1.0 + 0.32 * max(len(largest), 1))
     axes = picture.panel()
-    words = [f"{share:.1%}" for share in largest["share"]]
-    bars(
-        axes,
-        list(largest["name"]),
-        largest["seconds"] * 1e3,
-        words=words,
-        colours=colours,
-        room=1.12,
-    )
+    look = {"words": [f"{share:.1%}" for share in largest["share"]], "colours": colours}
+    bars(axes, list(largest["name"]), largest["seconds"] * 1e3, room=1.12, **look)
     clock = "CPU, without the operators inside" if on_cpu else "GPU"
     label(axes, xlabel=f"milliseconds in the complete trace ({clock})")
     return picture
 
 
-# Kernels that are templates for any work: the template's arguments name the work.
-TEMPLATES = re.compile(r"(elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|Kernel2?)$")
-WORK = re.compile(r"cutlass_\w+|\w*Functor\w*|\w+_kernel_cuda|\w+_kernel_impl|launch_\w+|\w+Ops\b")
-
-
 def _short_name(name: str) -> str:
-    """Remove namespace and template arguments from a kernel's name, except the name of its work.
-
-    A long name is cut in its middle.
-    """
-    short = re.sub(r"^void ", "", name).replace("(anonymous namespace)::", "")
-    while short != (fewer := re.sub(r"<[^<>]*>", "", short)):
-        short = fewer
-    short = re.sub(r"[(<].*$", "", short).strip() or name
-    if name.startswith("void "):
-        short = short.rsplit("::", 1)[-1]
-    work = WORK.search(name, name.find("<")) if TEMPLATES.search(short) else None
-    if work:
-        short = f"{short}: {work.group()}"
-    return short if len(short) <= 56 else f"{short[:28]}…{short[-27:]}"
+    """Cut a long name in its middle."""
+    return name if len(name) <= 56 else f"{name[:28]}…{name[-27:]}"
 
 
-def plot_tensor_cores(table: pd.DataFrame, machine: str = "", top: int = 10) -> Picture:
+def plot_tensor_cores(table: pd.DataFrame, machine: str) -> Picture:
     """Plot GPU time in milliseconds as stacked bars: in Tensor Cores, eligible, not, unknown.
 
     Args:
-        table: from `tensor_core_report` (a bar per operator) or `tensor_core_summary` (one per
-            trace).
-        machine: where it was measured; by default what the report has.
-        top: number of operators; one more bar has the rest.
+        table: from `tensor_core_summary`; it draws a bar for each trace.
+        machine: where it was measured.
     """
-    parts = _parts(table, top)
-    picture = Picture(9.5, 1.6 + 0.34 * len(parts))
+    shares = table.set_index("name")
+    parts = {column: 1e3 * shares[f"{column}_share"] * shares["gpu_s"] for column, *_ in PARTS}
+    parts["eligible"] -= parts["layout"]
+    picture = Picture(9.5, 1.6 + 0.34 * len(table))
     axes = picture.panel()
-    words = [f"{x:.0%} on Tensor Cores" for x in parts["tensor_core"] / parts.sum(axis=1)]
+    lengths = {name: parts[column] for column, name, _ in PARTS}
     colours = {name: colour for _, name, colour in PARTS}
-    lengths = {name: parts[column] * 1e3 for column, name, _ in PARTS}
-    stack(axes, list(parts.index), lengths, words=words, colours=colours, room=1.22)
-    title = machine or table.attrs.get("device", "")
-    label(axes, title, size=10, xlabel="milliseconds of GPU time in the complete trace")
+    words = [f"{share:.0%} on Tensor Cores" for share in table["tensor_core_share"]]
+    stack(axes, list(shares.index), lengths, words=words, colours=colours, room=1.22)
+    label(axes, machine, size=10, xlabel="milliseconds of GPU time in the complete trace")
     legend(picture, 3)
     return picture
-
-
-def _parts(table: pd.DataFrame, top: int) -> pd.DataFrame:
-    """Return seconds in the columns of `PARTS`, one row per bar, indexed by its label."""
-    if "gpu_s" not in table:
-        raise ValueError("this table has no GPU time to plot: print(describe(table)) explains why")
-    if "name" in table:  # a summary
-        shares = table.set_index("name")
-        parts = {name: shares[f"{name}_share"] * shares["gpu_s"] for name, _, _ in PARTS}
-        parts["eligible"] = parts["eligible"] - parts["layout"]
-        return pd.DataFrame(parts).fillna(0.0)
-    eligible = table["eligible"] == "yes"
-    layout = table["layout_s"].where(eligible, 0.0)
-    parts = pd.DataFrame(
-        {
-            "tensor_core": table["tensor_core_s"],
-            "eligible": table["other_s"].where(eligible, 0.0) - layout,
-            "layout": layout,
-            "not_eligible": table["other_s"].where(~eligible, 0.0),
-            "unknown": table["unknown_s"],
-        }
-    ).set_axis(table["operator"])
-    others = parts.iloc[top:]
-    if others.empty:
-        return parts
-    return pd.concat([parts.head(top), others.sum().rename(f"{len(others)} others").to_frame().T])

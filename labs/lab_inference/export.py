@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis import isolated
+from course.analysis.ranks import on_ranks
 from labs.lab_inference.latency import time_calls
 from labs.lab_inference.training import load_crops, top1
 
@@ -59,11 +59,11 @@ def write_onnx(program: torch.export.ExportedProgram, path: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "network.pt2"
         torch.export.save(program, exported)
-        isolated.call(_write_onnx, exported, path)
+        on_ranks(_write_onnx, 1, exported, path)
     return path
 
 
-def _write_onnx(exported: Path, path: Path) -> None:
+def _write_onnx(_rank: int, _ranks: int, exported: Path, path: Path) -> None:
     program = torch.export.load(exported)
     options = {"input_names": [INPUT_NAME], "external_data": False, "verbose": False}
     torch.onnx.export(program, f=path, dynamo=True, **options)
@@ -77,11 +77,11 @@ def write_int8_onnx(path: Path, calibration: torch.Tensor, out: Path) -> Path:
     Weights have a scale per output channel; activations are uint8 with one scale per tensor, from
     the smallest and the largest number in calibration. A separate process does it.
     """
-    isolated.call(_write_int8, path, calibration, out)
+    on_ranks(_write_int8, 1, path, calibration, out)
     return out
 
 
-def _write_int8(path: Path, calibration: torch.Tensor, out: Path) -> None:
+def _write_int8(_rank: int, _ranks: int, path: Path, calibration: torch.Tensor, out: Path) -> None:
     from onnxruntime import quantization
 
     class Batches(quantization.CalibrationDataReader):

@@ -61,8 +61,7 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     trace has no operator; uses_tensor_cores: "used", "not", or "unknown" if no rule decides
     one of its kernels and none used them; calls; gpu_s and gpu_share; tensor_core_s, other_s and
     unknown_s, its kernels' time by verdict, layout_s the part of other_s that only rewrites
-    layouts; tensor_core_share of gpu_s; kernels, tensor_core_kernels, other_kernels and
-    unknown_kernels, counted by launch; and the names of each, longest first.
+    layouts; tensor_core_share of gpu_s.
 
     For a CPU's trace: operator, types, eligible, uses_tensor_cores, calls, cpu_s, cpu_share; the
     kernels of a CPU are in `onednn`, and `describe` summarizes both.
@@ -94,31 +93,22 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
 
 
 def _operator_row(operator: str, kernels: pd.DataFrame, device: str, calls: Any) -> dict[str, Any]:
-    groups = {PARTS[verdict]: group for verdict, group in kernels.groupby("verdict")}
-    groups = {part: groups.get(part, kernels.head(0)) for part in PARTS.values()}
-    used, gpu_s = len(groups["tensor_core"]) > 0, kernels["duration_s"].sum()
-    seconds = {part: group["duration_s"].sum() for part, group in groups.items()}
+    by_verdict = kernels.groupby("verdict")["duration_s"].sum()
+    used, gpu_s = USED in by_verdict, kernels["duration_s"].sum()
+    seconds = {part: by_verdict.get(verdict, 0.0) for verdict, part in PARTS.items()}
     times = kernels[["types", "duration_s"]].explode("types").groupby("types")["duration_s"].sum()
     types = list(times.sort_values(ascending=False).index)
     return {
         "operator": operator,
         "types": ", ".join(types),
         "eligible": _eligible(operator, types, device, used),
-        "uses_tensor_cores": USED if used else UNKNOWN if len(groups["unknown"]) else NOT,
+        "uses_tensor_cores": USED if used else UNKNOWN if UNKNOWN in by_verdict else NOT,
         "calls": calls,
         "gpu_s": gpu_s,
-        **{f"{part}_s": seconds[part] for part in groups},
+        **{f"{part}_s": value for part, value in seconds.items()},
         "layout_s": kernels["layout_s"].sum(),
         "tensor_core_share": seconds["tensor_core"] / gpu_s if gpu_s else 0.0,
-        "kernels": len(kernels),
-        **{f"{part}_kernels": len(group) for part, group in groups.items()},
-        **{f"{part}_names": _longest_first(group) for part, group in groups.items()},
     }
-
-
-def _longest_first(kernels: pd.DataFrame) -> tuple[str, ...]:
-    seconds = kernels.groupby("kernel")["duration_s"].sum()
-    return tuple(seconds.sort_values(ascending=False).index)
 
 
 def _calls(operators: pd.DataFrame) -> pd.Series:

@@ -13,7 +13,6 @@ from course.analysis.traces import tables
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
 from course.runs.run import Run
-from labs.day1_5_profiler.figures import plot_tensor_cores
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,6 @@ def test_report_agrees_with_the_trace(h100) -> None:
     table = tensor_cores.tensor_core_report(trace).set_index("operator")
     by_operator = tables.by_operator(trace).set_index("name")
     assert table["gpu_s"].to_dict() == pytest.approx(by_operator["seconds"].to_dict())
-    assert table["kernels"].sum() == len(trace.kernels)
     conv = table.loc["aten::conv2d"]
     assert (conv["eligible"], conv["uses_tensor_cores"], conv["types"]) == ("yes", "used", "bf16")
     assert conv["calls"] == 53  # autocast calls it twice for one
@@ -74,15 +72,11 @@ def test_eligible_by_operator_type_and_gpu(h100, device, operator, kind, eligibl
     assert tensor_cores.tensor_core_report(trace)["eligible"].item() == eligible
 
 
-def test_unknown_kernels_are_listed_and_counted(h100) -> None:
+def test_unknown_kernels_are_reported(h100) -> None:
     kernels = h100["channels_last"].kernels.copy()
     kernels.loc[kernels["operator"] == "aten::relu_", "kernel"] = "acme_frobnicate"
     report = tensor_cores.tensor_core_report(kernels).set_index("operator")
     assert report.loc["aten::relu_", "uses_tensor_cores"] == "unknown"
-    assert report.loc["aten::relu_", ["unknown_names", "unknown_kernels"]].tolist() == [
-        ("acme_frobnicate",),
-        49,
-    ]
     with pytest.raises(ValueError, match="duration_s"):
         tensor_cores.tensor_core_report(kernels[["kernel"]])
 
@@ -106,9 +100,3 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
     text = " ".join(table.attrs["text"].split())
     for words in ("AMX tiles", "bf16", "no Tensor Cores", "Intel AVX-512 with AMX"):
         assert words in text
-
-
-def test_bars_add_up_to_the_gpu_time(h100) -> None:
-    report = tensor_cores.tensor_core_report(h100["amp"])
-    drawn = sum(bar.get_width() for bar in plot_tensor_cores(report).axes[0].patches)
-    assert drawn == pytest.approx(report["gpu_s"].sum() * 1e3)

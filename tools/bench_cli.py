@@ -21,24 +21,13 @@ def bench(
     precision: Annotated[
         Names, typer.Option(help="fp32, tf32, fp16 or bf16; by default supported ones. Repeatable.")
     ] = None,
-    mode: Annotated[Names, typer.Option(help="train (the default) or infer. Repeatable.")] = None,
     layout: Annotated[
         Names, typer.Option(help="contiguous (the default) or channels_last. Repeatable.")
     ] = None,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile the networks with torch.compile.")
     ] = False,
-    batch: Annotated[
-        int | None, typer.Option(help="Per GPU; by default the published size.")
-    ] = None,
-    px: Annotated[int | None, typer.Option("--px", help="Pixels, or voxels, per side.")] = None,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs; DDP averages the gradients.")] = 1,
-    warmup: Annotated[
-        int | None, typer.Option(help="Untimed steps; by default 100, on a CPU 1.")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(help="Timed steps; by default 300, on a CPU 3.")
-    ] = None,
+    batch: Annotated[int | None, typer.Option(help="By default the published size.")] = None,
     quick: Quick = False,
     json_: AsJson = False,
 ) -> None:
@@ -46,48 +35,39 @@ def bench(
     from labs.lab_networks import bench as benchmark
     from labs.lab_networks.catalogue import NETWORKS
 
-    optional = {"batch": batch, "px": px, "warmup": warmup, "iterations": iterations}
-    options = {name: value for name, value in optional.items() if value is not None}
-    options |= {"compile": compile_, "gpus": gpus}
+    options = {"compile": compile_} | ({} if batch is None else {"batch": batch})
     choices = {
-        "mode": mode or ["train"],
         "layout": layout or ["contiguous"],
         "precision": precision or benchmark.precisions(),
     }
-    log, rows = benchmark.log_file(), []
+    rows = []
     bases = [benchmark.base_setting(name, quick, **options) for name in network or NETWORKS]
     with progress_to_stderr(json_):
         for setting in (s for base in bases for s in benchmark.combinations(base, **choices)):
-            row = benchmark.bench(setting, log)
-            names = " ".join(row[name] for name in ("network", "mode", "precision", "layout"))
+            row = benchmark.measure(setting)
+            names = " ".join(row[name] for name in ("network", "precision", "layout"))
             typer.echo(f"{names}: {digits(row['images_per_s'])} images/s", err=True)
             rows.append(row)
     if json_:
         tables.as_json(rows)
         return
     _show(rows)
-    typer.echo(f"{rows[0]['machine']}; every step is in {log}")
+    typer.echo(rows[0]["machine"])
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """Print the table; ratios are to each network's first row in that mode."""
-    columns = ["network", "mode", "precision", "layout", "batch", "side"]
+    """Print the table; ratios are to each network's first row."""
+    columns = ["network", "precision", "layout", "batch", "side"]
     columns += ["images/s (quartiles)", "× first", "peak GiB", "computed in"]
-    first: dict[tuple, float] = {}
+    first: dict[str, float] = {}
     table = []
     for row in rows:
         speed = row["images_per_s"]
-        base = first.setdefault((row["network"], row["mode"]), speed)
+        base = first.setdefault(row["network"], speed)
         spread = f"{digits(row['images_per_s_q1'])} to {digits(row['images_per_s_q3'])}"
         layout = row["layout"] + ", compiled" * row["compile"]
-        settings = [row["network"], row["mode"], row["precision"], layout, row["batch"], row["px"]]
+        settings = [row["network"], row["precision"], layout, row["batch"], row["px"]]
         speeds = [f"{digits(speed)} ({spread})", f"{speed / base:.2f}", row["peak_gib"]]
-        table.append([*settings, *speeds, evidence(row)])
+        formats = ", ".join(f"{count} × {name}" for name, count in row["formats"].items())
+        table.append([*settings, *speeds, formats])
     tables.show_table(columns, table)
-
-
-def evidence(row: dict[str, Any]) -> str:
-    """Describe the formats of matrix products, and on a GPU the share of Tensor Cores."""
-    formats = ", ".join(f"{count} × {name}" for name, count in row["formats"].items())
-    share = row.get("tensor_core_share")
-    return formats if share is None else f"{formats}; {share:.0%} of the time on Tensor Cores"

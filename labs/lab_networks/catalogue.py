@@ -21,7 +21,6 @@ OBJECT_SHARE = 0.002  # of default boxes, as in COCO's images
 class Network:
     """A network, with everything that the benchmark needs of it."""
 
-    words: str
     build: Callable[[], nn.Module]
     loss: Callable[[Any, Any], torch.Tensor]
     px: int  # per side of its input
@@ -29,8 +28,6 @@ class Network:
     dims: int  # of its input: 2 for images, 3 for volumes
     random_batch: Callable[[int, int, torch.Generator], Batch]  # takes batch, side, generator
     lr: float = 0.002  # with which the loss of random images falls
-    fixed: bool = False  # its input has only one size
-    multiple: int = 1  # each side must be a multiple of this, and at least twice it
 
 
 def get(name: str) -> Network:
@@ -63,7 +60,6 @@ def _random_volumes(batch: int, px: int, generator: torch.Generator) -> Batch:
 
 NETWORKS = {
     "ssd300": Network(
-        words="SSD300, finds objects",
         build=ssd.SSD300,
         loss=ssd.loss,
         px=ssd.PX,
@@ -71,20 +67,16 @@ NETWORKS = {
         dims=2,
         random_batch=_random_objects,
         lr=0.00002,
-        fixed=True,
     ),
     "unet3d": Network(
-        words="3D U-Net, classifies each voxel",
         build=unet3d.UNet3D,
         loss=unet3d.loss,
         px=unet3d.VOXELS,
         batch_size=2,
         dims=3,
-        multiple=2 ** (len(unet3d.WIDTHS) - 1),
         random_batch=_random_volumes,
     ),
     "resnet50": Network(
-        words="ResNet-50, classifies the image",
         build=lambda: models.create("resnet50", 1000),
         loss=lambda scores, labels: cross_entropy(scores.float(), labels),
         px=224,

@@ -82,7 +82,7 @@ def plot_ladder(measurements: pd.DataFrame) -> Picture:
     are left out.
     """
     all_measured, all_busy = (
-        speeds_by_setting(measurements, "train", column).reindex(columns=[*RUNGS.values()])
+        speeds_by_setting(measurements, column).reindex(columns=[*RUNGS.values()])
         for column in ("images_per_s", "images_per_busy_s")
     )
     rungs = [rung for rung, setting in RUNGS.items() if all_measured[setting].notna().any()]
@@ -108,7 +108,7 @@ def plot_ladder(measurements: pd.DataFrame) -> Picture:
 
 def traced_steps(measurements: pd.DataFrame, network: str, *rungs: str) -> pd.DataFrame:
     """Return a network's traced training steps by rung and batch; by default of all RUNGS."""
-    rows = measurements[(measurements["network"] == network) & (measurements["mode"] == "train")]
+    rows = measurements[measurements["network"] == network]
     rows = rows[rows["kinds"].notna()].sort_values("batch")
     names = {setting: rung for rung, setting in RUNGS.items()}
     settings = zip(rows["precision"], rows["layout"], rows["compile"])

@@ -20,13 +20,6 @@ from labs.lab_networks.verify import Audit, Row
 GPUS = ["P100", "V100", "A100"]
 PRECISIONS = ["fp32", "tf32", "fp16"]
 ORDER = ["resnet50", "ssd300", "unet3d"]
-# The settings of inference, each a step from the one before: precision, layout, compiled.
-INFERENCE = (
-    ("fp32", "contiguous", False),
-    ("fp16", "contiguous", False),
-    ("fp16", "channels_last", False),
-    ("fp16", "channels_last", True),
-)
 # By NVIDIA's data sheets of the P100, V100 and A100 SXM: memory, and how many times the FLOP/s of
 # fp32 other precisions have.
 GPU_GB = {"P100": 16.0, "V100": 16.0, "A100": 40.0}
@@ -88,8 +81,7 @@ def published_rows(**changes: dict[str, int] | int) -> pd.DataFrame:
 
 def step_spread(table: pd.DataFrame) -> float:
     """Return the largest relative standard deviation of a training step in a table's rows."""
-    train = table[table["mode"] == "train"]
-    ranges = (train["step_s_q3"] - train["step_s_q1"]) / train["step_s"]
+    ranges = (table["step_s_q3"] - table["step_s_q1"]) / table["step_s"]
     return float(ranges.max() / QUARTILES_TO_DEVIATION)
 
 
@@ -106,22 +98,22 @@ def audit_table(table: pd.DataFrame, audit: Audit) -> pd.DataFrame:
 
 
 def load_measurements(machine: str) -> pd.DataFrame:
-    """Load what was measured on a machine, a row per setting.
+    """Load the training steps that were measured on a machine, a row per setting.
 
     Columns: the fields of `bench.Setting`; images_per_s and step_s with quartiles; timed; peak_gib;
-    what `evidence.trace_step` returned of one training step; machine; busy (busy_s as a share of
-    step_s); images_per_busy_s (images/s if the GPU never waited for the host; NaN: not traced);
-    speedup (over fp32 with the same network, mode and batch).
+    what research/networks.py's `trace_step` returned; machine; busy (busy_s as a share of step_s);
+    images_per_busy_s (images/s if the GPU never waited for the host; NaN: not traced); speedup
+    (over fp32 with the same network and batch).
 
     If `busy` is low, compare images_per_busy_s: the host's time depends on its other programs.
 
     Raises:
         ValueError: nothing was recorded there.
     """
-    table = recorded_table(machine, "networks")
+    table = recorded_table(machine, "networks").query("mode == 'train'")
     # The profiler lengthens a traced step, so busy seconds are compared with the timed steps.
     busy = (table.get("busy_s", np.nan) / table["step_s"]).clip(upper=1.0)
-    same = ["network", "mode", "batch"]
+    same = ["network", "batch"]
     fp32 = table.query("precision == 'fp32' and layout == 'contiguous' and not compile")
     fp32 = fp32.set_index(same)["images_per_s"]
     return table.assign(
@@ -141,7 +133,7 @@ def tensor_core_gains(table: pd.DataFrame) -> pd.DataFrame:
         table: from `load_measurements`, as in all functions below.
     """
     index = ["network", "batch"]
-    rows = table[table["mode"] == "train"].set_index(index)
+    rows = table.set_index(index)
     traced = rows[(rows["precision"] == "fp32") & rows["kinds"].notna()]
     gains = pd.DataFrame({"products": traced["kinds"].map(lambda kinds: kinds["products"])})
     gains = gains.sort_index(ascending=[False, True])
@@ -151,10 +143,10 @@ def tensor_core_gains(table: pd.DataFrame) -> pd.DataFrame:
     return gains.join(a100, on="network")
 
 
-def speeds_by_setting(table: pd.DataFrame, mode: str, column: str = "images_per_s") -> pd.DataFrame:
+def speeds_by_setting(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return speeds at the published batch, by network and setting."""
     batches = table["network"].map({name: spec.batch_size for name, spec in NETWORKS.items()})
-    rows = table[(table["batch"] == batches) & (table["mode"] == mode)]
+    rows = table[table["batch"] == batches]
     settings = ["precision", "layout", "compile"]
     return rows.pivot(index="network", columns=settings, values=column).reindex(ORDER)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torchvision
 from narrow import Narrow
 
-from labs.lab_networks import bench, catalogue, ssd, unet3d
+from labs.lab_networks import ssd, unet3d
 from labs.lab_networks.catalogue import NETWORKS, Network
 
 CLASSES = 1000  # of synthetic labels
@@ -29,13 +29,6 @@ def small() -> dict[str, Network]:
             NETWORKS["unet3d"],
             build=lambda: unet3d.UNet3D(widths=(4, 8, 8)),
             px=16,
-            multiple=4,
         ),
         "resnet50": replace(NETWORKS["resnet50"], build=lambda: Narrow(CLASSES), px=32),
     }
-
-
-def use() -> None:
-    """Replace the networks in this process."""
-    catalogue.NETWORKS.update(small())
-    bench.QUICK.update(ssd300={"batch": 2}, unet3d={}, resnet50={"batch": 4})

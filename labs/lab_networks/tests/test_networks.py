@@ -1,11 +1,8 @@
 """SSD300, 3D U-Net and ResNet-50: their data, the benchmark, and its tables."""
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
-import of_ranks
 import pandas as pd
 import pytest
 import torch
@@ -19,7 +16,6 @@ from labs import lab_networks as lab
 from labs.lab_networks import (
     bench,
     catalogue,
-    cost,
     local,
     measurements,
     ssd,
@@ -46,9 +42,9 @@ class TestNetworks:
     def test_have_the_published_size(self) -> None:
         with torch.device("meta"):
             counts = {"ssd300": ssd.SSD300(), "unet3d": unet3d.UNet3D()}
-        for name, rel in (("unet3d", 0.001), ("ssd300", 0.05)):
+        for name, published, rel in (("unet3d", 31.2, 0.001), ("ssd300", 22.0, 0.05)):
             millions = parameter_count(counts[name]) / 1e6
-            assert millions == pytest.approx(cost.PUBLISHED_MILLIONS[name], rel=rel)
+            assert millions == pytest.approx(published, rel=rel)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["ssd300", "unet3d", "resnet50"])
@@ -84,35 +80,9 @@ class TestBench:
         tensors = [workload.inputs, *weights]
         assert all(tensor.is_contiguous(memory_format=layout) for tensor in tensors)
 
-    def test_the_log_has_each_step_and_the_result(self, tmp_path: Path) -> None:
-        log = tmp_path / "new" / "bench.jsonl"
-        row = bench.measure(Setting("unet3d", **TINY), log)
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        assert [line["type"] for line in lines] == ["PARAMETER", "LOG", "LOG", "RESULT"]
-        steps = [line["data"]["step_s"] for line in lines[1:3]]
-        assert row["step_s"] == pytest.approx(np.median(steps))
-        assert row["images_per_s"] == pytest.approx(2 / row["step_s"])
-
-    @pytest.mark.parametrize(
-        ("message", "fields"),
-        [
-            ("network='vgg': choose", {"network": "vgg"}),
-            ("so leave it out", {"network": "ssd300", "px": 512}),
-            ("px=18: unet3d needs 8, 12", {"network": "unet3d", "px": 18}),
-        ],
-    )
-    def test_wrong_settings_are_refused(self, message: str, fields: dict) -> None:
-        with pytest.raises(ValueError, match=re.escape(message)):
-            Setting(**fields)
-
-    @pytest.mark.slow
-    def test_ranks_train_one_network_on_different_images(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(bench, "measure_rank", of_ranks.narrow_row)
-        row = bench.bench(Setting("resnet50", px=32, gpus=2, **TINY))
-        assert row["weights_apart"] == 0 and len(set(row["first_losses"])) == 2
-        assert row["images_per_s"] == pytest.approx(4 / row["step_s"])
+    def test_wrong_settings_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="network='vgg': choose"):
+            Setting("vgg")
 
     def test_precisions_take_turns_on_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local, "NETWORKS", ("resnet50",))
@@ -126,9 +96,9 @@ class TestBench:
         table = lab.benchmark_here()
         assert table["ratio"].tolist() == [1, 2] and table["ratio_q3"].tolist() == [1, 2]
 
-    def test_the_command_prints_a_table_and_json(self, runs_root: Path) -> None:
+    def test_the_command_prints_a_table_and_json(self) -> None:
         arguments = ["bench", "--network", "unet3d", "--precision", "bf16", "--precision", "fp32"]
-        arguments += ["--mode", "infer", "--quick"]
+        arguments += ["--quick"]
         result = CliRunner().invoke(__main__.app, arguments)
         assert result.exit_code == 0, result.output
         assert all(text in result.stdout for text in ("13 × bf16", "13 × fp32", "1.00"))
@@ -150,13 +120,11 @@ class TestTables:
                 fields = fixed | dict(zip(("precision", "layout", "compile"), setting))
                 fields |= {"images_per_s": 100.0 * place, "step_s": 0.1}
                 table.append(fields | {"mode": "train", "busy_s": 0.08, "kinds": kinds})
-                table.append(fields | {"mode": "infer", "images_per_s": 500.0 * place})
         monkeypatch.setattr(measurements, "recorded_table", lambda *_: pd.DataFrame(table))
         return lab.load_measurements("a GPU")
 
     def test_gains_follow_from_the_measurements(self, rows: pd.DataFrame) -> None:
-        train = rows.query("mode == 'train'")
-        assert np.allclose(train["images_per_busy_s"], train["images_per_s"] / 0.8)
+        assert np.allclose(rows["images_per_busy_s"], rows["images_per_s"] / 0.8)
         gains = lab.tensor_core_gains(rows)
         assert gains["at_most"].tolist() == [2, 2, 2]  # products take half of the time
         assert gains["tf32"].tolist() == [2, 2, 2]

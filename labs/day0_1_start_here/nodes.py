@@ -69,57 +69,13 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Node:
-    """A node of the cluster. `state` is Slurm's word: idle, mixed, down*."""
-
-    name: str
-    partitions: tuple[str, ...]
-    state: str
-    cores: int
-    cores_used: int
-    memory_gib: float
-    gpus: int
-    gpus_used: int
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the node accepts jobs."""
-        return self.state.rstrip("~#+-") in AVAILABLE  # with a *, the node does not respond
-
-    @property
-    def free_gpus(self) -> int:
-        """How many GPUs a new job could get now."""
-        return self.gpus - self.gpus_used if self.is_available else 0
-
-
-@dataclass(frozen=True)
 class Cluster:
-    """What Slurm reports: nodes, each partition's longest job, the number of jobs."""
+    """What Slurm reports."""
 
-    nodes: tuple[Node, ...]
-    limits_min: dict[str, float]  # by partition; inf: no limit
-    waiting: int
+    partitions: pd.DataFrame  # nodes, GPUs and cores, how many are free, and the longest job
+    waiting: int  # jobs of all users
     running: int
     accounts: tuple[str, ...] = ()  # of this user
-
-    def table(self) -> pd.DataFrame:
-        """Return a row per partition: its nodes and GPUs, how many are free, its longest job."""
-        rows = []
-        for partition, limit_min in self.limits_min.items():
-            nodes = [node for node in self.nodes if partition in node.partitions]
-            rows.append(
-                {
-                    "partition": partition,
-                    "nodes": len(nodes),
-                    "free nodes": sum(n.is_available and not n.cores_used for n in nodes),
-                    "GPUs per node": _range({node.gpus for node in nodes}),
-                    "GPUs": sum(node.gpus for node in nodes),
-                    "free GPUs": sum(node.free_gpus for node in nodes),
-                    "cores per node": _range({node.cores for node in nodes}),
-                    "longest job": format_minutes(limit_min),
-                }
-            )
-        return pd.DataFrame(rows)
 
 
 def machine() -> Machine:
@@ -189,7 +145,8 @@ def cluster() -> Cluster | None:
     user = f"user={getpass.getuser()}"
     columns = ("--noheader", "--parsable2", "show", "associations", user, "format=Account")
     accounts = tuple(dict.fromkeys(_output("sacctmgr", *columns).split()))
-    return Cluster(nodes(lines), limits_min, states.count("PD"), states.count("R"), accounts)
+    table = partition_table(lines, limits_min)
+    return Cluster(table, states.count("PD"), states.count("R"), accounts)
 
 
 def _output(*command: str) -> str:
@@ -198,22 +155,35 @@ def _output(*command: str) -> str:
     return answer.stdout if answer and answer.returncode == 0 else ""
 
 
-def nodes(lines: str) -> tuple[Node, ...]:
-    """Parse sinfo's lines of `NODE_FIELDS`; a node has a line for each of its partitions."""
-    by_name: dict[str, Node] = {}
-    for line in lines.splitlines():
-        name, partition, state, cores, use, memory, gres, gres_used = line.strip().split("|")[:8]
-        by_name[name] = Node(
-            name,
-            (*(by_name[name].partitions if name in by_name else ()), partition),
-            state,
-            int(cores),
-            int(use.split("/")[0]),  # of allocated/idle/other/total
-            int(memory) / 1024,
-            gpu_count(gres),
-            gpu_count(gres_used),
-        )
-    return tuple(by_name.values())
+def partition_table(lines: str, limits_min: dict[str, float]) -> pd.DataFrame:
+    """Summarize sinfo's lines of `NODE_FIELDS`, one per node and partition, by partition.
+
+    Args:
+        limits_min: of the longest job, by partition; inf: no limit.
+    """
+    fields = [line.strip().split("|")[:8] for line in lines.splitlines()]
+    names = ["name", "partition", "state", "cores", "cores_used", "memory", "gpus", "gpus_used"]
+    nodes = pd.DataFrame(fields, columns=names).astype({"cores": int})
+    gpus, gpus_used = nodes["gpus"].map(gpu_count), nodes["gpus_used"].map(gpu_count)
+    # A state that ends with * is of a node that does not respond.
+    available = nodes["state"].str.rstrip("~#+-").isin(AVAILABLE)
+    unused = nodes["cores_used"].str.startswith("0/")  # of allocated/idle/other/total
+    nodes = nodes.assign(
+        gpus=gpus, free=available & unused, free_gpus=(gpus - gpus_used) * available
+    )
+    by_partition = nodes.groupby("partition")
+    table = pd.DataFrame(
+        {
+            "nodes": by_partition.size(),
+            "free nodes": by_partition["free"].sum(),
+            "GPUs per node": by_partition["gpus"].agg(_range),
+            "GPUs": by_partition["gpus"].sum(),
+            "free GPUs": by_partition["free_gpus"].sum(),
+            "cores per node": by_partition["cores"].agg(_range),
+        }
+    )
+    table = table.reindex([*limits_min]).reset_index(names="partition")
+    return table.assign(**{"longest job": [*map(format_minutes, limits_min.values())]})
 
 
 def gpu_count(gres: str) -> int:
@@ -223,10 +193,9 @@ def gpu_count(gres: str) -> int:
     return sum(int(count) if count.isdigit() else 1 for count in counts)
 
 
-def _range(numbers: set[int]) -> str:
-    """Format numbers: 4, or 0 to 8; – if there are none."""
-    ends = {min(numbers), max(numbers)} if numbers else {"–"}
-    return " to ".join(map(str, sorted(ends)))
+def _range(numbers: pd.Series) -> str:
+    """Format numbers: 4, or 0 to 8."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
 
 
 def format_minutes(minutes: float) -> str:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from labs import day0_1_start_here as lab
-from labs.day0_1_start_here.nodes import Cluster, Disk, Gpu, Machine, Node, gpu_count, nodes
+from labs.day0_1_start_here.nodes import Disk, Gpu, Machine, gpu_count, partition_table
 
 LAPTOP_DISK = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (LAPTOP_DISK,))
@@ -26,26 +26,6 @@ LARGE_NODE = Machine(
     ),
     job_id="123456",
 )
-STATES = ("idle", "mixed", "allocated", "drained", "idle*")
-
-
-def node(number: int, partition: str = "gpu", gpus: int = 4) -> Node:
-    state = STATES[number % 5]
-    used = {"mixed": 1, "allocated": 2}.get(state, 0)
-    gpus_used = gpus * used // 2
-    return Node(f"n{number:03}", (partition,), state, 40, 20 * used, 187, gpus, gpus_used)
-
-
-CLUSTER = Cluster(
-    nodes=(
-        *(node(number, "cpu", 0) for number in range(150)),
-        *(node(number, "gpu", 4) for number in range(140)),
-        *(node(number, "large", 8) for number in range(10)),
-    ),
-    limits_min={"cpu": 45, "gpu": 6000, "large": float("inf")},
-    waiting=312,
-    running=540,
-)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +41,23 @@ def test_gpus_in_generic_resources(gres: str, count: int) -> None:
     assert gpu_count(gres) == count
 
 
-def test_a_node_in_two_partitions_is_one_node() -> None:
-    first, second = nodes("""n1|gpu|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
-    n1|urgent|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
-    n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|""")
-    assert first == Node("n1", ("gpu", "urgent"), "mixed", 16, 5, 4.0, 4, 3)
-    assert (first.free_gpus, second.free_gpus) == (1, 0)
-
-
 def test_table_of_partitions() -> None:
-    rows = CLUSTER.table().set_index("partition")
+    table = partition_table(
+        """n1|gpu|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
+    n1|urgent|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
+    n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|
+    n3|gpu|idle~|40|0/40/0/40|4096|gpu:8|gpu:0|
+    n4|gpu|idle*|40|0/40/0/40|4096|gpu:8|gpu:0|""",
+        {"urgent": 45, "gpu": 6000, "none": float("inf")},
+    )
+    rows = table.set_index("partition")
     assert rows.loc["gpu"].to_dict() == {
-        "nodes": 140,
-        "free nodes": 28,
-        "GPUs per node": "4",
-        "GPUs": 560,
-        "free GPUs": 28 * 4 + 28 * 2,
-        "cores per node": "40",
+        "nodes": 4,
+        "free nodes": 1,
+        "GPUs per node": "4 to 8",
+        "GPUs": 24,
+        "free GPUs": 1 + 8,
+        "cores per node": "16 to 40",
         "longest job": "4.17 days",
     }
     assert rows["longest job"].tolist() == ["45 min", "4.17 days", "no limit"]

@@ -14,7 +14,6 @@ HEAD = (
     '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value"'
 )
 DURATION = "gpu__time_duration.sum"
-COUNT = "sm__inst_executed_pipe_tensor.sum"
 SHARE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 
 

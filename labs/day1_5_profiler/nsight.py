@@ -30,7 +30,7 @@ UNITS = {  # seconds
     "second": 1.0,
     "s": 1.0,
 }
-TENSOR_COUNTER = re.compile(r"sm__(inst_executed_pipe_tensor|pipe_tensor\w*_cycles_active)")
+TENSOR_COUNTER = re.compile(r"sm__pipe_tensor\w*_cycles_active.*pct")
 
 
 def read_nsys(path: str | Path) -> Trace:
@@ -194,7 +194,7 @@ def read_ncu(path: str | Path) -> Trace:
     if (head := next(heads, None)) is None:
         raise TraceError(f"{path} has no line of column names with Kernel Name: {NCU_COMMAND}")
     kernels = _ncu_kernels(lines[head:])
-    measured = ("duration_s", "tensor_active", "tensor_instructions")
+    measured = ("duration_s", "tensor_active")
     if not np.isfinite([kernel[name] for kernel in kernels for name in measured]).any():
         raise TraceError(f"{path} has neither durations nor Tensor Core counters: {NCU_COMMAND}")
     capability = kernels[0]["capability"]
@@ -214,7 +214,6 @@ def _ncu_kernels(lines: list[str]) -> list[Row]:
                 "duration_s": np.nan,
                 "stream": row.get("Stream"),
                 "tensor_active": np.nan,
-                "tensor_instructions": np.nan,
                 "capability": row.get("CC", ""),
             },
         )
@@ -222,9 +221,8 @@ def _ncu_kernels(lines: list[str]) -> list[Row]:
         if name in ("gpu__time_duration.sum", "Duration"):
             kernel["duration_s"] = value * UNITS.get(unit, np.nan)
         elif TENSOR_COUNTER.match(name):
-            column = "tensor_active" if unit == "%" else "tensor_instructions"
-            value = value / 100 if unit == "%" else value
-            kernel[column] = np.fmax(kernel[column], value)  # the busiest of several pipes
+            # Of several pipes, the busiest counts.
+            kernel["tensor_active"] = np.fmax(kernel["tensor_active"], value / 100)
     return list(kernels.values())
 
 

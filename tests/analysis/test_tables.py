@@ -54,7 +54,7 @@ def test_cpu_trace_has_operators_in_their_phases_and_empty_gpu_tables(cpu_file: 
     assert list(backward["phase"]) == ["backward", "backward"]
     assert backward["input_shapes"].iloc[0][:2] == ((2, 8, 6, 6), (2, 3, 8, 8))
     assert backward["input_types"].iloc[0][0] == "float"
-    functions = (tables.by_kernel, tables.idle, tables.copies, tables.layout_kernels)
+    functions = (tables.by_kernel, tables.idle, tables.layout_kernels)
     for table in (trace.kernels, *(function(trace) for function in functions)):
         assert table.empty and len(table.columns) > 2
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)]
@@ -150,7 +150,6 @@ def test_kernel_has_its_operator_phase_and_types(gpu_file: Path) -> None:
     assert list(rows["phase"]) == ["forward", "forward", "forward", "backward", "backward"]
     assert set(rows["step"]) == {3}
     conv = rows.loc[CONV]
-    assert conv["inner_operator"] == "aten::cudnn_convolution"
     assert conv["input_types"] == ("c10::BFloat16", "c10::BFloat16")  # after autocast
     assert conv["input_shapes"] == ((2, 8), (8, 3))
     assert conv["start_s"] == pytest.approx(230e-6)
@@ -168,23 +167,20 @@ def test_gpu_time_by_operator_layout_kernels_and_copies(gpu_file: Path) -> None:
     assert table.loc["aten::conv2d", "share"] == pytest.approx(90 / 201)
     (layout,) = tables.layout_kernels(trace).itertuples()
     assert (layout.name, layout.share) == (LAYOUT, pytest.approx(20 / 201))
-    (copy,) = tables.copies(trace).itertuples()
+    (copy,) = trace.copies.itertuples()
     assert (copy.kind, copy.memory, copy.bytes) == ("HtoD", "Pinned -> Device", 4000)
-    assert copy.gb_per_s == pytest.approx(0.2)
 
 
-def test_idle_time_and_what_the_host_did(gpu_file: Path) -> None:
+def test_idle_time(gpu_file: Path) -> None:
     overlapping = kernel("other", 235, 60, 4) | {"tid": 20}
     gpu_file.write_text(json.dumps(TRACE | {"traceEvents": [*EVENTS, overlapping]}))
     trace = tables.read(gpu_file)
     (row,) = tables.idle(trace).itertuples()
-    assert (row.step, row.gaps) == (3, 2)
+    assert row.step == 3
     assert row.span_s == pytest.approx(701e-6)
     assert row.busy_share == pytest.approx(201 / 701)
-    assert row.largest_gap_s == pytest.approx(300e-6)
-    assert row.host_in_largest_gap == "backward: Python, between operators"
+    assert row.gap_s == pytest.approx(500e-6)
     assert row.launch_delay_s == pytest.approx(75e-6)  # median of 85, 60, 70, 80 and 75
-    assert tables.host_between(trace, 850e-6, 853e-6) == "optimizer: cudaDeviceSynchronize"
 
 
 # ---- Files that are not traces -----------------------------------------------------------------

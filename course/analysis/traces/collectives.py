@@ -86,7 +86,6 @@ def _gloo_row(name: str, args: dict[str, Any], group: dict[str, Any]) -> dict[st
         "operation": _operation(name.removeprefix(GLOO)),
         **_size(elements, types[0]),
         "group_size": group.get("world_size"),
-        "lane": "gloo",
     }
 
 
@@ -95,7 +94,6 @@ def _nccl_row(name: str, args: dict[str, Any]) -> dict[str, Any]:
         "operation": _operation(args.get("Collective name") or NCCL.match(name)[1]),
         **_size(args.get("In msg nelems", 0), args.get("dtype", "")),
         "group_size": args.get("Group size"),
-        "lane": f"stream {args.get('stream')}",
         "correlation": args.get("correlation"),
         "external": args.get("External id"),
     }
@@ -107,7 +105,7 @@ def _operation(name: str) -> str:
 
 def _size(elements: int, type_name: str) -> dict[str, Any]:
     if not elements:  # a barrier sends nothing
-        return {"elements": 0, "type": "", "bytes": 0}
+        return {"type": "", "bytes": 0}
     name = type_name.lower().removeprefix("c10::")
     dtype, size = TYPES.get(name, (name or "unknown", 0))
-    return {"elements": elements, "type": dtype, "bytes": elements * size}
+    return {"type": dtype, "bytes": elements * size}

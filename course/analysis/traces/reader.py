@@ -27,16 +27,15 @@ from course.runs.run import Run
 
 Row = dict[str, Any]
 COLUMNS = {
-    "kernels": "kernel start_s duration_s stream operator inner_operator phase step "
-    "input_types input_shapes launch_s tensor_active tensor_instructions",
+    "kernels": "kernel start_s duration_s stream operator phase step input_types input_shapes "
+    "launch_s tensor_active",
     "operators": "name start_s duration_s self_s thread depth phase step input_types input_shapes",
     "copies": "kind memory bytes start_s duration_s stream phase step",
     "ranges": "name start_s duration_s thread",
     "calls": "name start_s duration_s thread",
-    "collectives": "operation bytes type elements group_size start_s duration_s launch_s lane "
-    "phase step",
+    "collectives": "operation bytes type group_size start_s duration_s launch_s phase step",
 }
-TEXT_COLUMNS = "kernel operator inner_operator phase name kind memory operation type lane"
+TEXT_COLUMNS = "kernel operator phase name kind memory operation type"
 TABLES = {  # by an event's category in a Chrome trace
     "kernel": "kernels",
     "cpu_op": "operators",
@@ -60,12 +59,11 @@ class Trace:
 
     Attributes:
         kernels: one row per GPU kernel. `operator` is the operator that a reader would name
-            (aten::conv2d), `inner_operator` the innermost one that launched the kernel, after
-            autocast; `input_types` and `input_shapes` are the latter's. `launch_s` is when the
-            host called the launch. `tensor_active` (share of the cycles, 0 to 1) and
-            `tensor_instructions` (count) come from counters of the Tensor Cores' pipe, NaN
-            without counters. A value above 0 is no proof: on an H100, batch_norm and copies also
-            issue a few such instructions.
+            (aten::conv2d), `input_types` and `input_shapes` are those of the innermost one that
+            launched the kernel, after autocast. `launch_s` is when the host called the launch.
+            `tensor_active` (share of the cycles, 0 to 1) comes from a counter of the Tensor Cores'
+            pipe, NaN without. A value above 0 is no proof: on an H100, batch_norm and copies also
+            use it a little.
         operators: one row per operator on the host; `self_s` excludes the operators inside it.
         copies: copies and fills by the device. `memory` is "Pinned -> Device", where known.
         ranges: named ranges on the host: phases, steps, the DataLoader.
@@ -219,21 +217,17 @@ def _table(rows: list[Row], columns: list[str]) -> pd.DataFrame:
 
 
 def _operator_columns(operators: list[Row], index: int | None) -> Row:
-    """Return names, types and shapes for a kernel launched in the operator at this index."""
+    """Return name, types and shapes for a kernel launched in the operator at this index."""
     if index is None:
-        return {"operator": "", "inner_operator": "", "input_types": (), "input_shapes": ()}
+        return {"operator": "", "input_types": (), "input_shapes": ()}
     names, inner = [], operators[index]
     while index is not None:
         names.append(operators[index]["name"])
         index = operators[index]["parent"]
     readable = [name for name in names if "::" in name and "autograd::" not in name] or names[:1]
     moves = [name for name in readable if name in MOVES]
-    return {
-        "operator": (moves or readable)[-1],
-        "inner_operator": inner["name"],
-        "input_types": inner.get("input_types", ()),
-        "input_shapes": inner.get("input_shapes", ()),
-    }
+    inputs = {name: inner.get(name, ()) for name in ("input_types", "input_shapes")}
+    return {"operator": (moves or readable)[-1], **inputs}
 
 
 def thread_and_time(row: Row) -> tuple:

@@ -7,10 +7,11 @@ numbers: the bytes that are kept, the bytes that are moved, and the operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -174,6 +175,22 @@ def fake_step(config: Config) -> Iterator[FakeStep]:
                 f"{config.model} cannot be trained on {config.setup}: {error}. Raise batch_size "
                 f"or image_px"
             ) from error
+
+
+def saved_tensors(forward: Callable[[], Any], known: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Run a forward pass; return what it saves for backward, once per storage not in `known`."""
+    storages = {tensor.untyped_storage()._cdata for tensor in known}
+    saved: list[torch.Tensor] = []  # keeps them alive, so that no address is reused
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if (storage := tensor.untyped_storage()._cdata) not in storages:
+            storages.add(storage)
+            saved.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return saved
 
 
 @contextmanager

@@ -36,7 +36,7 @@ KIND_COLOURS = {
 
 def plot_batch_sweep(
     table: pd.DataFrame,
-    fit: Fit | None = None,
+    fit: Fit,
     predicted: pd.Series | None = None,
     limit_gib: float = 0.0,
 ) -> Picture:
@@ -53,24 +53,18 @@ def plot_batch_sweep(
     picture = Picture(10, 3.8)
     memory, speed = picture.panels(1, 2)
     ok, failed = table[table["status"] == "ok"], table[table["status"] != "ok"]
-    if fit:
-        _draw_fit(memory, fit, table["batch_size"].max() * 1.06)
-    if len(ok):
-        scatter_fit(memory, {"measured": (ok["batch_size"], ok["peak_gib"])}, colours=BLUE)
+    _draw_fit(memory, fit, table["batch_size"].max() * 1.06)
+    scatter_fit(memory, {"measured": (ok["batch_size"], ok["peak_gib"])}, colours=BLUE)
     if predicted is not None:
         points = {"predicted": (predicted.index, predicted)}
         scatter_fit(memory, points, colours=ACCENT, markers="D", hollow=True, size=9)
-    peaks = fit.peak_gib(failed["batch_size"]) if fit else failed["peak_gib"]
-    _draw_failures(memory, failed, peaks)
+    _draw_failures(memory, failed, fit.peak_gib(failed["batch_size"]))
     for gib in sorted({limit_gib, *table["memory_gib"]} - {0}):
-        enough = f", enough for batch {fit.largest_batch(gib)}" if fit else ""
-        limit(memory, gib, f"limit: {gib:.3g} GiB{enough}")
-    if memory.get_legend_handles_labels()[0]:
-        memory.legend(frameon=False, fontsize=8, loc="upper left")
-    room = 1.35 if fit else 1.2  # for the legend
+        limit(memory, gib, f"limit: {gib:.3g} GiB, enough for batch {fit.largest_batch(gib)}")
+    memory.legend(frameon=False, fontsize=8, loc="upper left")
     kinds = " or ".join(table["memory_kind"].dropna().unique()) or "unknown"
     label(memory, f"peak memory ({kinds})", size=10, xlabel="images per batch", ylabel="GiB")
-    memory.set(xlim=(0, table["batch_size"].max() * 1.06), ylim=(0, memory.get_ylim()[1] * room))
+    memory.set(xlim=(0, table["batch_size"].max() * 1.06), ylim=(0, memory.get_ylim()[1] * 1.35))
     spread = {"": (ok["images_per_s_q1"], ok["images_per_s_q3"])}
     speeds = {"": (ok["batch_size"], ok["images_per_s"])}
     lines(speed, speeds, errors=spread, marker="o", colours=BLUE)

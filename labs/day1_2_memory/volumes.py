@@ -15,10 +15,9 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
 
 from course.config import GIB
-from course.training.memory_prediction import tracked
+from course.training.memory_prediction import saved_tensors, tracked
 from labs.lab_networks.unet3d import WIDTHS, UNet3D
 
 MULTIPLE = 2 ** (len(WIDTHS) - 1)  # sides must be multiples of it
@@ -98,22 +97,8 @@ def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[Simp
 
 def _saved_tensors(dims: int, side: int, batch: int, inplace: bool = True) -> list[torch.Tensor]:
     """Return what a forward pass saves for backward, except weights and labels."""
-    saved: dict[int, torch.Tensor] = {}  # by storage, so that each counts once
     with _fake_step(dims, side, batch, inplace) as step:
-        known = {_storage(tensor) for tensor in (*step.model.parameters(), step.labels)}
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            if _storage(tensor) not in known:
-                saved.setdefault(_storage(tensor), tensor)
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            step.loss()
-    return list(saved.values())
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+        return saved_tensors(step.loss, (*step.model.parameters(), step.labels))
 
 
 # Formulas with one mistake each, and what to tell a learner who made it.

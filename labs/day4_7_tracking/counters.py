@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -42,29 +42,25 @@ def energy_between_ends(readings: Readings) -> float:
     return (readings[-1][1] - readings[0][1]) / J_PER_KWH
 
 
-def simulated_readings(
-    watts: float, seconds: float, *, start_s: float = 0.0, period_s: float = PERIOD_S
-) -> Readings:
+def simulated_readings(watts: float, seconds: float, *, start_s: float = 0.0) -> Readings:
     """Read a simulated counter of constant power every STEP_S.
 
     Args:
-        start_s: when the first reading happens; the counter changes at multiples of period_s.
+        start_s: when the first reading happens; the counter changes at multiples of PERIOD_S.
     """
     times = start_s + STEP_S * np.arange(round(seconds / STEP_S) + 1)
-    joules = 5000 + watts * period_s * np.floor(times / period_s + 1e-9)
+    joules = 5000 + watts * PERIOD_S * np.floor(times / PERIOD_S + 1e-9)
     return list(zip(times.tolist(), joules.tolist()))
 
 
-def power_errors(
-    energy: Energy, seconds: Sequence[float] = (0.06, 0.16, 0.36, 0.76, 1.56, 3.16, 6.36)
-) -> pd.DataFrame:
+def power_errors(energy: Energy) -> pd.DataFrame:
     """Return the largest error of two methods, for measurements that start at different moments.
 
     Columns: seconds, `between the ends` and `between changes` (relative errors; NaN if a
     measurement gives no result).
     """
     rows = []
-    for duration in seconds:
+    for duration in (0.06, 0.16, 0.36, 0.76, 1.56, 3.16, 6.36):
         errors = []
         for start_s in np.linspace(0, PERIOD_S, 24, endpoint=False):
             readings = simulated_readings(500, duration, start_s=float(start_s))

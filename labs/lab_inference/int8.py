@@ -7,8 +7,6 @@ arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pandas as pd
 import torch
 from torch import nn
@@ -71,7 +69,7 @@ def quantize(
     return network
 
 
-def accuracy_by_bits(model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3)) -> pd.DataFrame:
+def accuracy_by_bits(model: nn.Module) -> pd.DataFrame:
     """Return the accuracy by bits and by scales of the weights.
 
     Columns: bits, scales ("per tensor" or "per channel"), top1, fp32 (the network's accuracy).
@@ -79,7 +77,7 @@ def accuracy_by_bits(model: nn.Module, bits: Iterable[int] = (8, 6, 5, 4, 3)) ->
     calibration, _ = load_crops("train", CALIBRATION_CROPS)
     rows = []
     for per_channel in (False, True):
-        for count in bits:
+        for count in (8, 6, 5, 4, 3):
             network = quantize(model, calibration, count, per_channel)
             scales = "per channel" if per_channel else "per tensor"
             rows.append({"bits": count, "scales": scales, "top1": top1(network)})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +21,7 @@ Latencies = Callable[[Call, Call, int, int], list[float]]
 WARM_UP_CALLS = 5
 MIN_CALLS, MAX_CALLS = 50, 500  # a 99th percentile needs many
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BUDGET_S = 0.3  # of the calls of one row
 KNEE_SHARE = 0.9  # of the highest throughput
 
 
@@ -45,7 +45,7 @@ def latencies(call: Call, wait: Call, count: int, warm_up: int) -> list[float]:
 
 
 def time_calls(
-    call: Call, device: torch.device, budget_s: float = 0.5, time_by: Latencies = latencies
+    call: Call, device: torch.device, budget_s: float = BUDGET_S, time_by: Latencies = latencies
 ) -> dict[str, float]:
     """Time as many calls as fit into the budget: p50_s, p99_s, and calls."""
 
@@ -61,21 +61,17 @@ def time_calls(
 
 
 def latency_curve(
-    model: nn.Module,
-    variant: Variant,
-    batches: Iterable[int] = BATCHES,
-    budget_s: float = 0.3,
-    time_by: Latencies = latencies,
+    model: nn.Module, variant: Variant, time_by: Latencies = latencies
 ) -> pd.DataFrame:
-    """Time a network by the number of images at once.
+    """Time a network by the number of images at once, from 1 to 256.
 
     Columns: batch, p50_s, p99_s, calls, images_per_s.
     """
     rows = []
-    for batch in batches:
+    for batch in BATCHES:
         images = random_images(model, batch, 32)
         call = create_call(model, images, variant)
-        rows.append({"batch": batch, **time_calls(call, images.device, budget_s, time_by)})
+        rows.append({"batch": batch, **time_calls(call, images.device, BUDGET_S, time_by)})
     return _add_rates(pd.DataFrame(rows))
 
 
@@ -89,27 +85,22 @@ def find_knee(table: pd.DataFrame) -> int:
     return int(table.loc[enough, "batch"].min())
 
 
-def time_ladder(
-    model: nn.Module,
-    batches: tuple[int, ...] = (1, 64),
-    budget_s: float = 0.3,
-    time_by: Latencies = latencies,
-) -> pd.DataFrame:
-    """Time the variants of LADDER that this device supports.
+def time_ladder(model: nn.Module, time_by: Latencies = latencies) -> pd.DataFrame:
+    """Time the variants of LADDER that this device supports, with 1 and 64 images.
 
-    Columns: variant, batch, p50_s, p99_s, calls, images_per_s, error (of scores, relative to fp32's
-    largest), made_s (until the first answer, if compiled), faster (times as fast as fp32). If there
-    is no C++ compiler, compiled variants are left out with a warning.
+    Columns: variant, batch, p50_s, p99_s, calls, images_per_s, faster (times as fast as fp32). If
+    there is no C++ compiler, compiled variants are left out with a warning.
     """
     rows = []
-    for batch in batches:
+    for batch in (1, 64):
         images = random_images(model, batch, 32)
-        expected = create_call(model, images, Variant())().double().cpu()
         for name, variant in LADDER.items():
             if variant.graph and images.device.type != "cuda":
                 continue
             try:
-                row = time_variant(model, images, variant, expected, budget_s, time_by)
+                with fresh_compiler():
+                    call = create_call(model, images, variant)
+                    row = time_calls(call, images.device, BUDGET_S, time_by)
             except RuntimeError as error:
                 if not variant.compiled:
                     raise
@@ -117,30 +108,6 @@ def time_ladder(
                 continue
             rows.append({"variant": name, "batch": batch} | row)
     return add_speedups(_add_rates(pd.DataFrame(rows)))
-
-
-def time_variant(
-    model: nn.Module,
-    images: torch.Tensor,
-    variant: Variant,
-    expected: torch.Tensor | None,
-    budget_s: float,
-    time_by: Latencies = latencies,
-) -> dict[str, Any]:
-    """Time one variant, and compare its scores with the expected ones."""
-    with fresh_compiler():
-        begin = perf_counter()
-        call = create_call(model, images, variant)
-        scores = call().double().cpu()
-        row: dict[str, Any] = {"made_s": perf_counter() - begin} if variant.compiled else {}
-        if expected is not None:
-            row["error"] = float((scores - expected).abs().max() / expected.abs().max())
-        row |= time_calls(call, images.device, budget_s, time_by)
-    del call
-    gc.collect()
-    if images.device.type == "cuda":
-        torch.cuda.empty_cache()
-    return row
 
 
 def load_products(machine: str) -> pd.DataFrame:
@@ -168,7 +135,8 @@ def load_measurements(machine: str) -> pd.DataFrame:
 
     Columns: part ("mode", "ladder", or "batch", whose "compiled" also has a CUDA graph), variant,
     batch, p50_s, p99_s, calls, images_per_s, machine; peak_gib ("mode": above what the network
-    needs); error, made_s and faster ("ladder", as in `time_ladder`).
+    needs); faster ("ladder", as in `time_ladder`); error and made_s (of scores, and until the
+    first answer; research/inference.py explains them).
 
     Raises:
         ValueError: nothing was recorded there.

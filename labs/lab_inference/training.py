@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 
@@ -17,7 +17,6 @@ from course.training import models, precision
 
 NETWORK, LR = "resnet8_patches", 0.2
 STEPS, BATCH = 256, 64
-BATCHES_WITHOUT_EVAL = (256, 32, 4, 1)
 
 
 @cache
@@ -31,17 +30,17 @@ def load_crops(split: str, count: int, first: int = 0) -> tuple[torch.Tensor, to
     return normalised(crops.images[selected]), crops.labels[selected]
 
 
-def train_network(steps: int = STEPS) -> nn.Module:
-    """Train a network of seven convolutions on steps · BATCH crops; return it in evaluation."""
+def train_network() -> nn.Module:
+    """Train a network of seven convolutions on STEPS · BATCH crops; return it in evaluation."""
     torch.manual_seed(0)
     device, crops = torch.device("cpu"), _crops("train")
     model = models.create(NETWORK, len(crops.classes)).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=STEPS)
     fastest = "bf16" if precision.has_units(device, "bf16") else "fp32"
-    for step in range(steps):
+    for step in range(STEPS):
         images, labels = load_crops("train", BATCH, step * BATCH % (len(crops) - BATCH))
         with precision.autocast(device, fastest):
             scores = model(images.to(memory_format=torch.channels_last))
@@ -65,15 +64,13 @@ def top1(
     return right / images
 
 
-def accuracy_without_eval(
-    model: nn.Module, batches: Iterable[int] = BATCHES_WITHOUT_EVAL, images: int = 1024
-) -> pd.DataFrame:
+def accuracy_without_eval(model: nn.Module, images: int = 1024) -> pd.DataFrame:
     """Return a network's accuracy in training mode, by the number of images at once.
 
     Columns: batch, "eval() forgotten", and "eval() after that", with BatchNorm's changed averages.
     """
     rows = []
-    for batch in batches:
+    for batch in (256, 32, 4, 1):
         network = deepcopy(model).train()
         forgotten = top1(network, images, batch)
         late = top1(network.eval(), images)

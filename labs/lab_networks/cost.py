@@ -7,10 +7,9 @@ from functools import lru_cache
 import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from course.analysis.roofline import count_operators
+from course.training.memory_prediction import saved_tensors
 from course.training.models import parameter_count
 from labs.lab_networks.bench import Setting, Workload
 from labs.lab_networks.catalogue import NETWORKS
@@ -43,19 +42,11 @@ def saved_gb(network: str, precision: str) -> dict[str, float]:
 
     Keys: weights (weights, gradients and momentum in fp32), image (of one image's activations).
     """
-    batch, saved = 2, {}
+    batch = 2
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
         half = "bf16" if precision in ("fp16", "bf16") else "fp32"
         workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if tensor.shape[:1] == (batch,):  # not weights
-                saved[StorageWeakRef(storage)] = storage.nbytes(), tensor
-            return tensor
-
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
-            workload.step()
-        count = parameter_count(workload.network)
-        image = sum(size for size, _ in saved.values()) / batch
-    return {"weights": 3 * 4 * count / 1e9, "image": image / 1e9}
+        weights = parameter_count(workload.network)
+        saved = saved_tensors(workload.step, [])
+        sizes = [t.untyped_storage().nbytes() for t in saved if t.shape[:1] == (batch,)]
+    return {"weights": 3 * 4 * weights / 1e9, "image": sum(sizes) / batch / 1e9}

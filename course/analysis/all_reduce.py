@@ -9,12 +9,12 @@ each rank contributes, and the seconds of one all-reduce as quartiles of several
 
 import json
 import time
-from datetime import timedelta
 
 import numpy as np
 import torch
 from torch import distributed
 
+from course.training.rank_group import join_group
 from course.training.recorder import recording
 
 SIZES = [4**power for power in range(5, 14)]  # bytes: 1 KiB to 64 MiB
@@ -42,12 +42,7 @@ def all_reduce_s(size: int, device: torch.device) -> list[float]:
 
 if __name__ == "__main__":  # a job runs it; labs import this package's modules
     with recording() as run:
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        device = torch.device("cpu")
-        if accelerator and run.config.device == "auto":
-            device = torch.device(accelerator.type, run.local_rank)
-            torch.accelerator.set_device_index(run.local_rank)
-        distributed.init_process_group(timeout=timedelta(seconds=run.config.collective_timeout_s))
+        device = join_group(run)
         run.set(**run.describe(device))
         rows = [
             {

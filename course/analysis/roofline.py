@@ -19,12 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from course.analysis.timing import FORMATS, check_format, number_format, seconds
+from course.analysis.timing import FORMATS, number_format, seconds
 from course.config import Config, from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run, rows_of
 from course.training.memory_prediction import fake_step
-from course.training.precision import has_units
 from course.training.recorder import Recorder
 
 # Operators that read inputs twice, with the places of those inputs: in training, BatchNorm needs
@@ -196,30 +195,19 @@ class Ceilings:
     source: str  # "measured", or when they were recorded
 
 
-def ceilings(device: torch.device, *precisions: str) -> Ceilings:
-    """Measure this machine's ceilings with a large matrix product and a copy of a large tensor.
+def ceilings(device: torch.device) -> Ceilings:
+    """Measure this machine's ceilings in fp32: a large matrix product, a copy of a large tensor.
 
     This takes a few seconds. The fastest call counts, because other programs can only slow a call
-    down. A format without hardware has the ceiling of fp32, whose units emulate it, so the distance
-    of a run from the ceiling shows the price of emulation.
-
-    Args:
-        precisions: "fp32", "tf32" (only CUDA), "bf16" and "fp16"; none: all of the device.
-
-    Raises:
-        ValueError: an unknown precision, or one that the device does not have.
+    down.
     """
-    precisions = precisions or tuple(p for p in FORMATS if p != "tf32" or device.type == "cuda")
-    for precision in precisions:
-        check_format(device, precision)
-    units = {p: p if has_units(device, p) else "fp32" for p in precisions}
-    rates = {precision: _compute_rate(device, precision) for precision in set(units.values())}
-    return Ceilings(
-        machine=Recorder(None).describe(device)["machine"],
-        flop_per_s={precision: rates[units[precision]] for precision in precisions},
-        bytes_per_s=_copy_rate(device),
-        source="measured",
-    )
+    with number_format(device, "fp32"):
+        return Ceilings(
+            machine=Recorder(None).describe(device)["machine"],
+            flop_per_s={"fp32": _compute_rate(device)},
+            bytes_per_s=_copy_rate(device),
+            source="measured",
+        )
 
 
 def recorded_ceilings(machine: str) -> Ceilings:
@@ -299,30 +287,29 @@ def _point(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
     }
 
 
-def _compute_rate(device: torch.device, precision: str) -> float:
+def _compute_rate(device: torch.device) -> float:
     """Return the FLOP/s of a matrix product; on a CPU, of a convolution if that is faster.
 
     There, PyTorch's products and convolutions are from two libraries, MKL and oneDNN. On
     processors that are not Intel's, MKL uses narrower registers, and training would be faster.
     """
     side = 256
-    with number_format(device, precision) as dtype:
-        while (time := _fastest(_product(device, dtype, side), device)) < PRODUCT_S[device.type]:
-            if side == LARGEST_SIDE:
-                break
-            side *= 2
-        rate = 2 * side**3 / time
-        if device.type == "cpu":
-            images = torch.randn(8, 256, 28, 28).to(dtype, memory_format=torch.channels_last)
-            weights = torch.randn(256, 256, 3, 3).to(dtype, memory_format=torch.channels_last)
-            time = _fastest(lambda: torch.conv2d(images, weights, padding=1), device)
-            rate = max(rate, 2 * 8 * 28**2 * 256**2 * 3**2 / time)
+    while (time := _fastest(_product(device, side), device)) < PRODUCT_S[device.type]:
+        if side == LARGEST_SIDE:
+            break
+        side *= 2
+    rate = 2 * side**3 / time
+    if device.type == "cpu":
+        images = torch.randn(8, 256, 28, 28).to(memory_format=torch.channels_last)
+        weights = torch.randn(256, 256, 3, 3).to(memory_format=torch.channels_last)
+        time = _fastest(lambda: torch.conv2d(images, weights, padding=1), device)
+        rate = max(rate, 2 * 8 * 28**2 * 256**2 * 3**2 / time)
     return rate
 
 
-def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
+def _product(device: torch.device, side: int) -> Callable[[], Any]:
     # A GPU clocks higher on zeros than on random numbers, which take long to create: repeat a tile.
-    tiles = [torch.randn(256, 256, device=device, dtype=dtype) for _ in range(2)]
+    tiles = [torch.randn(256, 256, device=device) for _ in range(2)]
     a, b = (tile.repeat(side // 256, side // 256) for tile in tiles)
     return lambda: a @ b
 

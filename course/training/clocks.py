@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
 
 import numpy as np
 import torch
-
-
-class Clock(Protocol):
-    """Sets marks in time, and measures the seconds between two of them."""
-
-    def mark(self) -> Any: ...
-    def is_past(self, mark: Any) -> bool: ...
-    def seconds(self, begin: Any, end: Any) -> float: ...
 
 
 class HostClock:
@@ -51,6 +42,9 @@ class EventClock:
 
     def seconds(self, begin: torch.Event, end: torch.Event) -> float:
         return begin.elapsed_time(end) / 1e3  # from milliseconds
+
+
+Clock = HostClock | EventClock
 
 
 def clock_for(device: torch.device) -> Clock:

@@ -76,12 +76,9 @@ def test_recorded_runs_are_below_their_ceilings() -> None:
     picture = plot_roofline(limits, table)
     (axes,), (legend,) = picture.axes, picture.legends
     assert "NVIDIA H100 80GB HBM3 (recorded" in axes.get_title(loc="left")
-    words = [text.get_text() for text in axes.texts]
+    words = [text.get_text() for text in legend.get_texts()]
     assert {"memory: 3.02 TB/s", "tf32: 365 TFLOP/s", "bf16: 673 TFLOP/s"} <= set(words)
-    first = legend.get_texts()[0].get_text()
-    assert first == "channels_last, fp16:\n73% of the memory bound"
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert "channels_last, fp16:\n73% of the memory bound" in words
 
 
 def cpu_row(**changes) -> dict:

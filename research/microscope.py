@@ -91,7 +91,7 @@ def count_cycles() -> list[dict[str, Any]]:
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
         raise RuntimeError("ncu is missing: install NVIDIA's Nsight Compute")
-    arguments = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    arguments = [ncu, "--csv", "--print-units", "base"]
     arguments += ["--metrics", ",".join(METRICS.values()), "--profile-from-start", "off"]
     arguments += ["--cache-control", "none", "--clock-control", "none"]
     arguments += [sys.executable, "-m", "research.microscope", "--counted-cases"]

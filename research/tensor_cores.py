@@ -119,7 +119,7 @@ def measure(setting: str) -> list[dict[str, Any]]:
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
         raise RuntimeError("ncu is missing: install NVIDIA's Nsight Compute")
-    arguments = [ncu, "--csv", "--page", "raw", "--print-units", "base"]
+    arguments = [ncu, "--csv", "--print-units", "base"]
     arguments += ["--print-kernel-base", "mangled", "--metrics", ",".join(METRICS.values())]
     arguments += ["--profile-from-start", "off", "--replay-mode", "kernel"]
     arguments += ["--cache-control", "none", "--clock-control", "none"]

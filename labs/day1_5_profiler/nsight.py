@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import sqlite3
-import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy as np
 from course.analysis.traces.reader import Row, Trace, TraceError, assemble
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's numbers
-KNOWN_SCHEMA = 3  # the newest major version of the export whose tables this module knows
 NSYS_COMMAND = "export one with: nsys export --type sqlite report.nsys-rep"
 NCU_COMMAND = (
     "write one with: ncu --csv --metrics gpu__time_duration.sum,"
@@ -51,9 +49,8 @@ def read_nsys(path: str | Path) -> Trace:
             export = _Export(connection)
             schema = export.schema
             _check_kernels(export, path)
-            trace = assemble(
-                _nsys_rows(export), device=export.device, source=f"{path.name}, Nsight Systems"
-            )
+            source = f"{path.name}, Nsight Systems"
+            return assemble(_nsys_rows(export), device=export.device, source=source)
         except TraceError:
             raise
         except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
@@ -61,13 +58,6 @@ def read_nsys(path: str | Path) -> Trace:
                 f"{path} cannot be read as an Nsight Systems export, schema version {schema} "
                 f"({type(error).__name__}: {error}): {NSYS_COMMAND}"
             ) from None
-    if schema.split(".")[0].isdigit() and int(schema.split(".")[0]) > KNOWN_SCHEMA:
-        warnings.warn(
-            f"{path} has schema version {schema}, newer than version {KNOWN_SCHEMA}, which the "
-            f"course knows: compare the times with those of nsys stats {path.name}",
-            stacklevel=2,
-        )
-    return trace
 
 
 class _Export:
@@ -189,10 +179,10 @@ def read_ncu(path: str | Path) -> Trace:
     heads = (
         number
         for number, line in enumerate(lines)
-        if line.startswith(('"ID",', "ID,")) and "Kernel Name" in line
+        if line.startswith(('"ID",', "ID,")) and "Metric Value" in line
     )
     if (head := next(heads, None)) is None:
-        raise TraceError(f"{path} has no line of column names with Kernel Name: {NCU_COMMAND}")
+        raise TraceError(f"{path} has no line of column names with Metric Value: {NCU_COMMAND}")
     kernels = _ncu_kernels(lines[head:])
     measured = ("duration_s", "tensor_active")
     if not np.isfinite([kernel[name] for kernel in kernels for name in measured]).any():
@@ -205,7 +195,9 @@ def read_ncu(path: str | Path) -> Trace:
 def _ncu_kernels(lines: list[str]) -> list[Row]:
     """Return one row per launch of a table that begins with the line of column names."""
     kernels: dict[tuple, Row] = {}
-    for row in _metrics(list(csv.reader(lines))):
+    for row in csv.DictReader(lines):
+        if not (row["Metric Value"] and row["ID"].isdigit()):  # output of the program
+            continue
         kernel = kernels.setdefault(
             (row.get("Process ID"), row["ID"]),
             {
@@ -224,21 +216,6 @@ def _ncu_kernels(lines: list[str]) -> list[Row]:
             # Of several pipes, the busiest counts.
             kernel["tensor_active"] = np.fmax(kernel["tensor_active"], value / 100)
     return list(kernels.values())
-
-
-def _metrics(lines: list[list[str]]) -> list[dict[str, str]]:
-    """Return one row per metric. With --page raw, each is a column, its unit in the second line."""
-    head, *body = lines
-    if "Metric Name" in head:
-        last = head.index("Metric Value")
-        return [dict(zip(head, line)) for line in body if len(line) > last and line[0].isdigit()]
-    units = dict(zip(head, body[0])) if body else {}
-    return [
-        kernel | {"Metric Name": name, "Metric Unit": units[name], "Metric Value": kernel[name]}
-        for kernel in (dict(zip(head, line)) for line in body if line and line[0].isdigit())
-        for name in kernel
-        if "__" in name
-    ]
 
 
 def _number(text: str) -> float:

@@ -26,7 +26,7 @@ DATA_SHEET_COLUMN = {"bf16": "fp16", "int8": "fp8"}  # the same rates; others ha
 class Measurements:
     """Tables of one machine.
 
-    products, near, far, cublas, cudnn: a row per case with its fields, us, tflop_per_s,
+    products, near, far, cublas: a row per case with its fields, us, tflop_per_s,
         kernel (the one that multiplies), name (short), tile, and tensor_cores ("used", "not" or
         "unknown").
     counters: a row per kernel of a case, with tensor_active, the share of busy cycles.
@@ -39,7 +39,6 @@ class Measurements:
     largest: pd.DataFrame
     counters: pd.DataFrame
     cublas: pd.DataFrame
-    cudnn: pd.DataFrame
 
 
 @cache

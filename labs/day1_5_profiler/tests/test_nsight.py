@@ -94,11 +94,8 @@ def test_nsight_systems_with_only_kernels(nsys_file: Path) -> None:
     change(
         nsys_file,  # as some versions name it
         "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_KERNEL_V10",
-        "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
-        "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '4.1.0')",
     )
-    with pytest.warns(UserWarning, match=r"schema version 4.1.0.* nsys stats report.sqlite"):
-        trace = nsight.read_nsys(nsys_file)
+    trace = nsight.read_nsys(nsys_file)
     assert tables.by_kernel(trace)["count"].sum() == 2
     assert set(trace.kernels["phase"]) == {""} and trace.copies.empty
     change(nsys_file, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL_V10")

@@ -11,27 +11,12 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
+from torch.distributed.nn.functional import all_reduce
 
 from course.runs.files import complete_file
 from course.runs.run import FOLDER_VARIABLE
 
 FILE = "batchnorm-{}.pt"  # of each rank, in the run's folder
-
-
-class _SumOverRanks(torch.autograd.Function):
-    """all_reduce with gradients: the loss of each rank depends on the sum, so gradients add up."""
-
-    @staticmethod
-    def forward(ctx, values: torch.Tensor) -> torch.Tensor:
-        total = values.clone()
-        distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
-        total = gradient.clone()
-        distributed.all_reduce(total)
-        return total
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
@@ -47,7 +32,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
         values = images.float()  # sums in 16 bits would be too coarse
         count = values.new_tensor([values.numel() / values.shape[1]])
         sums = torch.cat([values.sum((0, 2, 3)), values.square().sum((0, 2, 3)), count])
-        sums = _SumOverRanks.apply(sums)
+        sums = all_reduce(sums)  # with gradients: those of all ranks add up
         total = sums[-1].detach()
         mean, square = (sums[:-1] / total).chunk(2)
         variance = square - mean.square()

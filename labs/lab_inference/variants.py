@@ -8,45 +8,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
+from torch.fx.experimental.optimization import fuse
 
 from course.training.precision import HALF
 
 Call = Callable[[], torch.Tensor]
 
 
-def fold(
-    weight: torch.Tensor, bias: torch.Tensor, norm: nn.BatchNorm2d
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of a convolution that includes the BatchNorm after it.
-
-    Args:
-        weight: (outputs, inputs, height, width).
-        bias: (outputs,), zeros if the convolution has none.
-        norm: in evaluation it computes (x − mean) / √(variance + eps) · weight + bias.
-    """
-    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
-    return weight * scale[:, None, None, None], (bias - norm.running_mean) * scale + norm.bias
-
-
-@torch.no_grad()
 def fold_batchnorms(model: nn.Module) -> fx.GraphModule:
     """Copy a network for evaluation, with each BatchNorm after a convolution folded into it."""
-    network = fx.symbolic_trace(deepcopy(model).eval())
-    modules = dict(network.named_modules())
-    for node in [node for node in network.graph.nodes if node.op == "call_module"]:
-        before, norm = node.args[0], modules[node.target]
-        conv = modules.get(before.target) if before.op == "call_module" else None
-        follows = isinstance(norm, nn.BatchNorm2d) and isinstance(conv, nn.Conv2d)
-        if not follows or len(before.users) > 1:  # a different layer needs the convolution's output
-            continue
-        bias = torch.zeros_like(norm.running_mean) if conv.bias is None else conv.bias
-        weight, bias = fold(conv.weight, bias, norm)
-        conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
-        node.replace_all_uses_with(before)
-        network.graph.erase_node(node)
-    network.delete_all_unused_submodules()
-    network.recompile()
-    return network
+    return fuse(deepcopy(model).eval())
 
 
 def count_batchnorms(model: nn.Module) -> int:

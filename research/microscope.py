@@ -4,9 +4,8 @@
     python -m research.microscope OUT.jsonl --index     # prints what the lab's index has of it
 
 triton.testing.do_bench, median, cold cache; the largest rates without a pause; normal random
-numbers; kernels as PyTorch's profiler names them. Two minutes on an H100. The lab measures the same
-on a learner's GPU (labs.lab_microscope.measure_gpu), but for the counters: they need Nsight Compute
-(`ncu`) and a GPU that lets them be read.
+numbers; kernels as PyTorch's profiler names them. Two minutes on an H100. The counters need Nsight
+Compute (`ncu`) and a GPU that lets them be read.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,15 @@ import torch
 
 from labs.lab_microscope import measurements, timing
 from labs.lab_microscope.cases import Case, Convolution, Product, row, tf32_switches
+from labs.lab_microscope.records import BASE, FORMATS
 from research import cuda_libraries
 from research.sweep import as_part, command, device, lines
 
+NEAR, FAR = range(4088, 4105), range(256, 8193, 256)
+GRIDS = {  # n and k around BASE: one by one, and in large steps
+    "near": [replace(BASE, k=k, n=n) for k in NEAR for n in NEAR],
+    "far": [replace(BASE, k=2**power, n=n) for power in range(6, 14) for n in FAR],
+}
 NCU_S = 90
 METRICS = {
     "duration_s": "gpu__time_duration.sum",
@@ -35,12 +41,35 @@ METRICS = {
 }
 
 
+def products() -> list[Product]:
+    """Return a product in each format, and with each side longer by 1."""
+    longer = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
+    return [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
+
+
+def accepts(case: Case, device: torch.device) -> bool:
+    """Return whether PyTorch computes a case there: fp8 and int8 need even sides, and units."""
+    try:
+        with tf32_switches(case.dtype, device):
+            case.call(device)()
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
 def parts() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """Return all measurements; those in C++ come last, because a mistake may break the process."""
     gpu = device()
     return {
         "counters": count_cycles,
-        **measurements.parts(gpu),
+        "products": lambda: measurements.measure_cases(
+            [case for case in products() if accepts(case, gpu)], gpu
+        ),
+        **{
+            name: lambda cases=cases: measurements.measure_cases(cases, gpu, 10)
+            for name, cases in GRIDS.items()
+        },
+        "largest": lambda: measurements.search_largest_rates(gpu),
         "cublas": lambda: measurements.measure_cases(cuda_libraries.products(), gpu),
         "cudnn": lambda: measurements.measure_cases(cuda_libraries.convolutions(), gpu),
     }
@@ -119,7 +148,7 @@ def index(out: Path) -> dict[str, Any]:
     for name, rows in pd.DataFrame(saved.pop("rows")).groupby("part", sort=False):
         rows = rows.drop(columns="part").dropna(axis=1, how="all")
         columns = rows.to_dict("list")
-        if name in measurements.GRIDS:
+        if name in GRIDS:
             saved[name] = {key: v[0] if len({*v}) == 1 else v for key, v in columns.items()}
         else:
             saved[name] = rows.to_dict("records")

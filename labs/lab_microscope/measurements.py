@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,9 @@ import torch
 from course.training.precision import has_units
 from course.training.recorder import Recorder
 from labs.lab_microscope import records, timing
-from labs.lab_microscope.cases import Case, Product, row, tf32_switches
+from labs.lab_microscope.cases import Case, Product, row
 from labs.lab_microscope.kernel_names import main_kernel
-from labs.lab_microscope.records import BASE, FORMATS
 
-NEAR, FAR = range(4088, 4105), range(256, 8193, 256)
-GRIDS = {  # n and k around BASE: one by one, and in large steps
-    "near": [replace(BASE, k=k, n=n) for k in NEAR for n in NEAR],
-    "far": [replace(BASE, k=2**power, n=n) for power in range(6, 14) for n in FAR],
-}
 SIDES = (2048, 4096, 8192, 16384)
 # Random trials for the largest rate of each format; formats with 0 only try square matrices.
 TRIALS = {"bf16": 20, "fp16": 20, "fp8": 20, "tf32": 20, "int8": 0, "fp64": 0, "fp32": 0}
@@ -29,22 +23,6 @@ MAX_CALL_S = 0.04
 TRIAL_S = 0.08
 FINAL_S = 1.6  # a GPU reports its power as a mean over a second
 LOCAL_SIDE = {"cpu": 384, "cuda": 4096}
-
-
-def products() -> list[Product]:
-    """Return a product in each format, and with each side longer by 1."""
-    longer = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
-    return [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
-
-
-def accepts(case: Case, device: torch.device) -> bool:
-    """Return whether PyTorch computes a case there: fp8 and int8 need even sides, and units."""
-    try:
-        with tf32_switches(case.dtype, device):
-            case.call(device)()
-    except (RuntimeError, ValueError):
-        return False
-    return True
 
 
 def measure_cases(
@@ -107,28 +85,15 @@ def search_largest_rates(device: torch.device) -> list[dict[str, Any]]:
     return rows
 
 
-def parts(device: torch.device) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Return all measurements by name, the most important first."""
-    return {
-        "products": lambda: measure_cases([c for c in products() if accepts(c, device)], device),
-        **{
-            name: lambda cases=cases: measure_cases(cases, device, 10)
-            for name, cases in GRIDS.items()
-        },
-        "largest": lambda: search_largest_rates(device),
-    }
+def measure_gpu() -> pd.DataFrame | None:
+    """Search the largest rates of this machine's GPU, as on the H100; None without a GPU.
 
-
-def measure_gpu() -> records.Measurements | None:
-    """Measure on this machine's GPU what was recorded on the H100; None without a GPU.
-
-    It takes two minutes. A format that the GPU does not support is left out, with a message.
+    It takes about a minute. A format that the GPU does not support is left out, with a message.
     """
     if not torch.cuda.is_available():
         return None
     device = torch.device("cuda")
-    raw = {name: measure() for name, measure in parts(device).items()}
-    return records.build_tables(raw, _machine(device))
+    return records.largest_table(search_largest_rates(device), _machine(device))
 
 
 def _machine(device: torch.device) -> str:

@@ -50,15 +50,10 @@ def load_measurements(machine: str = MACHINE) -> Measurements:
     """
     raw = part(machine, "microscope")
     source = origin({"date": raw["date"], "versions": {"torch": raw["torch"]}})
-    return build_tables(raw, f"{raw['machine']} ({source})")
-
-
-def build_tables(raw: dict[str, Any], machine: str) -> Measurements:
-    """Build the tables from rows or columns of measurements; missing ones are empty."""
+    machine = f"{raw['machine']} ({source})"
     names = [field.name for field in fields(Measurements)]
-    tables = {name: case_table(raw.get(name, [])) for name in names}
-    tables["largest"] = _largest_table(raw["largest"], machine)
-    return Measurements(**{name: table.assign(machine=machine) for name, table in tables.items()})
+    tables = {name: case_table(raw[name]).assign(machine=machine) for name in names}
+    return Measurements(**tables | {"largest": largest_table(raw["largest"], machine)})
 
 
 def case_table(rows: list[dict[str, Any]] | dict[str, Any]) -> pd.DataFrame:
@@ -72,13 +67,14 @@ def case_table(rows: list[dict[str, Any]] | dict[str, Any]) -> pd.DataFrame:
     return table.assign(**names)
 
 
-def _largest_table(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
+def largest_table(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
     """Return a row per format, next to the data sheet's rate."""
     table, sheets = pd.DataFrame(rows).set_index("dtype"), gpus.summary()
     sheet = next((gpu for gpu in sheets.index if re.search(rf"\b{gpu}\b", machine)), None)
     columns = [DATA_SHEET_COLUMN.get(name, name) for name in table.index]
     table["published"] = sheets.loc[sheet, columns].to_numpy() if sheet else float("nan")
-    return table.assign(share=table["tflop_per_s"] / table["published"])
+    share = table["tflop_per_s"] / table["published"]
+    return table.assign(share=share, machine=machine)
 
 
 def widest_load(numbers: int, itemsize: int) -> int:

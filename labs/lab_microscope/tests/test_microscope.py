@@ -1,6 +1,5 @@
 """The microscope: cases, kernels' names, and tables of what was measured."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from labs import lab_microscope as lab
 from labs.lab_kernel import cuda
-from labs.lab_microscope import kernel_names, measurements, permission, sparsity, timing
+from labs.lab_microscope import kernel_names, permission, sparsity, timing
 from labs.lab_microscope.cases import Convolution, Product
 
 CPU = torch.device("cpu")
@@ -56,12 +55,6 @@ def test_this_machine_is_measured() -> None:
     cases = Product(32, 33, 34, "fp32"), Convolution(4, 4, "fp32", px=8, images=1)
     table = lab.time_cases(*cases)
     assert table["tflop_per_s"].gt(0).all() and table["what"].tolist() == ["product", "convolution"]
-
-
-def test_refused_cases_are_left_out() -> None:
-    base = Product(16, 16, 16, "fp32")
-    assert measurements.accepts(base, CPU)
-    assert not measurements.accepts(replace(base, dtype="tf32"), CPU)  # no CPU has it
 
 
 def test_counters_are_grouped_by_case() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from course.charts.base import (
@@ -52,19 +51,14 @@ def legend(
     picture: Picture,
     columns: int = 3,
     colours: Mapping[str, str] | None = None,
-    *,
-    handles: Sequence[Patch | Line2D] = (),
 ) -> None:
     """Put a legend below the figure, without duplicates.
 
     Args:
         colours: colours by name; by default the legend has what the panels have drawn.
-        handles: labelled marks to use instead.
     """
-    marks = {handle.get_label(): handle for handle in handles}
-    if colours is not None:
-        marks |= {name: Patch(color=colour) for name, colour in colours.items()}
-    elif not marks:
+    marks = {name: Patch(color=colour) for name, colour in (colours or {}).items()}
+    if colours is None:
         for axes in picture.axes:
             for handle, name in zip(*axes.get_legend_handles_labels()):
                 marks.setdefault(name, handle)
@@ -223,16 +217,13 @@ def lines(
     colours: Colours = COLOURS,
     styles: Sequence[str] = ("-",),
     marker: str = "",
-    steps: bool = False,
 ) -> None:
     """Draw lines by name: (x, y). Names go into the legend.
 
     Args:
         bands: low and high ends around a line, as a pale band; errors: the same as bars.
         styles: a cycle of line styles, so that lines that cover each other are visible.
-        steps: a value stays until the next one.
     """
-    draw = "steps-post" if steps else "default"
     for number, (name, (x, y)) in enumerate(curves.items()):
         colour = _cycle(colours, len(curves))[number]
         style = styles[number % len(styles)]
@@ -243,7 +234,7 @@ def lines(
             spread = np.nan_to_num(np.clip([y - low, high - y], 0, None))
             axes.errorbar(x, y, spread, capsize=3, elinewidth=1.2, label=name or None, **look)
         else:
-            axes.plot(x, y, drawstyle=draw, label=name or None, **look)
+            axes.plot(x, y, label=name or None, **look)
         if bands and name in bands:
             axes.fill_between(x, *bands[name], color=colour, alpha=0.2, lw=0)
         if known := [value for value in y if np.isfinite(value)]:
@@ -284,7 +275,6 @@ def strip(
     rows: Mapping[str, Sequence[tuple[str, str]]],
     *,
     words: Sequence[str] = (),
-    size: float = 8,
 ) -> None:
     """Draw rows of cells from top to bottom; a cell is a colour with words in it.
 
@@ -294,7 +284,7 @@ def strip(
     for place, (name, cells) in enumerate(rows.items()):
         for column, (colour, text) in enumerate(cells):
             axes.add_patch(Rectangle((column, place - 0.36), 0.92, 0.72, color=colour, lw=0))
-            look = {"ha": "center", "va": "center", "fontsize": size, "color": words_on(colour)}
+            look = {"ha": "center", "va": "center", "fontsize": 8, "color": words_on(colour)}
             if text:
                 axes.text(column + 0.46, place, text, **look)
         if place < len(words):

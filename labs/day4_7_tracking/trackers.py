@@ -105,7 +105,6 @@ def _is_number(value: Any) -> bool:
 def write_tensorboard(folder: Path, content: Content) -> None:
     """Write a run's event files, and replace earlier ones. Other files are kept."""
     from torch.utils.tensorboard import SummaryWriter
-    from torch.utils.tensorboard.summary import hparams
 
     for path in (folder / content.name).glob(EVENTS):
         path.unlink()
@@ -121,10 +120,7 @@ def write_tensorboard(folder: Path, content: Content) -> None:
                 writer.add_scalar(name, value, row.step, row.at_s)
         ended_s = content.rows[-1].at_s if content.rows else content.started_s
         numbers = {f"summary/{name}": value for name, value in content.numbers.items()}
-        for summary in hparams(fields, numbers):  # names, values, end
-            writer.file_writer.add_summary(summary, walltime=content.started_s)
-        for name, value in numbers.items():
-            writer.add_scalar(name, value, 0, ended_s)
+        writer.add_hparams(fields, numbers, run_name=".")
         texts = {"tags": ", ".join(content.tags), "config": json.dumps(content.config)}
         texts |= {key: value for key, value in content.summary.items() if isinstance(value, str)}
         for name, text in texts.items():

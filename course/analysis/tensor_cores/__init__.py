@@ -42,6 +42,7 @@ INPUT_TYPES = (
     ("", tuple(TYPES.values())),
 )
 NO_OPERATOR = "(none known)"
+NO_KERNELS = "This trace has no GPU kernel, and a CPU has no Tensor Cores."
 PARTS = {USED: "tensor_core", NOT: "other", UNKNOWN: "unknown"}  # columns of a verdict's kernels
 
 
@@ -63,15 +64,15 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
     unknown_s, its kernels' time by verdict, layout_s the part of other_s that only rewrites
     layouts; tensor_core_share of gpu_s.
 
-    For a CPU's trace: operator, types, eligible, uses_tensor_cores, calls, cpu_s, cpu_share; the
-    kernels of a CPU are in `onednn`, and `describe` summarizes both.
-
     Args:
         source: a trace, or a table with kernel and duration_s like `Trace.kernels`.
+
+    Raises:
+        ValueError: there are no GPU kernels; `kernels_of_run` has those of a CPU.
     """
-    if isinstance(source, Trace) and source.kernels.empty:
-        return _cpu_report(source)
     kernels = _kernels(source)
+    if kernels.empty:
+        raise ValueError(NO_KERNELS)
     kernels = kernels.assign(
         verdict=[classify(name).verdict for name in kernels["kernel"]],
         operator=kernels["operator"].replace("", NO_OPERATOR),
@@ -135,26 +136,6 @@ def _eligible(operator: str, types: list[str], device: str, used: bool) -> str:
     return "yes" if used or (is_product and fits) else "no"
 
 
-def _cpu_report(trace: Trace) -> pd.DataFrame:
-    operators = trace.operators.assign(types=trace.operators["input_types"].map(_types))
-    rows = []
-    for operator, group in operators.groupby("name"):
-        types = list(dict.fromkeys(group["types"].explode().dropna()))
-        rows.append(
-            {
-                "operator": operator,
-                "types": ", ".join(types),
-                "eligible": _eligible(operator, types, "", False),
-                "uses_tensor_cores": NOT,
-                "calls": len(group),
-                "cpu_s": group["self_s"].sum(),
-            }
-        )
-    table = pd.DataFrame(rows)
-    table["cpu_share"] = table["cpu_s"] / table["cpu_s"].sum()
-    return table.sort_values("cpu_s", ascending=False, kind="stable", ignore_index=True)
-
-
 def tensor_core_summary(**sources: Trace | pd.DataFrame) -> pd.DataFrame:
     """Compare traces or reports: `tensor_core_summary(fp32=trace, amp=report)`.
 
@@ -162,7 +143,7 @@ def tensor_core_summary(**sources: Trace | pd.DataFrame) -> pd.DataFrame:
     eligible_share, in other kernels of eligible operators (products on ordinary cores, and
     their helper kernels), layout_share, the part of that which rewrites layouts;
     not_eligible_share, in all other kernels; unknown_share, where no rule decides. All but
-    layout_share add up to 1. NaN for a CPU's trace.
+    layout_share add up to 1.
     """
     rows = []
     for name, source in sources.items():
@@ -173,9 +154,6 @@ def tensor_core_summary(**sources: Trace | pd.DataFrame) -> pd.DataFrame:
 
 
 def _summary(report: pd.DataFrame) -> dict[str, float]:
-    if "gpu_s" not in report:  # of a CPU
-        columns = ["gpu_s", "layout_s", *(f"{part}_s" for part in PARTS.values())]
-        report = report.assign(**dict.fromkeys(columns, 0.0))
     eligible = report["eligible"] == "yes"
     seconds = {
         "tensor_core": report["tensor_core_s"].sum(),
@@ -189,18 +167,8 @@ def _summary(report: pd.DataFrame) -> dict[str, float]:
     return {"gpu_s": total, **shares}
 
 
-def describe(report: pd.DataFrame, cpu: pd.DataFrame | None = None) -> str:
-    """Summarize the report in words; for a CPU, the types and units that oneDNN used.
-
-    Args:
-        report: from `tensor_core_report`.
-        cpu: from `onednn`, if the run was on a CPU.
-    """
-    if "gpu_s" not in report:
-        if cpu is None:
-            return "This trace has no GPU kernel, and a CPU has no Tensor Cores."
-        isa = cpu.attrs.get("isa")
-        return onednn_summary(cpu) + (f" oneDNN detected: {isa}." if isa else "")
+def describe(report: pd.DataFrame) -> str:
+    """Summarize a table of `tensor_core_report` in words."""
     row = _summary(report)
     text = (
         f"{row['tensor_core_share']:.1%} of {row['gpu_s'] * 1e3:.1f} ms of GPU time in Tensor Core "
@@ -223,10 +191,15 @@ def kernels_of_run(run: Run) -> pd.DataFrame:
     """
     from course.training.profiling import ONEDNN_FILE
 
-    table = tensor_core_report(tables.read_run(run))
-    account = run.folder / ONEDNN_FILE
-    kernels = onednn(account) if "gpu_s" not in table and account.exists() else None
-    text = wrap_text(describe(table, kernels))
-    table = kernels if kernels is not None and len(kernels) else table
-    table.attrs["text"] = text
+    trace, account = tables.read_run(run), run.folder / ONEDNN_FILE
+    if len(trace.kernels):
+        table = tensor_core_report(trace)
+        text = describe(table)
+    elif account.exists():
+        table = onednn(account)
+        isa = table.attrs["isa"]
+        text = onednn_summary(table) + (f" oneDNN detected: {isa}." if isa else "")
+    else:
+        table, text = pd.DataFrame(), NO_KERNELS
+    table.attrs["text"] = wrap_text(text)
     return table

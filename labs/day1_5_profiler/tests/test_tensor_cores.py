@@ -87,11 +87,7 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
         layer(images).relu_().sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     write_record(tmp_path, Record("ok", trace="trace.json"))
-    table = tensor_cores.kernels_of_run(Run(tmp_path))
-    rows = table.set_index("operator")
-    assert rows.loc["aten::conv2d", ["eligible", "uses_tensor_cores"]].tolist() == ["yes", "not"]
-    assert rows.loc["aten::relu_", "eligible"] == "no"
-    assert table["cpu_share"].sum() == pytest.approx(1)
+    assert "a CPU has no Tensor Cores" in tensor_cores.kernels_of_run(Run(tmp_path)).attrs["text"]
     lines = onednn_line("brgconv:avx512_core_amx", "bf16", 30) + onednn_line("jit:avx2", "f32", 10)
     isa = "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with AMX\n"
     (tmp_path / "onednn.csv").write_text(isa + lines)

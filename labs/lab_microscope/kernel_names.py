@@ -59,6 +59,17 @@ HELPERS = re.compile(
     r"|tensorTransform|init_device_workspace|flip_filter|fft2d|region_transform"
 )
 
+# The solution of the exercise.
+TENSOR_CORE_WORDS = ("884", "1688", "16816", "tensor16x8", "tensorop", "warpgroup", "nvjet")
+OTHER_WORDS = ("ffma", "simt", "ToNhwc", "ToNchw", "split_k_kernel")
+
+
+def uses_tensor_cores(name: str) -> bool:
+    """Return whether Tensor Cores multiply in a kernel, according to its name."""
+    if any(word in name for word in OTHER_WORDS):
+        return False
+    return any(word in name for word in TENSOR_CORE_WORDS)
+
 
 def inner_name(kernel: str) -> str:
     """Return a kernel's name without its C++ templates, namespaces and arguments."""

@@ -6,10 +6,10 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _names() -> FunctionCheck:
-    from labs.lab_microscope import solutions, verify
+    from labs.lab_microscope import kernel_names, verify
 
     examples, counted = verify.check_examples, verify.check_counted_kernels
-    return FunctionCheck(solutions.uses_tensor_cores, examples, counted)
+    return FunctionCheck(kernel_names.uses_tensor_cores, examples, counted)
 
 
 def _prune() -> FunctionCheck:

@@ -7,7 +7,7 @@ _NAMES = {
     ".figures": (
         "plot_busy plot_costs plot_ladder plot_scaling plot_speedups plot_time_by_kind traced_steps"
     ),
-    ".local": "benchmark_here",
+    ".bench": "benchmark_here",
     ".measurements": (
         "audit_table load_measurements published_rows published_speeds scaling_efficiency speedups "
         "tensor_core_gains"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -31,6 +33,8 @@ QUICK = {
     "resnet50": {"batch": 8, "px": 112},
 }
 CPU_STEPS = {"warmup": 1, "iterations": 3}
+# On a GPU at full size, where a turn takes up to 0.7 s: the published 400 would take 7 minutes.
+FULL_SIZE_TURNS = {"warmup": 5, "iterations": 15}
 PRODUCTS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d, nn.Linear)
 FORMAT_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -193,3 +197,46 @@ def combinations(base: Setting, **choices: list[Any]) -> list[Setting]:
     for name, values in choices.items():
         settings = [replace(setting, **{name: value}) for setting in settings for value in values]
     return settings
+
+
+def benchmark_here(quick: bool = True) -> pd.DataFrame:
+    """Time each network's training in each precision that this machine has units for.
+
+    Precisions take turns, one step each, so that other programs disturb all of them equally.
+
+    Columns: network, precision, images_per_s, ratio (to fp32 in the same turn) with quartiles,
+    computed_in (the number of products by format), machine.
+    """
+    on_cpu = quick or device_of().type == "cpu"
+    turns = {} if on_cpu else FULL_SIZE_TURNS
+    tables = [_benchmark(base_setting(name, quick, **turns)) for name in catalogue.NETWORKS]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _benchmark(base: Setting) -> pd.DataFrame:
+    device = device_of()
+    settings = combinations(base, precision=precisions())
+    workloads = [Workload(setting, device) for setting in settings]
+    formats = [workload.count_formats() for workload in workloads]
+    count = base.warmup + base.iterations
+    turns = np.array([[_time_step(workload) for workload in workloads] for _ in range(count)])
+    turns = turns[base.warmup :]  # [turn, precision]
+    ratios = np.percentile(turns[:, :1] / turns, [50, 25, 75], axis=0)
+    speeds = [speed_quartiles(times, base.batch)["images_per_s"] for times in turns.T]
+    columns = {
+        "network": base.network,
+        "precision": [setting.precision for setting in settings],
+        "images_per_s": speeds,
+        **dict(zip(("ratio", "ratio_q1", "ratio_q3"), ratios)),
+        "computed_in": [", ".join(f"{n} × {kind}" for kind, n in f.items()) for f in formats],
+        "machine": Recorder(None).describe(device)["machine"],
+    }
+    return pd.DataFrame(columns)
+
+
+def _time_step(workload: Workload) -> float:
+    with number_format(workload.device, workload.setting.precision):
+        begin = time.perf_counter()
+        workload.step()
+        workload.wait()
+        return time.perf_counter() - begin

@@ -16,7 +16,6 @@ from labs import lab_networks as lab
 from labs.lab_networks import (
     bench,
     catalogue,
-    local,
     measurements,
     ssd,
     unet3d,
@@ -85,14 +84,14 @@ class TestBench:
             Setting("vgg")
 
     def test_precisions_take_turns_on_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(local, "NETWORKS", ("resnet50",))
+        monkeypatch.setattr(catalogue, "NETWORKS", {"resnet50": catalogue.NETWORKS["resnet50"]})
         monkeypatch.setattr(bench, "precisions", lambda: ["fp32", "bf16"])
         table = lab.benchmark_here()
         assert table["ratio"].iloc[0] == 1 and table["images_per_s"].gt(0).all()
         assert table["computed_in"].str.split(" × ").str[1].tolist() == ["fp32", "bf16"]
         # A disturbance changes both precisions' steps in a turn; the first turn is warm-up.
         times = iter([9.0, 9.0] + [4.0, 2.0] + [40.0, 20.0] * 2)
-        monkeypatch.setattr(local, "_time_step", lambda _: next(times))
+        monkeypatch.setattr(bench, "_time_step", lambda _: next(times))
         table = lab.benchmark_here()
         assert table["ratio"].tolist() == [1, 2] and table["ratio_q3"].tolist() == [1, 2]
 

@@ -21,10 +21,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.analysis.tensor_cores.counters import SASS_COLUMNS, SASS_FILE, read_counters
+from course.analysis.tensor_cores.counters import read_commented
 from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
 
+SASS_COLUMNS = ["kernel", "library", "instructions", "mma", "hfma2_mma", "constants"]
 NOTES = """\
 What the machine code of ncu.csv's kernels contains: those in a library, read without a GPU.
 instructions  in the kernel's code
@@ -120,14 +121,14 @@ def main() -> None:
     parser.add_argument("counters", type=Path, metavar="ncu.csv")
     parser.add_argument("--arch", default="sm_90", help="of the recorded machine's GPU")
     arguments = parser.parse_args()
-    wanted = set(read_counters(arguments.counters)["kernel"])
+    wanted = {*read_commented(arguments.counters)["kernel"]} - {""}  # as in the line above
     plan = [{"file": str(path)} for path in sorted(arguments.folder.rglob("*.so*"))]
     known = sweep(arguments.out, plan, partial(disassemble, arch=arguments.arch, wanted=wanted))
     part = as_part(known)
     table = unique_kernels(part["rows"])
     wheels = sorted(f"{w.name} {w.version}" for w in distributions(path=[str(arguments.folder)]))
     head = [*NOTES.splitlines(), ", ".join(wheels), f"code for {arguments.arch}", *origin(part)]
-    write(arguments.counters.with_name(SASS_FILE), table.sort_values("kernel"), head)
+    write(arguments.counters.with_name("sass.csv"), table.sort_values("kernel"), head)
     print(f"{len(table)} of {len(wanted)} kernels")
 
 

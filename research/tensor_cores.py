@@ -23,7 +23,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis.tensor_cores.counters import COLUMNS
 from course.checks import exercises
 from course.checks.lab import FULL_SIZE
 from course.config import Config, rung
@@ -34,6 +33,7 @@ from course.training.recorder import Recorder
 from labs.day1_5_profiler.nsight import read_ncu
 from research.sweep import as_part, command, device, lines
 
+COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active"]
 METRICS = {
     "duration_s": "gpu__time_duration.sum",
     "tensor_active": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",

@@ -15,18 +15,7 @@ from course.data.images import one_thread
 from course.training.precision import HALF, set_tf32, tf32_settings
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
-DEVICES = ("cpu", "cuda")
 ROUNDS = 4  # of `time_stages`
-
-
-def check_format(device: torch.device, precision: str) -> None:
-    """Raise ValueError unless operations in this number format can be timed on the device."""
-    if precision not in FORMATS:
-        raise ValueError(f"precision={precision!r}: choose {' or '.join(FORMATS)}")
-    if device.type not in DEVICES:
-        raise ValueError(f"device={device.type!r}: choose {' or '.join(DEVICES)}")
-    if precision == "tf32" and device.type != "cuda":
-        raise ValueError("precision='tf32' exists only on CUDA: choose fp32 or bf16 or fp16")
 
 
 @contextmanager
@@ -36,7 +25,10 @@ def number_format(device: torch.device, precision: str) -> Iterator[torch.dtype]
     Raises:
         ValueError: an unknown precision, or one that the device does not have.
     """
-    check_format(device, precision)
+    if precision not in FORMATS:
+        raise ValueError(f"precision={precision!r}: choose {' or '.join(FORMATS)}")
+    if precision == "tf32" and device.type != "cuda":
+        raise ValueError("precision='tf32' exists only on CUDA: choose fp32 or bf16 or fp16")
     before = tf32_settings()
     set_tf32(precision == "tf32")
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course.analysis.tensor_cores.counters import SASS_FILE, read_sass
+from course.analysis.tensor_cores.counters import read_commented
 from course.runs.recordings import trace_folder
 from labs.lab_kernel import cuda
 
@@ -54,7 +54,7 @@ def library_instructions() -> pd.DataFrame:
 
     Index: instruction ("none": ordinary cores). Columns: kernels, and the name of one of them.
     """
-    table = read_sass(trace_folder("nvidia-h100") / SASS_FILE)
+    table = read_commented(trace_folder("nvidia-h100") / "sass.csv")
     libraries = table[table["library"].str.contains("cublas|cudnn")].replace({"mma": {"": "none"}})
     groups = libraries.groupby(libraries["mma"].rename("instruction"))["kernel"]
     return groups.agg(kernels="count", example=lambda names: min(names, key=len))

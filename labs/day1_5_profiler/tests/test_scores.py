@@ -32,9 +32,10 @@ def test_precision_and_recall_on_labelled_kernels(part: str) -> None:
 
 
 def test_every_large_kernel_of_the_h100_is_judged_right() -> None:
-    path = trace_folder("nvidia-h100") / counters.COUNTERS_FILE
-    table = counters.read_counters(path)
-    code = counters.read_sass(path.with_name(counters.SASS_FILE)).set_index("kernel")["mma"]
+    folder = trace_folder("nvidia-h100")
+    table = counters.read_commented(folder / "ncu.csv").replace({"kernel": {"": None}})
+    table["kernel"] = table["kernel"].ffill()
+    code = counters.read_commented(folder / "sass.csv").set_index("kernel")["mma"]
     active = table.groupby("kernel")["tensor_active"].transform("max")
     mma = table["kernel"].map(code)
     by_code = np.select([mma.isna(), mma == ""], ["unclear", NOT], USED)

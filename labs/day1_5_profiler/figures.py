@@ -102,7 +102,7 @@ def plot_time_by(table: pd.DataFrame) -> Picture:
     """Plot what takes the time: bars with shares, and one bar for the rest.
 
     Args:
-        table: from `course.analysis.traces.tables.by_kernel`, `by_operator` or `layout_kernels`.
+        table: from `course.analysis.traces.tables.by_operator`, or `by_kernel`.
     """
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
     largest, others = table.head(MOST_BARS), table.iloc[MOST_BARS:]

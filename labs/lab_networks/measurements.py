@@ -155,8 +155,7 @@ def scaling_efficiency(machine: str) -> pd.DataFrame:
     """Return how training scales by data parallelism, by network, batch per GPU, and gpus.
 
     Columns: efficiency, compared with as many single GPUs; step_s; computing_s (busy with more
-    than communication) and computing, its share of step_s; nccl_s (of NCCL's kernels, which also
-    wait for other GPUs); megabytes (gradients per step, in fp32).
+    than communication) and computing, its share of step_s; megabytes (gradients per step, in fp32).
 
     Raises:
         ValueError: nothing was recorded there.
@@ -173,7 +172,6 @@ def scaling_efficiency(machine: str) -> pd.DataFrame:
             "step_s": table["step_s"],
             "computing_s": computing_s,
             "computing": (computing_s / table["step_s"]).clip(upper=1.0),
-            "nccl_s": table["communication_s"],
             "megabytes": 4 * table["parameters"] / 1e6 * (gpus > 1),
         }
     )

@@ -236,6 +236,9 @@ for _name, (_before, _change) in _RUNG_CHANGES.items():
 # because compiling ResNet-50 takes minutes on a small machine.
 _LADDER_NAMES = ("baseline", "device", "amp", "channels_last", "dataloader")
 LADDER: dict[str, Config] = {name: RUNGS[name] for name in _LADDER_NAMES}
+# Sizes at which machines are recorded.
+SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
+FULL_SIZE = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 COMPILED = ("fused", "compile")
 
 # Small enough for two CPU cores, and large enough to show the effect of a rung: with fewer pixels,

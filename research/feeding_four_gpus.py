@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from course import launch, rung, wait
-from course.checks.lab import FULL_SIZE
+from course.config import FULL_SIZE
 from labs.day2_3_scaling.configs import FROM_FILES
 
 PRIORITY = "TORCH_NCCL_HIGH_PRIORITY"

@@ -24,8 +24,7 @@ import pandas as pd
 import torch
 
 from course.checks import exercises
-from course.checks.lab import FULL_SIZE
-from course.config import Config, rung
+from course.config import FULL_SIZE, Config, rung
 from course.data.loader import Synthetic
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT

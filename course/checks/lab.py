@@ -11,9 +11,6 @@ from course.runs.recordings import check_purpose
 from course.runs.run import Run
 from course.valid import HALF_FORMATS
 
-# Sizes at which machines are recorded.
-SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
-FULL_SIZE = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 NODE = 8  # GPUs of a full node, which is available for minutes
 
 

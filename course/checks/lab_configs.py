@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import FULL_SIZE, SYNTHETIC, Check
-from course.config import rung
+from course.checks.lab import Check
+from course.config import FULL_SIZE, SYNTHETIC, rung
 
 ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # a step takes seconds
 # The rungs of one GPU, also in other number formats, by the names of their traces.

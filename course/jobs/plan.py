@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import Config
+from course.config import FULL_SIZE, Config
 from course.jobs import batch_script as slurm_script
 from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
@@ -226,14 +226,17 @@ def without_loading(site: str = "local") -> dict[str, Any]:
     """Return settings for full-size runs in which a GPU does not wait for images.
 
     One process decodes files more slowly than a GPU trains, which would hide the effect of other
-    rungs: so the images are synthetic, and 256 per step if they fit, otherwise 64. On a machine
-    without an accelerator loading is a small part of a step, and the settings are empty.
+    rungs: so the images are synthetic, and 256 per step if they fit, otherwise 64. A recorded
+    machine gets the settings of its recorded ladder. On a machine without an accelerator loading
+    is a small part of a step, and the settings are empty.
     """
     import torch  # only here: it takes seconds
 
     from course.training.memory import total_gib
 
-    if sites.get(site).executor == "slurm":  # the memory of its GPUs is not known here
+    if (executor := sites.get(site).executor) == "recorded":
+        return FULL_SIZE
+    if executor == "slurm":  # the memory of its GPUs is not known here
         return {"data": "synthetic", "batch_size": 64}
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is None:

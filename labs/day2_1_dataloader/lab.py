@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import FULL_SIZE, Check, Function, FunctionCheck, Lab, Recording
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
-from course.config import Config, rung
+from course.config import FULL_SIZE, Config, rung
 
 # As recorded. Warm-up is the first epoch and the start of the second, where workers start again: in
 # an epoch of a million images, that does not count.

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from course.checks.lab import FULL_SIZE
 from course.checks.lab_configs import PINNED_WORKERS
-from course.config import Config, rung, vary
+from course.config import FULL_SIZE, Config, rung, vary
 from course.runs.recordings import SETUP
 
 FASTEST_RUNGS = ("channels_last", "compile", "algebra")

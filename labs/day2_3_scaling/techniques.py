@@ -11,8 +11,7 @@ from textwrap import dedent
 import pandas as pd
 
 from course.checks.exercises import SOLUTION, script_variant
-from course.checks.lab import SYNTHETIC
-from course.config import rung
+from course.config import SYNTHETIC, rung
 from course.jobs.launch import launch, wait
 from course.runs import recordings
 from course.runs.run import Run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import FULL_SIZE, Check, Lab, Recording
+from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
-from course.config import CHOICES, Config, rung
+from course.config import CHOICES, FULL_SIZE, Config, rung
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import FULL_SIZE
-from course.config import Config, rung
+from course.config import FULL_SIZE, Config, rung
 
 SEEDS = (0, 1, 2)
 # Every training uses all crops six times, regardless of its batch size.

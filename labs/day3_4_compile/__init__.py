@@ -10,6 +10,6 @@ _NAMES = {
     ".figures": "plot_break_even plot_losses plot_modes plot_shapes plot_traffic",
     ".measurements": "compile_s modes_table recorded_kernel recorded_part",
     ".verify": "make_model original_forward",
-    "course.checks.lab": "FULL_SIZE",
+    "course.config": "FULL_SIZE",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import (
-    FULL_SIZE,
-    Check,
-    Function,
-    FunctionCheck,
-    Lab,
-    Recording,
-    expect,
-)
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import ON_CPU
-from course.config import Config, rung
+from course.config import FULL_SIZE, Config, rung
 from course.runs.run import Run
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC, Check, Function, FunctionCheck, Lab, Recording
+from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
-from course.config import Config, rung
+from course.config import SYNTHETIC, Config, rung
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.

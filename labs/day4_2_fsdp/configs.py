@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import SYNTHETIC, Recording
+from course.checks.lab import Recording
 from course.checks.lab_configs import COATNET_5, IMAGES_PER_RANK, TRACED
-from course.config import Config, rung
+from course.config import SYNTHETIC, Config, rung
 
 SMALL_GPU = {"memory_gib": 24.0}  # DDP does not fit
 # Without `fused`, which SGD does not have for shards.

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.exercises import open_todos
-from course.checks.lab import SYNTHETIC
 from course.checks.lab_configs import COATNET_5
-from course.config import Config, rung
+from course.config import SYNTHETIC, Config, rung
 from course.jobs.plan import find_script
 
 BATCH = 96  # images of a pipeline's update: 48 per GPU, all of which GPipe keeps

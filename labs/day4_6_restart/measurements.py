@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from course.checks.lab import FULL_SIZE, SYNTHETIC, Recording
-from course.config import Config, rung
+from course.checks.lab import Recording
+from course.config import FULL_SIZE, SYNTHETIC, Config, rung
 from course.jobs.launch import JobError, cancel, refresh, steps_done
 from course.jobs.slurm_partitions import ask
 from course.runs.ratio import ratio

@@ -147,5 +147,5 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
 
 
 def published_results() -> pd.DataFrame:
-    """Load the results of published trainings, with sources."""
+    """Load the results of published training runs, with sources."""
     return pd.read_csv(PUBLISHED)

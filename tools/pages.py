@@ -382,7 +382,7 @@ def race_entries() -> str:
 
 
 def race_anchors() -> str:
-    """Return the table of published trainings."""
+    """Return the table of published training runs."""
     return markdown(
         "| training | accuracy | machine | time | energy |",
         "| [{training}]({source}) | {target} | {machine} | {time} | {energy} |",

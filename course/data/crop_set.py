@@ -1,4 +1,4 @@
-"""The crops: 65,536 images of 32 pixels, so small that complete trainings take seconds.
+"""The crops: 65,536 images of 32 pixels, so small that complete training runs take seconds.
 
 They are cut out of the default set's photographs, rotated, scaled and recoloured; the class is the
 photograph. Training and validation crops are from different tiles, so that validation measures

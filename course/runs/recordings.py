@@ -52,7 +52,7 @@ PURPOSES = {
     "memory": "a network that barely fits, with ways of trading time for memory",
     "sharding": "a large network on several GPUs, replicated or sharded",
     "parallel": "a large network on several GPUs, with tensor or pipeline parallelism",
-    "learning": "complete trainings, several at a time on one GPU, so their times mean nothing",
+    "learning": "complete training runs, several at a time on one GPU, so their times mean nothing",
     "search": "the trials of a search, one after another on one GPU",
     "practice": "what reproducibility and checkpoints cost",
     "variant": "a script with added lines, which a notebook launches to show what they do",

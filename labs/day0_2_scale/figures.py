@@ -1,4 +1,4 @@
-"""Figures of published trainings and of the power of GPUs."""
+"""Figures of published training runs and of the power of GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICE_COLOURS = {  # by generation; others are PURPLE
 
 
 def plot_training_times(table: pd.DataFrame) -> Picture:
-    """Draw time, device hours and speed of published trainings.
+    """Draw time, device hours and speed of published training runs.
 
     Args:
         table: from `lab.training_times()`.

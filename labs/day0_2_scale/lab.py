@@ -6,9 +6,11 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _full_training() -> FunctionCheck:
-    from labs.day0_2_scale import trainings
+    from labs.day0_2_scale import full_training
 
-    return FunctionCheck(trainings.full_training, trainings.check_hours, trainings.check_energy)
+    return FunctionCheck(
+        full_training.full_training, full_training.check_hours, full_training.check_energy
+    )
 
 
 LAB = Lab(

@@ -11,11 +11,11 @@ import pandas as pd
 
 HERE = Path(__file__).parent
 IMAGENET_IMAGES = 1_281_167  # training images of ImageNet-1k (ILSVRC 2012)
-EPOCHS = 90  # of the published trainings that report a number
+EPOCHS = 90  # of the published training runs that report a number
 
 
 def training_times() -> pd.DataFrame:
-    """Return published trainings of ResNet-50 on ImageNet, the slowest first.
+    """Return published training runs of ResNet-50 on ImageNet, the slowest first.
 
     Columns team, date, devices, device, minutes, epochs, images_per_s and source are as published
     (NaN: not published). Calculated: `device_hours`, devices × hours; `images_per_s_per_device`,

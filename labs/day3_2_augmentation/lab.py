@@ -59,7 +59,7 @@ def _speed_configs() -> Iterator[Config]:
 
 
 def _training_configs() -> Iterator[Config]:
-    """Yield trainings with each augmentation, for its accuracy (docs/behind-the-labs.md)."""
+    """Yield training runs with each augmentation, for its accuracy (docs/behind-the-labs.md)."""
     for seed in learning.SEEDS:
         for name in ("none", "mixup", "cutmix", "progressive"):
             settings = TRAINING | ({"start_px": 64} if name == "progressive" else {})

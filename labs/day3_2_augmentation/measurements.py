@@ -67,7 +67,7 @@ def count_operators(function: Callable[[], Any]) -> int:
 
 
 def mixing_results() -> pd.DataFrame:
-    """Return the trainings with and without mixing that research/mixing.py recorded.
+    """Return the training runs with and without mixing that research/mixing.py recorded.
 
     Returns:
         One row per way and seed: way ("none" or for example "mixup, α = 0.2"), seed, last_loss (of

@@ -109,7 +109,7 @@ def step_config(optimizer: str) -> Config:
 
 
 def learning_configs() -> Iterator[Config]:
-    """Yield all trainings, the most important first."""
+    """Yield all training runs, the most important first."""
     yield from (crops_config(batch, lr) for batch in reversed(BATCHES) for lr in RATES)
     yield from map(rate_search_config, (SMALL_BATCH, LARGE_BATCH))
     for name, settings in SCHEDULES.items():

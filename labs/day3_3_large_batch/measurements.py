@@ -1,4 +1,4 @@
-"""Measure what trainings at several batch sizes learn, and the sizes of gradients and updates."""
+"""Measure what training learns at several batch sizes, and the sizes of gradients and updates."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def select_by_rule(table: pd.DataFrame, power: float) -> pd.DataFrame:
 
 
 def select_repeated(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the trainings that compare optimizers, at rates trained with all three seeds.
+    """Select the training runs that compare optimizers, at rates trained with all three seeds.
 
     Args:
         table: from `final_epochs`.

@@ -1,4 +1,4 @@
-"""Sharded trainings at full size, which machines with several GPUs record."""
+"""Sharded training runs at full size, which machines with several GPUs record."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def plot_holdout(table: pd.DataFrame) -> Picture:
     """Draw each training's accuracy in validation, and on test images, which no search used.
 
     Args:
-        table: from `holdout_table`, of equal trainings.
+        table: from `holdout_table`, of equal training runs.
     """
     accuracies = table[["val_top1", "test_top1"]]
     chosen = accuracies.loc[accuracies["val_top1"].idxmax()]

@@ -1,4 +1,4 @@
-"""Successive halving, tried out on recorded trainings: training again costs nothing."""
+"""Successive halving, tried out on recorded training runs: training again costs nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def successive_halving(
 
 
 class Replay:
-    """Recorded trainings that a search may train again, epoch by epoch.
+    """Recorded training runs that a search may train again, epoch by epoch.
 
     Attributes:
         curves: the accuracy after each epoch, a row per trial.
@@ -94,9 +94,9 @@ class Replay:
 def compare_with_random(
     halving: Halving, replay: Replay, counts: Sequence[int] = (9, 18, 27, 36), repeats: int = 300
 ) -> pd.DataFrame:
-    """Compare halving with complete trainings of random trials, for the same number of epochs.
+    """Compare halving with complete training runs of random trials, for the same number of epochs.
 
-    Columns: trials (drawn at random for halving), epochs (that it trains), complete (trainings that
+    Columns: trials (drawn at random for halving), epochs (that it trains), complete (runs that
     random search can pay for), halving and random (the mean final accuracy of what they find).
     """
     rng, last = np.random.default_rng(0), replay.curves.shape[1]

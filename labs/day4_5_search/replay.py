@@ -1,4 +1,4 @@
-"""Simulate searches on recorded trainings: trials cost nothing, so many can be compared."""
+"""Simulate searches on recorded training runs: trials cost nothing, so many can be compared."""
 
 from __future__ import annotations
 

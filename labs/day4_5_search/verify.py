@@ -113,7 +113,7 @@ def _check_kept(
 
 
 def check_recorded(function: Halving) -> str:
-    """Check the search of the recorded trainings: its result and its budget."""
+    """Check the search of the recorded training runs: its result and its budget."""
     replay = Replay.of(grid_runs(recorded_runs("nvidia-h200", "learning")))
     found = replay.accuracy(function(replay.trials, replay.train))
     best = replay.curves[:, -1].max()
@@ -121,7 +121,7 @@ def check_recorded(function: Halving) -> str:
     successive_halving(reference.trials, reference.train)
     budget = reference.epochs
     assert replay.epochs == budget, (
-        f"{len(replay.trials)} recorded trainings: {replay.epochs} epochs, expected {budget}"
+        f"{len(replay.trials)} recorded training runs: {replay.epochs} epochs, expected {budget}"
     )
     assert found == best, f"it finds an accuracy of {found:.3f}, and the best is {best:.3f}"
-    return f"with {budget} epochs it finds the best of {len(replay.trials)} recorded trainings"
+    return f"with {budget} epochs it finds the best of {len(replay.trials)} recorded training runs"

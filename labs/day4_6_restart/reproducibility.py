@@ -1,4 +1,4 @@
-"""When two trainings are bitwise identical: orders of a sum, workers, machines."""
+"""When two training runs are bitwise identical: orders of a sum, workers, machines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _checksum(images: TensorDataset | Seeded, workers: int) -> str:
 
 
 def compare_machines(runs: Iterable[Run], other_runs: Iterable[Run]) -> pd.DataFrame:
-    """Compare the recorded losses of trainings with the same config on two machines.
+    """Compare the recorded losses of runs with the same config on two machines.
 
     Columns: rung, precision, layout, steps (of both), same_steps (with the same loss, from the
     first on), max_difference (of a step's loss).

@@ -1,4 +1,4 @@
-"""Published trainings and GPUs with their figures, and the lab's function with its check."""
+"""Published training runs and GPUs with their figures, and the lab's function with its check."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from written_helpers import cell_of, defined, filled
 from course.checks.functions import check_written
 from labs import day0_2_scale as lab
 from labs.day0_1_start_here.tests.test_supercomputer import assert_words_fit
+from labs.day0_2_scale.full_training import full_training
 from labs.day0_2_scale.published import IMAGENET_IMAGES
-from labs.day0_2_scale.trainings import full_training
 
 HOURS, GPU_HOURS = "90 * 1_281_167 / images_per_s / 3600", "gpus * hours"
 KWH = "gpu_hours * watts / 1000"
@@ -71,7 +71,7 @@ def test_published_numbers_are_calculated_and_drawn() -> None:
         assert "?" in [text.get_text().strip() for axes in picture.axes for text in axes.texts]
 
 
-def test_costs_of_recorded_trainings() -> None:
+def test_costs_of_recorded_runs() -> None:
     runs = pd.DataFrame(
         {
             "rung": ["a", "b"],
@@ -80,7 +80,7 @@ def test_costs_of_recorded_trainings() -> None:
             "watts": [None, 512.5],
         }
     )
-    table = lab.estimate_trainings(runs, full_training)
+    table = lab.estimate_runs(runs, full_training)
     assert table["hours"].tolist() == pytest.approx([90] * 2)
     assert table["gpu_hours"].tolist() == pytest.approx([90, 360])
     assert table["kwh"].tolist() == pytest.approx([float("nan"), 360 * 0.5125], nan_ok=True)

@@ -108,7 +108,7 @@ def several_gpus() -> pd.DataFrame:
     )
 
 
-def estimate_trainings(runs: pd.DataFrame, function: FullTraining) -> pd.DataFrame:
+def estimate_runs(runs: pd.DataFrame, function: FullTraining) -> pd.DataFrame:
     """Add what a full training costs to recorded runs; energy is NaN if watts were not measured.
 
     Only training steps count, without reading files or validation.

@@ -94,10 +94,10 @@ class Observed:
             self.facts.setdefault("first", meter.step)
             if meter.step < (epoch + 1) * meter.config.steps:
                 self.facts["skipped"].append(max(0, self._skipped[-1]))
-            self._skipped.append(0)
             for images, labels in steps(meter, batches, epoch):
                 if not self.facts["batches"]:
                     self.write()  # now, because the process may be aborted or killed
+                self._skipped = [0]  # an epoch without a batch leaves it to the next
                 digest = float(images.double().mean()), float(labels.double().mean())
                 self.facts["batches"].append([len(images), *digest])
                 self.facts["random"].append(zlib.crc32(torch.get_rng_state().numpy()))

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
-from course.checks.facts import differences
+from course.checks.facts import FACTS, differences
 from course.checks.lab import Check
 from course.config import Config, rung
 from course.runs import failures
@@ -232,7 +232,7 @@ def modules_of(text: str) -> set[str]:
 def _compare(
     wanted: Check, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
-    runs = small_runs(wanted)
+    runs, in_script = small_runs(wanted), ("train.py, line", f"{solution_of(wanted.todo)}, line")
     compared = "trains like the solution with " + "; ".join(run.words for run in runs)
     printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:
@@ -244,12 +244,16 @@ def _compare(
         path = run.folder / "problems.json"
         # If fake tensors crash the process, the cause is in PyTorch: small runs did not crash it.
         if path.exists() and (problems := json.loads(path.read_text())):
-            return Comparison(problems[0], compared, printed)
+            return Comparison(problems[0].replace(*in_script), compared, printed)
     for name, _, _, words in runs:
-        if error := error_of(learner_runs[name]):
-            return Comparison(f"with {words}: {error}", compared, printed)
-        if message := next(differences(learner_runs[name], solution_runs[name]), ""):
-            return Comparison(f"with {words}{message}", compared, printed)
+        pair = learner_runs[name], solution_runs[name]
+        error = error_of(pair[0])
+        if symptom := f": {error}" if error else next(differences(FACTS, *pair), ""):
+            message = next(differences(wanted.causes, *pair, error), "")
+            if message and error not in ("", LOST):  # the cause is not the line that failed
+                message += f". The error: {error.partition(' (train.py, line')[0]}"
+            message = f"with {words}{message or symptom}".replace(*in_script)
+            return Comparison(message, compared, printed)
     return Comparison("", compared, printed)
 
 
@@ -262,10 +266,11 @@ def error_of(run: Run) -> str:
     if run.record and run.record.status == "ok":
         return ""
     errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
-    if causes := [error for error in errors if error and not failures.is_echo(error)]:
+    errors = [error for error in errors if error]
+    if causes := [x for x in errors if not failures.is_echo(x) and "gloo/transport" not in x]:
         error = causes[0].strip().splitlines()[-1]  # the error in a checkpoint's tracebacks
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
-    if any(errors):
+    if errors:
         return LOST
     return "the script ended before its training was complete"
 

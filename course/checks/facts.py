@@ -5,13 +5,13 @@ FACTS lists causes before effects, so that the first difference is the one to re
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from course.runs.files import read_dict
 from course.runs.run import Run
 
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
@@ -22,24 +22,24 @@ NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
 class Rank:
-    """The output of one rank of a small run: its evidence, its facts.json and its steps."""
+    """One rank's evidence, facts.json and steps; if the run failed (`error`), no evidence."""
 
-    def __init__(self, run: Run, rank: int) -> None:
-        self.run, self.rank, self.config = run, rank, run.config
-        record = run.ranks[rank] if run.ranks else {}
-        self.epochs = record.get("epochs") or run.record.epochs
-        self.evidence = record.get("evidence") or run.record.evidence
-        self.weights_by = record.get("weights_by") or run.record.weights_by
+    def __init__(self, run: Run, rank: int, error: str = "") -> None:
+        self.run, self.rank, self.config, self.error = run, rank, run.config, error
+        record = run.ranks[rank] if run.ranks and not error else {}
+        self.evidence = None if error else record.get("evidence") or run.record.evidence
+        self.epochs = record.get("epochs") or (run.record and run.record.epochs)
+        self.weights_by = record.get("weights_by") or (run.record and run.record.weights_by)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The contents of facts-RANK.json."""
-        return json.loads((self.run.folder / f"facts-{self.rank}.json").read_text())
+        """The contents of facts-RANK.json; None for each entry that is missing."""
+        return defaultdict(lambda: None, read_dict(self.run.folder / f"facts-{self.rank}.json"))
 
     @cached_property
     def files(self) -> dict[str, Any]:
         """The contents of files.json, which describes what the run saved."""
-        return json.loads((self.run.folder / "files.json").read_text())
+        return read_dict(self.run.folder / "files.json")
 
     @cached_property
     def steps(self) -> Any:
@@ -51,9 +51,12 @@ class Rank:
     def sharing(self) -> list[Rank]:
         """All ranks that keep parts of one network; only this one if each keeps all of it."""
         is_split = self.config.tensor > 1 or self.config.pipeline or self.config.shard
-        if not is_split:
-            return [self]
-        return [Rank(self.run, rank) for rank in range(self.run.gpus)]
+        return self.peers if is_split else [self]
+
+    @cached_property
+    def peers(self) -> list[Rank]:
+        """All ranks of the run."""
+        return [Rank(self.run, rank, self.error) for rank in range(self.run.gpus)]
 
     def get(self, *names: str) -> Any:
         """Return an entry of the evidence; None if it is missing."""
@@ -64,7 +67,7 @@ class Rank:
 
 
 class Contents(dict):
-    """Entries that a file must have; it may have more."""
+    """Entries that a file must have, each with its place in words; it may have more."""
 
 
 class Fact(NamedTuple):
@@ -137,6 +140,11 @@ def recomputed(rank: Rank) -> dict[str, int]:
     return {f"number of {name} calls repeated in backward": n for name, n in counts.items()}
 
 
+def sharding(name: str) -> Callable[[Rank], Any]:
+    """Return a function that lists a property of fully_shard's calls, each value once."""
+    return lambda rank: ", then ".join(distinct([str(x[name]) for x in rank.facts["shards"] or []]))
+
+
 def gathers(rank: Rank) -> dict[str, str]:
     """Return how many all-gathers precede each stretch of computation, in each pass."""
     return {
@@ -169,14 +177,6 @@ def weights(rank: Rank) -> Any:
     if isinstance(state, dict) and len(rank.run.ranks) > 1:
         return {name: tensor for name, tensor in state.items() if "running_" not in name}
     return state
-
-
-def placements(rank: Rank) -> dict[str, int]:
-    """Return the number of weights of all ranks by placement, if the config shards them."""
-    counts: Counter[str] = Counter()
-    for peer in rank.sharing if rank.config.shard else []:
-        counts.update(peer.get("spread", "placements"))
-    return {f"number of weights that are {how}": count for how, count in counts.items()}
 
 
 def loader(rank: Rank) -> dict[str, Any]:
@@ -218,14 +218,6 @@ def updates(rank: Rank) -> Any:
     return counts[-1:] if rank.config.precision == "fp16" else counts
 
 
-PASSES = {
-    "F": "forward",
-    "B": "backward",
-    "I": "gradients of the inputs",
-    "W": "gradients of the weights",
-}
-
-
 def traced(rank: Rank) -> list[str]:
     """Return which steps were traced, and whether completely."""
     steps = rank.get("traced") or {}
@@ -236,12 +228,13 @@ def actions(rank: Rank) -> list[str]:
     """Return what a pipeline's stages did in the last step."""
     steps = rank.get("actions") or {}
     last = [*steps.values()][-1] if steps else []
-    return [f"{PASSES[kind]} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
+    return [f"{kind} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
 
 
-def messages(phase: str) -> Callable[[Rank], Any]:
+def all_reduces(phase: str) -> Callable[[Rank], Any]:
     """Return a function that counts the sums over ranks in a phase of the first step."""
-    return lambda rank: (rank.get(f"{phase}_collectives") or {}).get("allreduce", 0)
+    name = f"{phase}_collectives"
+    return lambda rank: rank.evidence and (rank.get(name) or {}).get("allreduce", 0)
 
 
 def progress(rank: Rank) -> list[dict[str, float]]:
@@ -293,12 +286,15 @@ def left(rank: Rank) -> list[str] | None:
 
 def state(rank: Rank) -> Contents:
     """Return the content of the newest checkpoint."""
-    return Contents(dict.fromkeys(rank.files["state"], "present"))
+    return Contents({x: f"in the state of {part!r}" for x, part in rank.files["state"].items()})
 
 
-def renamed(rank: Rank) -> Any:
-    """Return whether all checkpoints were on the disk when they were renamed; None without any."""
-    return all(rank.facts["renamed"].values()) if rank.facts["renamed"] else None
+def renamed(rank: Rank) -> str | None:
+    """Return when checkpoints got their final names; None on a rank that saved none."""
+    if not rank.facts["saves"]:
+        return None
+    is_written = [*rank.facts["renamed"].values()]
+    return ("after" if all(is_written) else "before") + " fsync" if is_written else "never"
 
 
 def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
@@ -312,28 +308,24 @@ GROUP = "pass group= to the collective: it must add up these ranks' parts, and n
 FACTS: tuple[Fact, ...] = (
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
-    Fact("first step after the restart", entry("began_at"),
-         "save every cfg.save_every steps and after SIGTERM, and load the newest complete "
-         "checkpoint on all ranks: `checkpoint.newest(…)`"),
+    Fact("first step after the restart", entry("began_at")),
     Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
          "a run that continues begins with the epoch that its checkpoint names"),
-    Fact("number of steps", lambda rank: len(rank.steps),
-         "do every step once, and after SIGTERM leave the other steps to the next process"),
+    Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
-         "cfg.batch_size counts the images of all copies of the network, which share them equally; "
-         "with DDP each rank has a copy", "step"),
+         "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
     Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("order of the validation images", entry("val_taken"),
          "each rank validates its own images, and no image is validated twice", "epoch"),
     Fact("the training DataLoader", loader, "use the config's value"),
     Fact("the batch", pixels,
-         "train on the same images: draw no other random numbers before them, and after a restart "
-         "continue the epoch: `skip(…)`", "step"),
+         "train on the same images: draw no other random numbers before them", "step"),
     Fact("number of updates per step", updates, "update once per batch"),
+    Fact("list of the policy's types, param_dtype and reduce_dtype,", sharding("types"),
+         "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("type of the forward pass", kinds("forward_types"),
-         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision (on Day 4, "
-         "with cfg.gather_bf16, set the policy's param_dtype instead)"),
+         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
          "enter autocast in every step"),
     Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
@@ -361,23 +353,17 @@ FACTS: tuple[Fact, ...] = (
     Fact("factor of the loss in a later step", loss_start("later"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("DDP", entry("ddp"),
-         "without cfg.shard, wrap the network in DDP(…, bucket_cap_mb=cfg.bucket_mb, "
-         "find_unused_parameters=cfg.find_unused), in the group of the ranks with the same "
-         "weights; with it, call fully_shard instead"),
-    Fact("shape of the mesh", entry("spread", "mesh"),
-         "the mesh has two rows for hybrid, else one; pass it to fully_shard"),
-    Fact("", placements,
-         "call `fully_shard(…)` on each unit, then on the network, before creating the optimizer"),
+         "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
+    Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
+         "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
     Fact("", lambda rank: rank.facts["prefetch"],
          "in forward these are the next blocks; in backward the blocks before it, the nearest "
          "first"),
-    Fact("type of the gathered weights", kinds("gathered_types"), "param_dtype of the policy"),
-    Fact("type of the reduced gradients", kinds("reduced_types"), "reduce_dtype of the policy"),
-    Fact("number of all-reduces in the forward pass", messages("forward"),
+    Fact("number of all-reduces in the forward pass", all_reduces("forward"),
          "add up each MLP's parts once, over the ranks of its group"),
     Fact("group of the all-reduces in the forward pass", kinds("forward_groups"), GROUP),
-    Fact("number of all-reduces in the backward pass", messages("backward"),
+    Fact("number of all-reduces in the backward pass", all_reduces("backward"),
          "each group of ranks adds up its gradients once per update, in the last backward pass"),
     Fact("group of the all-reduces in the backward pass", kinds("backward_groups"), GROUP),
     Fact("", updated,
@@ -390,8 +376,7 @@ FACTS: tuple[Fact, ...] = (
          "checkpoint or offload exactly the blocks that the config names, and only in the runs "
          "that it names", tolerance=NEARLY),
     Fact("", recomputed, "checkpoint each block that the config names, separately"),
-    Fact("the pass of a pipeline stage", actions,
-         "let the config choose stages and order: `pipelines.create_schedule(…)`", "pass"),
+    Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
     Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
          "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop"),
     Fact("number of layers in compiled graphs", lambda rank: rank.facts["compiled"],
@@ -403,15 +388,12 @@ FACTS: tuple[Fact, ...] = (
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
     Fact("skipping of the step with an overflow", entry("overflow", "skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
-    Fact("the state after the restart", restart,
-         "save and load the state of every part, the random numbers last: "
-         "`randomness.set_states(…)`"),
+    Fact("the state after the restart", restart),
     Fact("number of calls of torch.save", saved,
          "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
-    Fact("list of remaining checkpoints", left,
-         "write a draft, rename it once it is complete, and keep the last two"),
-    Fact("fsync before the rename", renamed,
-         "call `file.flush()` and `os.fsync(file.fileno())` on the draft, then rename it"),
+    Fact("time when a complete draft is renamed", renamed,
+         "call file.flush() and os.fsync(file.fileno()) on a draft, and then `draft.replace(…)`"),
+    Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
     Fact("training", progress,
@@ -446,10 +428,9 @@ def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], 
     """
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(value, dict) and isinstance(expected, dict):
-        more = (
-            [] if isinstance(expected, Contents) else [key for key in value if key not in expected]
-        )
-        pairs = [(key, value.get(key), expected.get(key)) for key in [*expected, *more]]
+        if isinstance(expected, Contents):  # which part of a file has an entry does not matter
+            value = {key: place for key, place in expected.items() if key in value}
+        pairs = [(key, value.get(key), expected.get(key)) for key in {**expected, **value}]
     elif isinstance(value, list) and isinstance(expected, list) and len(value) == len(expected):
         pairs = [(place, *pair) for place, pair in enumerate(zip(value, expected))]
     elif isinstance(value, float) and isinstance(expected, int | float):
@@ -466,14 +447,17 @@ def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], 
     return None
 
 
-def differences(run: Run, expected: Run) -> Iterator[str]:
-    """Yield the differences of a script's small run from the solution's, causes before effects."""
+def differences(facts: Sequence[Fact], run: Run, expected: Run, error: str = "") -> Iterator[str]:
+    """Yield how a small run differs from the solution's; if it failed, without missing facts."""
     numbers = range(run.gpus)
-    pairs = [(Rank(run, number), Rank(expected, number)) for number in numbers]
-    for fact in FACTS:
+    pairs = [(Rank(run, number, error), Rank(expected, number)) for number in numbers]
+    for fact in facts:
         for rank, reference in pairs:
             tolerance = max(fact.tolerance, HALF if rank.config.precision == "fp16" else 0)
-            if place := difference(fact.value(rank), fact.value(reference), tolerance):
+            value = fact.value(rank)
+            if error and value is None:
+                continue
+            if place := difference(value, fact.value(reference), tolerance):
                 yield _message(fact, *place, f", rank {rank.rank}" * (len(pairs) > 1))
                 break
 
@@ -485,7 +469,8 @@ def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str)
     phrase = " of ".join(filter(None, [*names, fact.label]))
     if path and isinstance(path[-1], int):
         phrase += f", place {path[-1]}"
-    return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}: {fact.hint}"
+    hint = f": {fact.hint}" if fact.hint else ""
+    return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}{hint}"
 
 
 def in_words(value: Any, most: int = 8) -> str:

@@ -67,6 +67,8 @@ class Check:
     small: dict[str, Any] = field(default_factory=dict)  # of all small runs' configs
     # Functions (MODULE:NAME) of a script's text and a config that yield what is wrong.
     calls: tuple[str, ...] = ()
+    # `facts.Fact`s for likely mistakes, causes first: compared if a script fails or FACTS differ.
+    causes: tuple[Any, ...] = ()
 
     def obstacle(self, cfg: Config, place: Place) -> str:
         """Return why the effect cannot be measured on a place, or ""."""

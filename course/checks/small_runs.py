@@ -22,6 +22,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from course.checks import tiny_networks
+from course.data import loader
 from course.data.formats import convert
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
@@ -54,21 +56,25 @@ class Observed:
 
     groups: for each update, the settings of each group, and how many filters and vectors it
     updates. gradients: for each step, their norm at the update. batches: for each step, the number
-    of images and a digest. random: for each step, a checksum of the random state. began: the norms
-    of the weights and of the optimizer's state at the first update. compile: the calls of
-    torch.compile. compiled: the layers that compiled graphs computed. prefetch: for each block,
-    the blocks that it gathers ahead. saves: the calls of torch.save. renamed: for each renamed
-    checkpoint, whether fsync had written all of it. weights: the shape, sum and norm of each at
-    the end.
+    of images and a digest. random: for each step, a checksum of the random state. first: the number
+    of the first step. is_restarted: whether another process of the run was interrupted before.
+    skipped: the images that each epoch skips before its first step. began: the norms of the weights
+    and of the optimizer's state at the first update. compile: the calls of torch.compile. compiled:
+    the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of the
+    weights at the first step. stages: of this rank, with the number of all stages. schedule: the
+    pipeline's. prefetch: for each block, the blocks that it gathers ahead. saves: the calls of
+    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it. weights:
+    the shape, sum and norm of each at the end.
     """
 
-    def __init__(self, rank: int) -> None:
-        self._rank, self._optimizer = rank, None
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file, self._optimizer = folder / f"facts-{rank}.json", None
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._network, self._pipeline, self._skipped = torch.nn.Module(), [], [0]
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
-        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": []}
-        self.facts |= {"saves": 0, "renamed": {}}
-        self._network: Any = None
+        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
+        self.facts |= {"saves": 0, "renamed": {}, "skipped": []}
+        self.facts["is_restarted"] = self._file.exists()
 
     def note_layers(self, layers: int) -> None:
         """Count the layers that compiled graphs compute in training."""
@@ -85,7 +91,13 @@ class Observed:
             return self._network
 
         def observed(meter: Any, batches: Any, epoch: int) -> Any:
+            self.facts.setdefault("first", meter.step)
+            if meter.step < (epoch + 1) * meter.config.steps:
+                self.facts["skipped"].append(max(0, self._skipped[-1]))
             for images, labels in steps(meter, batches, epoch):
+                if not self.facts["batches"]:
+                    self.write()  # now, because the process may be aborted or killed
+                self._skipped = [0]  # an epoch without a batch leaves it to the next
                 digest = float(images.double().mean()), float(labels.double().mean())
                 self.facts["batches"].append([len(images), *digest])
                 self.facts["random"].append(zlib.crc32(torch.get_rng_state().numpy()))
@@ -94,28 +106,32 @@ class Observed:
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
         self._observe_saving()
+        before_call(loader, "skip", lambda _, images: self._skipped.append(images))
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
+            before_call(fsdp, "fully_shard", self._note_shards)
             for phase in ("forward", "backward"):
-                self._observe_prefetch(fsdp.FSDPModule, phase)
+                name = f"set_modules_to_{phase}_prefetch"
+                before_call(fsdp.FSDPModule, name, partial(self._note_prefetch, phase))
+        if pipelining := sys.modules.get("torch.distributed.pipelining"):
+            note = lambda part, *_, **__: self._pipeline.append(part)  # noqa: E731
+            for name in pipelining.__all__:
+                if name.startswith("Schedule") or name == "PipelineStage":
+                    before_call(getattr(pipelining, name), "__init__", note)
 
     def _observe_saving(self) -> None:
         """Count calls of torch.save, and note which checkpoints fsync had written when renamed."""
-        save, written = torch.save, set()
+        written = set()
 
         def content(file: int | str | Path) -> tuple[int, ...]:
             status = os.stat(file)
             return status.st_dev, status.st_ino, status.st_size
 
-        def counted(*args: Any, **options: Any) -> None:
+        def counted(*_: Any, **options: Any) -> None:
             self.facts["saves"] += 1
-            save(*args, **options)
+            self.write()  # now, because another rank's error may end this process
 
-        def syncing(real: Callable[..., None]) -> Callable[..., None]:
-            def noted(file: Any) -> None:
-                real(file)
-                written.add(content(file if isinstance(file, int) else file.fileno()))
-
-            return noted
+        def synced(file: Any) -> None:
+            written.add(content(file if isinstance(file, int) else file.fileno()))
 
         def renaming(event: str, arguments: tuple[Any, ...]) -> None:
             if event not in ("os.rename", "os.link"):  # also of os.replace
@@ -126,24 +142,31 @@ class Observed:
                     name = target.name if file == source else file.name
                     self.facts["renamed"][name] = content(file) in written
 
-        torch.save = counted
-        os.fsync, os.fdatasync = syncing(os.fsync), syncing(os.fdatasync)
+        before_call(torch, "save", counted)
+        before_call(os, "fsync", synced)
+        before_call(os, "fdatasync", synced)
         sys.addaudithook(renaming)
 
-    def _observe_prefetch(self, kind: type, phase: str) -> None:
-        """Note for each block which blocks it gathers ahead."""
-        name = f"set_modules_to_{phase}_prefetch"
-        real = getattr(kind, name)
+    def _note_shards(self, module: Any, **options: Any) -> None:
+        """Note a call of fully_shard, with PyTorch's defaults."""
+        mesh, policy, is_root = (
+            options.get("mesh"),
+            options.get("mp_policy"),
+            module is self._network,
+        )
+        everyone = [*range(int(os.environ["WORLD_SIZE"]))]
+        types = [getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")]
+        call = {"of": "the network" if is_root else "units", "types": str(types) * bool(types[0])}
+        call |= {"reshard": options.get("reshard_after_forward", not is_root)}
+        self.facts["shards"].append(call | {"mesh": mesh.mesh.tolist() if mesh else everyone})
 
-        def noted(module: Any, modules: list[Any]) -> None:
-            numbers = {id(block): at for at, block in enumerate(models.blocks(self._network))}
-            if modules:
-                number = numbers.get(id(module))
-                ahead = ", ".join(str(numbers.get(id(block))) for block in modules)
-                self.facts["prefetch"][f"blocks that block {number} gathers in {phase}"] = ahead
-            real(module, modules)
-
-        setattr(kind, name, noted)
+    def _note_prefetch(self, phase: str, module: Any, modules: list[Any]) -> None:
+        """Note for a block which blocks it gathers ahead."""
+        numbers = {id(block): at for at, block in enumerate(models.blocks(self._network))}
+        if modules:
+            number = numbers.get(id(module))
+            ahead = ", ".join(str(numbers.get(id(block))) for block in modules)
+            self.facts["prefetch"][f"blocks that block {number} gathers in {phase}"] = ahead
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         """Call torch.compile, and note its arguments and whether training had begun."""
@@ -179,12 +202,31 @@ class Observed:
         self.facts["groups"].append(groups)
         self.facts["gradients"][len(self.facts["batches"]) - 1] = math.hypot(*norms)
 
-    def write(self, folder: Path) -> None:
+    def write(self) -> None:
         """Write facts.json for this rank."""
+        if "first" in self.facts and "shapes" not in self.facts:  # now all parts exist
+            names = self._network.named_parameters()
+            self.facts["shapes"] = {name: [*weight.shape] for name, weight in names}
+            stages = [part for part in self._pipeline if hasattr(part, "num_stages")]
+            self.facts["stages"] = [f"{part.stage_index} of {part.num_stages}" for part in stages]
+            kinds = [type(part).__name__ for part in self._pipeline if part not in stages]
+            self.facts["schedule"] = " ".join(kinds[-1:])
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
-        (folder / f"facts-{self._rank}.json").write_text(json.dumps(self.facts))
+        self._file.write_text(json.dumps(self.facts))
+
+
+def before_call(owner: Any, name: str, note: Callable[..., None]) -> None:
+    """Let each call of a function or method first call `note` with the same arguments."""
+    real = getattr(owner, name)
+
+    @wraps(real)
+    def noted(*args: Any, **options: Any) -> Any:
+        note(*args, **options)
+        return real(*args, **options)
+
+    setattr(owner, name, noted)
 
 
 def length(values: list[Any]) -> float:
@@ -315,25 +357,30 @@ class Task:
 def train(folder: Path, rank: int) -> None:
     """Train a run's script on a rank."""
     os.environ[FOLDER_VARIABLE] = str(folder)
-    observed, script = Observed(rank), ModuleType("train")
-    with recording() as run:
-        if run.config.compile:
-            tiny_networks.leave_kernels(observed.note_layers)
-        observed.start()
-        exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
-        script.main(run)
-    observed.write(folder)
+    observed, script = Observed(folder, rank), ModuleType("train")
+    try:
+        with recording() as run:
+            if run.config.compile:
+                tiny_networks.leave_kernels(observed.note_layers)
+            observed.start()
+            exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
+            script.main(run)
+    finally:
+        observed.write()
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
     """Describe what a run saved: for each tensor in weights.pt its shape, type, sum and norm; the
     names in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
-    the newest of its own checkpoints, by shape and sum, because scripts choose the names."""
+    the newest of its own checkpoints, by shape and sum, because scripts choose the names, each with
+    the part of the checkpoint that has it."""
     files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
     if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(Exception):  # it is incomplete, which another fact reports
-            leaves = tree_leaves(torch.load(paths[-1], weights_only=False))
-            files["state"] = {_digest(leaf): True for leaf in leaves}
+            saved = torch.load(paths[-1], weights_only=False)
+            for name, part in saved.items() if isinstance(saved, dict) else [("", saved)]:
+                for leaf in tree_leaves(part):
+                    files["state"].setdefault(_digest(leaf), name)
     if (path := folder / "weights.pt").exists():
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")

@@ -245,7 +245,8 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
         correct = _correct(wanted, text, source, where, is_recorded=run.is_recorded)
     if ended and correct.verdict != FAILED:
         look_at = _error_line(ended, text, where)
-        correct = Part("correct", FAILED, explain(ended).splitlines()[0], look_at)
+        why = explain(ended).splitlines()[0].replace("train.py, line", f"{source}, line")
+        correct = Part("correct", FAILED, why, look_at)
     yield correct
     if correct.verdict == FAILED:
         yield Part("mechanism", UNMEASURABLE, "the training must be correct first")
@@ -333,7 +334,7 @@ def _error_line(run: Run, text: str, otherwise: str) -> str:
 def _line_of(text: str, source: str, message: str) -> str:
     """Return the script's line that a message names by its number or by a call, `NAME(…)`."""
     lines = text.splitlines()
-    place = re.search(r"train\.py, line (\d+)", message)
+    place = re.search(r"train\w*\.py, line (\d+)", message)
     call = re.search(r"`([\w.]+\()…\)`", message)
     number = int(place[1]) if place else 0
     if call and not place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course.checks.facts import Fact, all_reduces
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
@@ -52,6 +53,16 @@ def _memory_configs() -> Iterator[Config]:
     yield memory_config(232, checkpointing="every", **limit)
 
 
+NO_SYNC = (
+    Fact("module whose no_sync is called",
+         lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
+         "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
+    Fact("number of all-reduces per update", all_reduces("backward"),
+         "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
+    Fact("number of different gradients on the ranks",
+         lambda x: x.evidence and len({f"{y.facts['gradients']['0']:.4g}" for y in x.peers}),
+         "the last micro-batch has no all-reduce: `model.no_sync(…)` is for all before it"),
+)  # fmt: skip
 CHECKS = {
     "day4.accumulate": Check(
         title="a batch in parts trains like the full batch",
@@ -85,6 +96,7 @@ CHECKS = {
         settings=WHOLE,
         gpus=2,
         timed=False,
+        causes=NO_SYNC,
     ),
     "day4.recompute": Check(
         title="blocks recompute their activations instead of keeping them",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course.checks.facts import Fact, Rank, sharding
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
@@ -14,6 +15,25 @@ def _describe_checkpoint(run: Run) -> str:
     return f"{size / 2**20:.1f} MiB in {len(parts)} parts, one per rank: weights and AdamW's state"
 
 
+def _order(rank: Rank) -> str | None:
+    calls = sharding("of")(rank) or "none"
+    return None if rank.error and calls == "units" else calls  # the script failed before the rest
+
+
+def _reshards(rank: Rank) -> dict[str, str]:
+    calls = rank.facts["shards"] or []
+    return {f"reshard_after_forward of {call['of']}": str(call["reshard"]) for call in calls}
+
+
+SHARDING = (  # also of TODO 32
+    Fact("order of fully_shard's calls", _order,
+         "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
+         "each unit, then on the network, which takes the remaining weights"),
+    Fact("mesh of fully_shard", sharding("mesh"),
+         "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),
+    Fact("", _reshards,
+         "only zero2 keeps the weights of units gathered; leave it out for the network itself"),
+)  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 CHECKS = {
     "day4.shard": of_ranks(
@@ -25,6 +45,7 @@ CHECKS = {
             "bytes per rank": "spread.bytes",
             **GATHERS,
         },
+        causes=SHARDING,
     ),
     "day4.reshard": of_ranks(
         title="weights are gathered once for both passes",
@@ -32,6 +53,7 @@ CHECKS = {
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
+        causes=SHARDING,
     ),
     "day4.policy": of_ranks(
         title="weights are gathered in bf16, and stored in fp32",
@@ -58,6 +80,7 @@ CHECKS = {
         title="only rank 0 gets the full state dict",
         todo=26,
         configs=({"rung": "large"}, {}, {"ranks": 1}),
+        small={"save_weights": True},
         shows={"bytes of full weights on the last rank": "held_to_save"},
         changes={"save_weights": True},
     ),

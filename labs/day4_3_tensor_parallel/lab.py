@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+from course.checks.facts import Fact, Rank, all_reduces, entry
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
+from labs.day4_2_fsdp.lab import SHARDING
 from labs.day4_3_tensor_parallel import configs
 
-NO_WEIGHTS = {"save_weights": False}  # which train_parallel.py does not save
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
+
+
+def _mlp_weights(rank: Rank) -> dict[str, str] | None:
+    """Return the shape of each MLP's weights, and the number of ranks that keep it."""
+    kept: dict[str, list[str]] = {}
+    for peer in rank.peers:
+        for name, shape in (peer.facts["shapes"] or {}).items():
+            kept.setdefault(name, []).append(str(shape))
+    words = {name: f"{' and '.join({*x})} on {len(x)} ranks" for name, x in kept.items()}
+    return {name: text for name, text in words.items() if "mlp" in name} or None
+
+
+GROUPS = (
+    Fact("number of images per step", entry("share"),
+         "the batch is divided by the number of copies of the network, copies.size()"),
+    Fact("order of the images", entry("taken"),
+         "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
+         "same images, and other copies different ones", "epoch"),
+    Fact("ranks of DDP's group", lambda rank: str(rank.get("ddp", "ranks") or "missing"),
+         "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`"),
+)  # fmt: skip
+COLUMNS = Fact("", _mlp_weights,
+    "each rank of tensor_group keeps a part of fc1's rows (dim 0, also of its bias) and of fc2's "
+    "columns (dim 1); only one rank keeps fc2.bias, because results are added up")  # fmt: skip
+ENTRY = Fact("number of all-reduces in the backward pass", all_reduces("backward"),
+    "for each MLP, Entry.backward sums the parts of the gradient over ctx.group")  # fmt: skip
 STORED = {"numbers that a rank stores": "parameters"}
 CHECKS = {
     "day4.tensor_groups": of_ranks(
@@ -16,8 +43,8 @@ CHECKS = {
         configs=({"rung": "large"}, {}, {"tensor": 1}),
         shows={"images of each rank": "share"},
         rung="tensor",
-        small=NO_WEIGHTS,
         gpus=GRID,
+        causes=GROUPS,
     ),
     "day4.columns": of_ranks(
         title="each rank stores some hidden channels of every MLP",
@@ -26,7 +53,8 @@ CHECKS = {
         shows=STORED | {"collectives in forward": "forward_collectives"},
         rung="tensor",
         # Until TODO 31, gradients depend on which rank keeps the bias; losses do not.
-        small=NO_WEIGHTS | {"lr": 0.0},
+        small={"lr": 0.0},
+        causes=(COLUMNS,),
     ),
     "day4.entry": of_ranks(
         title="layers before an MLP learn from all of its parts",
@@ -37,7 +65,7 @@ CHECKS = {
             "in backward": "backward_collectives",
         },
         rung="tensor",
-        small=NO_WEIGHTS,
+        causes=(ENTRY,),
     ),
     "day4.grid": of_ranks(
         title="the copies divide what a rank stores",
@@ -45,9 +73,9 @@ CHECKS = {
         configs=({"shard": ""}, {"shard": "zero3"}),
         shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
         rung="tensor",
-        small=NO_WEIGHTS,
         gpus=GRID,
         changes={"shard": "zero3"},
+        causes=SHARDING,
     ),
 }
 

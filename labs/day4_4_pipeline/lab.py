@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from course.checks.facts import Fact, kinds, updated
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
@@ -24,7 +25,20 @@ def _one_f_one_b() -> FunctionCheck:
     return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
 
 
-PIPED: dict[str, Any] = {"rung": "pipeline", "small": {"save_weights": False}}
+STAGES = (
+    Fact("list of this rank's stages", lambda rank: ", ".join(rank.facts["stages"] or []) or None,
+         "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
+    Fact("schedule", lambda rank: rank.facts["schedule"] or None,
+         "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
+    Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
+         "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
+    Fact("number of weights that all ranks train",
+         lambda rank: None if rank.error else updated(rank)["number of weights in the optimizers"],
+         "from here on, `net` has only this rank's parts: net = nn.ModuleList(…)"),
+    Fact("layout of the convolutions' inputs", kinds("input_layouts"),
+         "make each part a `pipelines.Stage(…)`, which also sends contiguous tensors"),
+)  # fmt: skip
+PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}
 CHECKS = {
     "day4.stages": of_ranks(
         title="each rank stores a part of the network, and sends on its output",

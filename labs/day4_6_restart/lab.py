@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from course.checks.facts import Fact, Rank, restart
 from course.checks.lab import Check, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
 from labs.day4_6_restart.measurements import RECORDINGS
@@ -57,16 +58,45 @@ def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any)
     )
 
 
+def _writers(rank: Rank) -> str | None:
+    return " and ".join(str(peer.rank) for peer in rank.peers if peer.facts["saves"]) or None
+
+
+def _ending(rank: Rank) -> str | None:
+    if rank.facts["is_restarted"]:
+        return f"continued from step {rank.facts['first']}"
+    return None if rank.error else f"complete after {len(rank.facts['batches'])} steps"
+
+
+SAVING = Fact("list of the ranks that save", _writers,
+    "all would write the same files at once: `store(…)` only if run.rank == 0")  # fmt: skip
+RESTORING = (
+    Fact("step that follows the restart",
+         lambda rank: rank.facts["first"] if rank.facts["is_restarted"] else None,
+         "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
+    Fact("number of images that each epoch skips",
+         lambda rank: None if rank.error else ", ".join(map(str, rank.facts["skipped"])),
+         "`skip(…)` this rank's images of the epoch's own steps: step - epoch * cfg.steps"),
+    Fact("the state after the restart", lambda rank: None if rank.error else restart(rank),
+         "load the state of every part, then the random numbers: `randomness.set_states(…)`"),
+)  # fmt: skip
+SIGNAL = (
+    Fact("the run after SIGTERM", _ending,
+         "the handler only notes the signal, so that the step ends and is saved; then call "
+         "run.mark_interrupted() and return from main, before the next step"),
+    *RESTORING,
+)  # fmt: skip
 CHECKS = {
     "day4.save": of_ranks(
         "one rank saves, and a checkpoint is complete or absent",
         todo=35,
         configs=({"save_every": 0, "ranks": 1}, {"save_every": 2, "ranks": 1}, {"save_every": 2}),
-        small=SMALL_RESTART,
+        small=SMALL_RESTART | {"precision": "fp16"},  # in fp32 the scaler has no state
         shows={"checkpoints": "left"},
         rung="restarted",
         changes={"save_every": 1},
         settings=SAVED,
+        causes=(SAVING,),
     ),
     "day4.restart": _interrupted(
         "after SIGKILL during a save, it resumes bit by bit",
@@ -77,6 +107,7 @@ CHECKS = {
             {"save_every": 2, "sigkill_step": 3, "ranks": 2},
         ),
         changes={"sigkill_step": SIGKILL_STEP},
+        causes=RESTORING,
     ),
     "day4.sigterm": _interrupted(
         "after SIGTERM, it saves and resumes bit by bit",
@@ -87,6 +118,7 @@ CHECKS = {
             {"save_every": 4, "sigterm_step": 4, "ranks": 2},
         ),
         changes={"sigterm_step": SIGTERM_STEP},
+        causes=SIGNAL,
     ),
 }
 

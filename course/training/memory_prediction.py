@@ -29,7 +29,7 @@ CLASSES = 1000  # of ImageNet, and of synthetic data
 _CHECKPOINTING = {
     "every": "every block recomputed",
     "second": "every second block recomputed",
-    "selective": "selected operators recomputed",
+    "selective": "cheap operators recomputed",
 }
 NO_STRATEGY = "all kept"
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import pandas as pd
 
 from course.analysis.communication import computing
-from course.analysis.traces.intervals import Intervals, intervals_of, subtract_intervals
+from course.analysis.traces.intervals import Intervals, intervals_of, overlap_s, subtract_intervals
 from course.analysis.traces.tables import Trace, steps
 from course.charts.base import ACCENT, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture
-from course.charts.primitives import label, legend, lines, mark, stack, timeline
+from course.charts.primitives import describe, label, legend, lines, mark, stack, timeline
 from course.runs.record import PHASES
 
-NARROW = 0.035  # of the picture's width: narrower bars have no room for words
+NARROW = 0.05  # of the picture's width: narrower bars have no room for words
+VISIBLE = 0.0015  # of the picture's width: shorter collectives are drawn this wide
 SMALL = 5e5  # bytes: smaller collectives have no words
 SIZES = ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB")
 
@@ -61,21 +62,31 @@ def plot_timeline(trace: Trace) -> Picture:
         device: [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES],
     }
     busy = computing(trace)
+    sizes: dict[str, list[tuple[float, str]]] = {}  # by lane: centre in ms, megabytes
     for operation, ranges in rows.groupby("operation", sort=False):
         for row, lane in zip(ranges.itertuples(), _free_lanes(ranges)):
-            readable = row.duration_s > NARROW * (end - start) and row.bytes > SMALL
-            words = f"{row.bytes / 1e6:.0f} MB" if readable else ""
-            span = (row.start_s, row.start_s + row.duration_s)
             name = operation.replace("_", "-") + " " * lane
-            pieces = [([span], GREY, words), (subtract_intervals(span, busy), ACCENT, "")]
-            parts.setdefault(name, []).extend(pieces)
+            span = (row.start_s, row.start_s + row.duration_s)
+            exposed = subtract_intervals(span, busy)
+            if row.duration_s < VISIBLE * (end - start):
+                is_hidden = overlap_s(span, busy) > row.duration_s / 2
+                span = (row.start_s, row.start_s + VISIBLE * (end - start))
+                exposed = [] if is_hidden else [span]
+            parts.setdefault(name, []).extend([([span], GREY, ""), (exposed, ACCENT, "")])
+            if row.duration_s > NARROW * (end - start) and row.bytes > SMALL:
+                centre = (sum(span) / 2 - start) * 1e3
+                sizes.setdefault(name, []).append((centre, f"{row.bytes / 1e6:.0f} MB"))
     lanes = {
         name: [piece for part in ranges for piece in _clip(*part, start, end)]
         for name, ranges in parts.items()
     }
     picture = Picture(10, 1.9 + 0.42 * len(lanes))
     axes = picture.panel()
-    timeline(axes, lanes, heights=(0.6, 0.8, 0.7))
+    timeline(axes, lanes, heights=(0.6, 0.8, 0.6))
+    for name, marks in sizes.items():
+        for centre, words in marks:
+            mark(axes, centre, list(lanes).index(name) - 0.3, words, "above", size=8)
+        describe(axes, name.strip(), [words for _, words in marks])
     axes.set_yticklabels("" if name.endswith(" ") else name for name in lanes)
     title = f"step {number}: {trace.device or 'CPU'}{trace.recorded}"
     words = "milliseconds since the step began on the host"

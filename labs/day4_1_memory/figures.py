@@ -56,7 +56,9 @@ def plot_memory_parts(predictions: Mapping[str, Any]) -> Picture:
 
 
 def plot_timelines(timelines: Mapping[str, pd.DataFrame], unit: str = "GiB") -> Picture:
-    """Draw the memory of a step after each operator, by name.
+    """Draw the memory of forward and backward after each operator, by name.
+
+    The optimizer's operators are left out: they hardly change the memory.
 
     Args:
         timelines: tables with the columns phase, and gib or kib (the unit); see `memory_timeline`.
@@ -64,6 +66,7 @@ def plot_timelines(timelines: Mapping[str, pd.DataFrame], unit: str = "GiB") -> 
     picture = Picture(10, 3.8)
     axes = picture.panel()
     for (name, table), colour in zip(timelines.items(), TIMELINE_COLOURS):
+        table = table[table["phase"] != "optimizer"]
         used, number = table[unit.lower()], int((table["phase"] == "forward").sum())
         lines(axes, {name: (range(len(used)), used)}, colours=colour)
         axes.plot(number, used[number], "o", color=colour, ms=6)
@@ -74,7 +77,7 @@ def plot_timelines(timelines: Mapping[str, pd.DataFrame], unit: str = "GiB") -> 
     axes.plot([], [], "o", color=DARK, label="backward begins")
     label(
         axes,
-        xlabel="operators of one step, in the order in which they run",
+        xlabel="operators of forward and backward, in the order in which they run",
         ylabel=f"{unit} in use",
     )
     axes.set(
@@ -123,11 +126,13 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
         axes.plot(x, y, "o", color=KINDS[_kind(row.strategy)], ms=8, zorder=2)
         name = row.strategy.replace(" recomputed", "")
         name = f"{row.batch_size} per pass" if name == NO_STRATEGY else name
-        # The names of dots that are close to each other alternate below and above them.
+        # The names of dots that are close to each other alternate; off the front, none is above its
+        # dot, where it could cross the front.
         close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(
             y - 25, y + 25
         )
-        shift, ha = (7, 5 if close.sum() % 2 else -11), "left"
+        above = 5 if row.Index in front.index else -3
+        shift, ha = (7, above if close.sum() % 2 else -11), "left"
         if row.Index in front.index and x > 0.2 * table["peak_gib"].max():
             shift, ha = (-7, 5), "right"  # there is room above the front
         look = {"textcoords": "offset points", "fontsize": 8, "color": DARK, "ha": ha}

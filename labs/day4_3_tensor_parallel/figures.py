@@ -29,7 +29,7 @@ def plot_mlp_shards() -> Picture:
     for name, left, width, height, owners, words in MATRICES:
         place = {"extent": (left, left + width, -height / 2, height / 2), "aspect": "auto"}
         axes.imshow(owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2, **place)
-        ink = words_on(OWNERS[owners[0][0]])
+        ink = words_on(OWNERS[owners[-1][-1]])  # dark if any part is light
         axes.text(left + width / 2, 0, name, fontsize=11, color=ink, **style)
         axes.text(left + width / 2, -1.3, words, fontsize=9, **style)
     for rank, colour in enumerate(OWNERS[:2]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, SKY, Picture
+from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import bars, label, legend, limit, timeline
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.day4_4_pipeline.orders import Function, collect_order, find_problem
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # By the kind of a pass: the colour of the rank's first stage, and of its second.
 COLOURS = {
     FORWARD: (SKY, "#A6D8F4"),
-    BACKWARD: (BLUE, "#5B9FCB"),
+    BACKWARD: (BLUE, "#8C9CC9"),
     INPUT: (ORANGE, "#F2CA73"),
-    WEIGHT: (GREEN, "#5CBE9F"),
+    WEIGHT: (DARK, "#8F8F8F"),
 }
 NAMES = {
     FORWARD: "forward",

@@ -34,19 +34,25 @@ def plot_restart(run: Run, reference: Run) -> Picture:
 
 
 def plot_step_times(runs: Sequence[Run], machine: str) -> Picture:
-    """Draw the time of each step, a panel per run; steps after a save stand out."""
-    picture = Picture(10, 1.0 + 1.3 * len(runs))
+    """Draw the time of each step, a panel per run; mark the steps that begin with a save."""
+    picture = Picture(10, 1.3 + 1.3 * len(runs))
     panels = picture.panels(len(runs), sharex=True, sharey=True)
     for axes, run in zip(panels, runs):
         table = run.steps[run.steps["step"] >= run.config.warmup_steps]
         row = step_times(run)
         axes.bar(table["step"], table["step_s"] * 1e3, color=COLOURS[row["saved"]])
+        if row["every"]:
+            saves = table[table["step"] % row["every"] == 0]
+            look = {"color": DARK, "ms": 6, "label": "includes a save"}
+            axes.plot(saves["step"], saves["step_s"] * 1e3, "v", **look)
         label(axes, row["saved"], size=10, ylabel="ms")
         text = f"{digits(row['step_ms'])} ms"
         if row["every"]:
             text += f", after a save (every {row['every']} steps) {digits(row['after_ms'])} ms"
         describe(axes, row["saved"], [text])
+    panels[0].margins(y=0.12)  # room for the marks
     panels[-1].set_xlabel(f"step; {machine}")
+    legend(picture)
     return picture
 
 

@@ -101,7 +101,8 @@ def trace_kernels(cases: Iterable[Case], device: torch.device) -> list[list[dict
 def _trace(cases: list[Case]) -> list[list[dict[str, Any]]]:
     torch.cuda.synchronize()
     cuda = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=cuda) as profile:
+    # acc_events: without it, PyTorch warns of events that later cycles clear; here is only one.
+    with torch.profiler.profile(activities=cuda, acc_events=True) as profile:
         for case in cases:
             with tf32_switches(case.dtype, torch.device("cuda")):
                 call = case.call(torch.device("cuda"))

@@ -189,6 +189,7 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
     both = {"is_available": true, "device_count": lambda: count}
     cuda = {"is_initialized": true, "is_bf16_supported": true}
     cuda |= {"current_device": selected, "set_device": select}
+    cuda |= {"is_current_stream_capturing": lambda: False}  # AdamW of PyTorch 2.11 asks the driver
     cuda |= dict.fromkeys(("manual_seed", "manual_seed_all"), lambda *_: None)
     names = {"current_accelerator": lambda *_, **__: CUDA, "current_device_index": selected}
     names |= {"set_device_index": select, "set_device_idx": select}

@@ -245,8 +245,7 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
         correct = _correct(wanted, text, source, where, is_recorded=run.is_recorded)
     if ended and correct.verdict != FAILED:
         look_at = _error_line(ended, text, where)
-        why = explain(ended).splitlines()[0].replace("train.py, line", f"{source}, line")
-        correct = Part("correct", FAILED, why, look_at)
+        correct = Part("correct", FAILED, explain(ended).splitlines()[0], look_at)
     yield correct
     if correct.verdict == FAILED:
         yield Part("mechanism", UNMEASURABLE, "the training must be correct first")

@@ -288,7 +288,8 @@ def explain(run: Run) -> str:
         advice = "Fix the cause, and submit it again."
     folder = run.logs[0].parent if run.is_command else run.folder / "logs"
     logs = "" if run.is_recorded else f" Logs: {folder}"  # no log is recorded
-    return f"{run.name}: {record.status}. {record.error}\n{advice}{logs}"
+    error = record.error.replace("(train.py, line", f"({run.source}, line")  # the copy's name
+    return f"{run.name}: {record.status}. {error}\n{advice}{logs}"
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:

@@ -72,7 +72,8 @@ def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
     error = run.record.error
     assert "1000000000000000 bytes" in error and "train.py, line 8" in error
-    assert "lower batch_size or image_px" in jobs.explain(run)
+    explained = jobs.explain(run)
+    assert "runs_out_of_memory.py, line 8" in explained and "lower batch_size" in explained
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
 

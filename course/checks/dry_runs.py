@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from course.checks.fake_accelerator import FIRST_NODE, first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
-from course.data.formats.convert import Part, Source, write_part
+from course.data.formats.convert import Part, write_part
 from course.data.loader import ImageSets
 from course.runs.failures import summarize
 
@@ -190,7 +190,7 @@ def _reader(text: str, cfg: Config, root: Path) -> Any:
     paths = []
     for number in range(SHARDS):
         labels = range(number * EACH, number * EACH + EACH)
-        sources = [Source(f"{label}.jpg", label) for label in labels]
+        sources = [(f"{label}.jpg", label) for label in labels]
         for label in labels:
             Image.new("RGB", (8, 8), (GREY * label,) * 3).save(root / f"{label}.jpg")
         write_part("shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False)

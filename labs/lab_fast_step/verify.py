@@ -47,24 +47,27 @@ def check_statistics(function: Function) -> str:
             "divide by M, not by M - 1": y.sum(0) / (ROWS - 1),
         },
     )
-    assert variance.shape != (WIDE, WIDE), "W G W' has a row per channel: use only its diagonal"
+    assert variance.shape != (WIDE, WIDE), "W G Wᵀ has a row per channel: use only its diagonal"
     square, mean = y.square().mean(0), y.mean(0)
     divisor = "BatchNorm divides by M, not by M - 1: the batch is the whole population"
     _compare(
         "variance",
         variance,
         y.var(0, correction=0),
-        "the mean of y² is the diagonal of W G W', divided by M",
+        "the mean of y² is the diagonal of W G Wᵀ, divided by M",
         {
             "it is the mean of y²: G is not centred, so subtract the mean's square": square,
             "subtract the square of the mean, not the mean": square - mean,
-            "y² contains W twice: use W G W'; W G contains it once": (W @ G).sum(1) / ROWS
+            "y² contains W twice: use W G Wᵀ; W G contains it once": (W @ G).sum(1) / ROWS
             - mean**2,
             divisor: y.var(0),
             f"{divisor}, in the mean of y², too": square * ROWS / (ROWS - 1) - mean**2,
             "the sum of y² has to be divided by M": y.square().sum(0) - mean**2,
+            "it is the standard deviation: don't take the square root": y.std(0, correction=0),
             "two different channels of z vary together: G needs their products, too, not only "
             "the squares of single channels": W.square() @ z.square().mean(0) - mean**2,
+            "two different channels of z vary together: the variances of single channels are not "
+            "enough": W.square() @ z.var(0, correction=0),
         },
     )
     return f"mean and variance are those of y, for all {WIDE} channels"
@@ -114,6 +117,6 @@ def check_sizes(function: Function) -> str:
     tables = [shape.numel() for shape in results.shapes if ROWS not in shape]
     assert max(tables) <= WIDE * NARROW, (
         f"a table of {max(tables)} numbers was created, and {WIDE * NARROW} are enough: "
-        f"multiply W G and W elementwise; the sum of each row is the diagonal of W G W'"
+        f"multiply W G and W elementwise; the sum of each row is the diagonal of W G Wᵀ"
     )
     return f"the largest new tensor has {max(sizes):,} numbers; y would have {ROWS * WIDE:,}"

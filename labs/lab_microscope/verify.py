@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from string import ascii_lowercase
 from typing import Any
 
 import pandas as pd
@@ -13,11 +14,17 @@ from labs.lab_microscope.sparsity import Prune, prune
 
 Function = Callable[..., Any]
 MIN_ACCURACY = 0.9
+TENSOR_CORE_WORDS = ("s884", "s1688", "s16816", "tensor16x8x16", "tensorop", "warpgroup", "nvjet")
 
 
 def check_examples(function: Function) -> str:
     """Check the function with the names that the lab shows."""
     examples = labelled_examples()
+    for letter in "" if function("") else ascii_lowercase:
+        one_letter = f"the letter {letter} alone decides: a group of one word needs a comma"
+        assert not function(letter), f'{one_letter}, ("nvjet",)'
+        for word in filter(function, TENSOR_CORE_WORDS):
+            assert function(f"{word} {letter}"), f'{one_letter}, ("ffma",)'
     for example in examples.itertuples():
         uses = example.truth == "used"
         assert bool(function(example.kernel)) == uses, (
@@ -31,14 +38,21 @@ def check_counted_kernels(function: Function) -> str:
     table = counted_kernels()
     results = pd.Series([bool(function(name)) for name in table["kernel"]])
     used = table["truth"].eq("used")
-    accuracy, alarms = (results == used).mean(), table["kernel"][results & ~used]
-    example = f", for example {alarms.iloc[0][:60]}…" if len(alarms) else ""
+    accuracy = (results == used).mean()
+    alarms, missed = table["kernel"][results & ~used], table["kernel"][~results & used]
     evidence = (
         f"right about {accuracy:.0%} of {len(table)} kernels that a counter judged on an H100; "
-        f"{len(alarms)} false alarms{example}, {(used & ~results).sum()} missed"
+        f"{_count(alarms, 'false alarm')}; {_count(missed, 'missed kernel')}"
     )
-    assert accuracy >= MIN_ACCURACY, f"{evidence}. Words that are too short match too much"
+    too = "long miss kernels" if len(missed) > len(alarms) else "short match too much"
+    assert accuracy >= MIN_ACCURACY, f"{evidence}. Words that are too {too}"
     return evidence
+
+
+def _count(kernels: pd.Series, noun: str) -> str:
+    """Count kernels, with the name of the first: "2 missed kernels, for example gemm…"."""
+    text = f"{len(kernels)} {noun}{'s' if len(kernels) != 1 else ''}"
+    return f"{text}, for example {kernels.iloc[0][:60]}…" if len(kernels) else text
 
 
 def check_pruned(function: Prune) -> str:

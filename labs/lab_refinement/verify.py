@@ -6,6 +6,8 @@ import torch
 
 from labs.lab_refinement.solvers import (
     Correct,
+    Factors,
+    Solve,
     backward_error,
     factor,
     random_matrix,
@@ -16,17 +18,19 @@ from labs.lab_refinement.solvers import (
 def check_accuracy(correct: Correct) -> str:
     """Check that a system is solved to fp64's accuracy, from factors in fp16."""
     a, b, factors, x = _system()
-    first = backward_error(a, x, b)
+    first, arguments = backward_error(a, x, b), []
     for count in range(1, 16):
-        before = x
-        x = correct(a, b, x, factors.solve)
+        before, arguments = x.clone(), []
+        residual = b - a @ before
+        x = correct(a, b, x, _recording_solve(factors, arguments))
         assert isinstance(x, torch.Tensor), f"it returns {type(x).__name__}; expected the new x"
         assert x.dtype == torch.float64, f"x has become {x.dtype}: keep it in fp64"
         error = backward_error(a, x, b)
         if error <= target_error(len(b)):
-            return f"residual {first:.0e} → {error:.0e} in {count} corrections"
+            plural = "s" if count > 1 else ""
+            return f"residual {first:.0e} → {error:.0e} in {count} correction{plural}"
         if count == 1:
-            correction = factors.solve(b - a @ before)
+            correction = factors.solve(residual)
             assert not torch.allclose(x, correction, rtol=1e-3, atol=0), (
                 "it returns only the correction: add it to x"
             )
@@ -34,6 +38,9 @@ def check_accuracy(correct: Correct) -> str:
             assert not torch.allclose(x - before, -correction, rtol=1e-3, atol=0), (
                 "the correction goes the wrong way: the residual is b − A·x, and it is added"
             )
+    _assert_one_call(arguments)
+    far = (arguments[0].double().abs() - residual.abs()).abs().max() > 0.05 * b.abs().max()
+    assert not far, "the argument of solve() is not the residual b − A·x"
     raise AssertionError(
         f"after {count} corrections the residual is {error:.0e}, and fp64 reaches "
         f"{target_error(len(b)):.0e}: in which precision do you compute the residual?"
@@ -44,21 +51,39 @@ def check_residual(correct: Correct) -> str:
     """Check that the rough factors are used once, for the fp64 residual."""
     a, b, factors, x = _system()
     arguments: list[torch.Tensor] = []
-
-    def solve(right: torch.Tensor) -> torch.Tensor:
-        arguments.append(right)
-        return factors.solve(right)
-
-    correct(a, b, x, solve)
-    count = len(arguments)
-    assert count == 1, f"solve() is called {count} times: a correction needs it once"
     residual = b - a @ x
-    difference = float((arguments[0].double() - residual).abs().max() / residual.abs().max())
+    correct(a, b, x, _recording_solve(factors, arguments))
+    _assert_one_call(arguments)
+    # A·x − b is right, too, if the solution is then subtracted.
+    difference = min(
+        float((sign * arguments[0].double() - residual).abs().max() / residual.abs().max())
+        for sign in (1, -1)
+    )
     assert difference < 1e-9, (
         f"the argument of solve() differs from the fp64 residual by {difference:.0e}, relatively: "
         f"compute b − A·x from fp64 numbers"
     )
     return "each correction solves once with the fp16 factors, for the fp64 residual"
+
+
+def _recording_solve(factors: Factors, arguments: list[torch.Tensor]) -> Solve:
+    """Return the factors' solve(), which adds its argument to the list."""
+
+    def solve(right: torch.Tensor) -> torch.Tensor:
+        assert right.shape == factors.order.shape, (
+            f"solve() got a tensor of shape {(*right.shape,)}; expected a vector of "
+            f"{len(factors.order)} numbers: `@` multiplies a matrix by a vector, `*` does not"
+        )
+        arguments.append(right.clone())
+        return factors.solve(right)
+
+    return solve
+
+
+def _assert_one_call(arguments: list[torch.Tensor]) -> None:
+    count = len(arguments)
+    assert count, "solve() is not called: it turns the residual into the correction"
+    assert count == 1, f"solve() is called {count} times: a correction needs it once"
 
 
 def _system():

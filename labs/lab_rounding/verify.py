@@ -12,23 +12,47 @@ FP16 = torch.float16
 def check_sum(add: Add) -> str:
     """Check that a thousand updates of 0.0001 change an fp16 number as in fp32."""
     total, carry = torch.tensor(1.0, dtype=FP16), torch.tensor(0.0, dtype=FP16)
-    for _ in range(1000):
+    for count in range(1000):
         pair = add(total, carry, torch.tensor(0.0001, dtype=FP16))
         assert isinstance(pair, tuple) and len(pair) == 2, (
             f"it returns {type(pair).__name__}: expected two tensors, the total and what is left"
         )
         total, carry = pair
-    assert total.dtype == carry.dtype == FP16, (
-        f"it returns {total.dtype} and {carry.dtype}: both must stay fp16, or no memory is saved"
-    )
-    assert total != 1, (
-        "the total is still 1: add the carry to the update, and return what is left, which is the "
-        "update *minus* what arrived, (new − total). Compute the bracket first"
-    )
+        assert total.dtype == carry.dtype == FP16, (
+            f"it returns {total.dtype} and {carry.dtype}: both must stay fp16, or no memory is "
+            f"saved"
+        )
+        if count == 0:
+            _check_one_sum(add)
+    assert total != 1, "the total is still 1: add the carry to `update`, before the total grows"
     assert abs(total.item() - 1.1) < 2**-9, (
         f"after 1,000 updates of 0.0001 the total is {total:.4g}; expected 1.1"
     )
     return f"1 + 1,000 · 0.0001 = {total:.4f}, all in fp16"
+
+
+def _check_one_sum(add: Add) -> None:
+    """Check a sum to which nothing arrives: 1 + 0.00015 with a carry of 0.00005, all in fp16."""
+    one, carry, update = (torch.tensor(number, dtype=FP16) for number in (1.0, 5e-5, 1.5e-4))
+    new, left = (number.item() for number in add(one, carry, update))
+    expected = (update + carry).item()
+    case = "for a total of 1, a carry of 0.00005 and an update of 0.00015"
+    assert new == 1, (
+        f"{case}, the new total is {new:g}; expected 1: `update` must become the update plus the "
+        f"carry"
+    )
+    mistakes = {
+        0.0: "nothing arrived in the total, so subtract (new − total) from the update. Compute "
+        "this bracket first, because each subtraction rounds",
+        -expected: "the sign is wrong: it is the update *minus* what arrived, (new − total)",
+        update.item(): "the carry is missing, so add it to the update first",
+        (carry - update).item(): "the carry is what did *not* arrive, so add it to the update",
+    }
+    rule = "it is the update with the carry, minus (new − total)"
+    rule = next((hint for wrong, hint in mistakes.items() if abs(left - wrong) < 1e-6), rule)
+    assert abs(left - expected) < 1e-6, (
+        f"{case}, `left` is {left:.2g}; expected {expected:.2g}: {rule}"
+    )
 
 
 def check_carry(add: Add) -> str:
@@ -43,7 +67,7 @@ def check_carry(add: Add) -> str:
     wrong = (remainder.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
     assert not wrong.any(), (
         f"{int(wrong.sum())} of 1,000 sums return a carry that differs from what rounding removed: "
-        f"the update with the old carry, minus (new total − old total)"
+        f"the update with the old carry, minus (new total − old total), all in fp16"
     )
     return "the carry is exactly what rounding removed, in each of 1,000 sums"
 
@@ -53,8 +77,16 @@ def check_mean(round_to_bf16: Round) -> str:
     random_bits = torch.arange(2**DROPPED_BITS, dtype=torch.int32)
     for number in (1 + 2**-11, 1.0, -3.14159, 1e-6):
         exact = torch.full((2**DROPPED_BITS,), number)
+        without = round_to_bf16(exact.clone(), torch.zeros_like(random_bits))
         rounded = round_to_bf16(exact, random_bits)
         assert rounded.dtype == torch.bfloat16, f"it returns {rounded.dtype}; expected bf16"
+        assert not rounded.isnan().any() and rounded.float().abs().max() > abs(number) / 2, (
+            f"{number:.6g} becomes {rounded[0].item():g}: shift the bits 16 places to the right, "
+            f"and then back to the left"
+        )
+        assert (without == without[0]).all(), (
+            "the result is random even if all random_bits are 0: add the argument random_bits"
+        )
         low, high = rounded.float().min().item(), rounded.float().max().item()
         assert high - low <= 2**-6 * abs(number), (
             f"{number:.6g} becomes anything from {low:.6g} to {high:.6g}: expected one of its two "

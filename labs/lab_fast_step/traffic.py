@@ -55,7 +55,7 @@ def load_measurements() -> pd.DataFrame:
     """
     table = pd.read_json(MEASUREMENTS, lines=True).set_index("way")
     table = table.query("network == 'resnet50' and dtype == 'fp16' and batch == 256").loc[METHODS]
-    table = table[["images_per_s", "joules_per_image"]]
+    table = table[["images_per_s", "joules_per_image"]].rename_axis("method")
     return table.assign(watts=table["images_per_s"] * table["joules_per_image"])
 
 

@@ -44,6 +44,9 @@ def _plot(
     entries: Sequence[Entry], target: float, over: str, colours: Mapping[str, str]
 ) -> Picture:
     title, xlabel, words = MEASURES[over]
+    machines = {entry.machine for entry in entries}
+    if len(machines) == 1 and (machine := machines.pop()):
+        title = f"{title}, {machine}"
     picture = Picture(9.6, 4.8)
     axes = picture.panel()
     names = [entry.name for entry in entries]

@@ -41,6 +41,7 @@ WRONG = {
     },
     "kernel.softmax": {
         (ROW, "0.0", POWERS): "instead of 1: what is in the block beyond the row",
+        (ROW, "-1e4", POWERS): "so load −∞ there",
         (ROW, 'float("inf")', POWERS): "results are NaN, for instance from ∞ − ∞",
         (ROW, LEAST, "tl.exp(numbers)"): "subtract the row's largest number first",
         ("0", LEAST, POWERS): "rows of 100: 1900 of 2000 results are never written",

@@ -66,7 +66,7 @@ def compare_costs(
         hours, kwh_price, function: as for `costs.cost`.
 
     Raises:
-        ValueError: a GPU is unknown, a price or the hours are not above 0, or kwh_price is negative.
+        ValueError: a GPU is unknown, a price or the hours are 0 or less, or kwh_price is negative.
     """
     speeds = estimate_speeds()
     if unknown := [*prices.keys() - set(speeds.index)]:

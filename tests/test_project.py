@@ -14,10 +14,22 @@ import yaml
 from packaging.requirements import Requirement
 
 import course.analysis
+from course.config import COMPILED, LADDER
 from course.runs.run import PROJECT
 
 ANALYSIS = [module.name for module in iter_modules(course.analysis.__path__)]
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+
+
+def test_each_question_has_its_own_key() -> None:
+    """A prediction under a used key is refused, or answers a different question."""
+    keys = []
+    for path in NOTEBOOKS:
+        code = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
+        found = {*re.findall(r'\bpredict\(\s*"([^"]+)"', code)}
+        assert path.stem.startswith("day") or not found & {*LADDER, *COMPILED}, path.stem
+        keys += found
+    assert len(keys) == len({*keys}), sorted(key for key in keys if keys.count(key) > 1)
 
 
 def pyproject() -> dict:

@@ -19,7 +19,7 @@ LARGE = 1e15  # larger numbers have an exponent, such as the largest of a format
 # Formats of a column's numbers, by the end of its name; all other columns have three digits.
 FORMATS = {"loss": "{:.4f}", "_gib": "{:.2f}", "GiB": "{:.2f}", "_ms": "{:.2f}"}
 SHARES = ("share", "efficiency", "efficiency_low", "efficiency_high", "hidden")  # in percent
-IDENTIFIERS = ("step", "steps", "date", "rank", "job_id", "seed")  # no thousands separator
+IDENTIFIERS = ("step", "steps", "date", "rank", "job_id", "seed", "year")  # no thousands separator
 # Columns that are shown once, below a table, if all rows have the same value.
 COMMON = ("machine", "setup", "data", "site", "versions")
 # Colours of a status: JupyterLab's, with a fallback.

@@ -56,6 +56,15 @@ def check_euros(function: Cost) -> str:
             (price / hours + watts * kwh_price) / millions_per_hour / expected: (
                 "watts × hours are watt-hours: a kilowatt-hour has 1,000"
             ),
+            (price / hours + electricity * hours) / millions_per_hour / expected: (
+                "this is the electricity of all hours: count that of one"
+            ),
+            (price / hours + electricity * 3600) / millions_per_hour / expected: (
+                "an hour's electricity is watts × 1 hour, not × 3,600"
+            ),
+            hours: "the hours count twice: euros_per_hour are for one hour already",
+            millions_per_hour**2: "these are euros per hour × millions per hour: divide instead",
+            1 / expected**2: "these are millions of images per euro: divide the other way round",
         }
         _compare("euros_per_million", numbers, _call(function, numbers)[1], expected, causes)
     return f"at {GPU[2]:,.0f} euros and {GPU[4]} euros per kWh, a million costs {cost(*GPU)[1]:.3f}"

@@ -58,19 +58,25 @@ def compare_costs(
 ) -> pd.DataFrame | str:
     """Return what the GPUs with a price cost, the cheapest first.
 
+    Columns: memory_gb, watts, images_per_s, images_per_joule, euros_per_million, electricity_share
+    (the part of these euros that pays for electricity), and price.
+
     Args:
         prices: euros by GPU; other values than numbers are not filled in.
         hours, kwh_price, function: as for `costs.cost`.
 
     Raises:
-        ValueError: a GPU is unknown, or a price, the hours or kwh_price are not positive.
+        ValueError: a GPU is unknown, a price or the hours are 0 or less, or kwh_price is negative.
     """
     speeds = estimate_speeds()
     if unknown := [*prices.keys() - set(speeds.index)]:
         raise ValueError(f"unknown: {', '.join(unknown)}. Choose from {', '.join(speeds.index)}")
     filled = {gpu: price for gpu, price in prices.items() if isinstance(price, int | float)}
-    if any(value <= 0 for value in (*filled.values(), hours, kwh_price)):
-        raise ValueError("prices, hours and kwh_price must be above 0")
+    for name, value in (*filled.items(), ("hours", hours)):
+        if value <= 0:
+            raise ValueError(f"{name}: {value}. Prices and hours must be above 0")
+    if kwh_price < 0:
+        raise ValueError(f"kwh_price={kwh_price}: expected 0 or more")
     if not filled:
         return "Replace the dots by prices that you find, then run this cell again."
     table = speeds.loc[[*filled], ["memory_gb", "watts", "images_per_s"]]
@@ -79,4 +85,6 @@ def compare_costs(
         for gpu, row in table.iterrows()
     ]
     table[["images_per_joule", "euros_per_million"]] = rows
+    electricity = kwh_price / (3.6 * table["images_per_joule"])  # 3.6 MJ are a kWh
+    table["electricity_share"] = electricity / table["euros_per_million"]
     return table.assign(price=pd.Series(filled)).sort_values("euros_per_million")

@@ -26,11 +26,11 @@ def plot_energy(table: pd.DataFrame) -> Picture:
     watts = np.array([lowest, highest])
     for each in PER_JOULE:
         axes.plot(watts, each * watts, ":", color=GREY, lw=1)
-        mark(axes, lowest, each * lowest, f"{each} images per joule", "above", colour=GREY, size=8)
+        mark(axes, lowest, each * lowest, f"{each} images per joule", "left", colour=GREY, size=8)
     axes.plot(table["watts"], table["images_per_s"], "o", color=BLUE)
     for gpu, row in table.iterrows():
         mark(axes, row["watts"], row["images_per_s"], str(gpu), SIDES.get(str(gpu), "right"))
-    ends = {"xscale": "log", "yscale": "log", "xlim": (0.75 * lowest, highest)}
+    ends = {"xscale": "log", "yscale": "log", "xlim": (0.5 * lowest, highest)}
     label(axes, xlabel="watts at full power", ylabel="images per second, estimated", **ends)
     ticks = [70, 150, 300, 700, 1000]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])

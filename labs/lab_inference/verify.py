@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isclose
+from time import perf_counter
 
 from course.checks.async_device import FakeAsyncDevice
 from labs.lab_inference.latency import Latencies
@@ -22,8 +23,10 @@ def fake_device() -> FakeAsyncDevice:
 
 def check_times(latencies: Latencies) -> str:
     """Check that each call is timed until the device is done, without the warm-up."""
+    started = perf_counter()
     with fake_device() as device:
         times = latencies(device.call, device.wait, COUNT, WARM_UP)
+        ended = perf_counter()
     calls = len(device.spans)
     assert calls == WARM_UP + COUNT, (
         f"{calls} calls were made: {WARM_UP} should warm up, and {COUNT} be timed"
@@ -32,6 +35,7 @@ def check_times(latencies: Latencies) -> str:
         f"expected a list of {COUNT} times, one per call, but it returns {times!r}"[:200]
     )
     durations = [end - begin for begin, end in device.spans[WARM_UP:]]
+    _assert_seconds(times, durations, started)
     for measured, duration in zip(times, durations):
         assert measured >= duration, (
             f"a call that takes the device {1e3 * duration:.0f} ms is measured as "
@@ -42,21 +46,39 @@ def check_times(latencies: Latencies) -> str:
         f"the first time is {1e3 * times[0]:.0f} ms, and its call takes {1e3 * durations[0]:.0f}: "
         f"it waited for calls that warm up. Wait after each of those, too"
     )
+    timed_s = ended - device.spans[WARM_UP - 1][1]
+    assert sum(times) <= timed_s, (
+        f"the times add up to {1e3 * sum(times):.0f} ms, but these {COUNT} calls took only "
+        f"{1e3 * timed_s:.0f}: set `begin` again before each call"
+    )
     shortest, longest = 1e3 * min(durations), 1e3 * max(durations)
     return f"{COUNT} calls of {shortest:.0f} to {longest:.0f} ms, each timed to its end"
 
 
+def _assert_seconds(times: list[float], durations: list[float], started: float) -> None:
+    """Check that times are differences between two readings of the clock, in seconds."""
+    assert min(times) > 0, f"a time is {min(times):.3g} s: it is perf_counter() - begin"
+    if all(measured >= 1000 * duration for measured, duration in zip(times, durations)):
+        assert times[0] < started, (
+            f"the first time is {times[0]:.6g} s: that is the clock itself. Subtract `begin`"
+        )
+        raise AssertionError(
+            f"a call that takes {1e3 * durations[0]:.0f} ms is measured as {times[0]:.3g} s: "
+            f"return seconds, as perf_counter() does"
+        )
+
+
 def check_waits(latencies: Latencies) -> str:
-    """Check that no call begins before the device is done with the one before."""
+    """Check that no timed call begins before the device is done with the one before."""
     with fake_device() as device:
         latencies(device.call, device.wait, COUNT, WARM_UP)
-    pairs = zip(device.events, [*device.events[1:], ""])
-    queued = sum(pair[0] == "call" and pair[1] != "wait" for pair in pairs)
+    calls = [place for place, event in enumerate(device.events) if event == "call"][WARM_UP:]
+    queued = sum(device.events[place - 1] != "wait" for place in calls)
     assert not queued, (
-        f"{queued} calls were not waited for before the next: they queue up, and each time is also "
-        f"the time of those before it"
+        f"{queued} timed calls began while the device was busy with an earlier one, so their times "
+        f"contain that one's time: wait after each call"
     )
-    return "the device is idle whenever a call begins"
+    return "the device is idle whenever a timed call begins"
 
 
 # What a case is about; arrivals, max_batch, max_wait; and a hint for a wrong answer. A batch of n
@@ -118,8 +140,8 @@ class _Batches:
 
     def __call__(self, count: int) -> float:
         assert count >= 1, (
-            "a batch of 0 requests was started: the oldest request belongs to it, even if it "
-            "arrives exactly at the start (<=)"
+            "a batch of 0 requests was started: `start` can't be before the oldest request "
+            "arrives, and a request that arrives exactly at the start belongs to the batch (<=)"
         )
         assert count <= self._largest, (
             f"a batch has {count} requests, but max_batch={self._largest}"
@@ -132,8 +154,12 @@ def check_cases(function: Serve) -> str:
     """Check small cases, whose latencies one can compute by hand."""
     for name, arrivals, max_batch, max_wait, hint in CASES:
         words = f"{name} ({arrivals=}, {max_batch=}, {max_wait=:g})"
-        latencies = _call(function, arrivals, max_batch, max_wait, words)
-        expected = serve(arrivals, _Batches(max_batch), max_batch, max_wait)
+        latencies, sizes = _call(function, arrivals, max_batch, max_wait, words)
+        expected = serve(arrivals, reference := _Batches(max_batch), max_batch, max_wait)
+        if sizes == reference.sizes and _is_near(latencies[0], expected[0]):
+            first = slice(sizes[0])  # the first batch
+            own = _are_near(latencies[first], expected[first])
+            hint = hint if own else "each latency counts from the arrival of its own request"
         assert _are_near(latencies, expected), (
             f"{words}: {_words(latencies)}, expected {_words(expected)}: {hint}"
         )
@@ -142,8 +168,8 @@ def check_cases(function: Serve) -> str:
 
 def _call(
     function: Serve, arrivals: Sequence[float], max_batch: int, max_wait: float, words: str
-) -> list[float]:
-    """Call the function, and check the form of what it returns."""
+) -> tuple[list[float], list[int]]:
+    """Call the function and check the form of its result; return it with the batches' sizes."""
     batches = _Batches(max_batch)
     latencies = function([*arrivals], batches, max_batch, max_wait)
     assert isinstance(latencies, list), (
@@ -160,10 +186,10 @@ def _call(
     )
     early = [latency for latency in latencies if latency <= 0]
     assert not early, (
-        f"{words}: a latency is {early[0]:.3g} s: a request can't be answered before it arrives. "
-        f"`count` has only requests that have arrived when the batch starts"
+        f"{words}: a latency is {early[0]:.3g} s. It ends when its batch does, step_s(count) after "
+        f"`start`, and begins when its request arrives, which is before `start`"
     )
-    return latencies
+    return latencies, batches.sizes
 
 
 def check_replay(function: Serve) -> str:
@@ -173,7 +199,7 @@ def check_replay(function: Serve) -> str:
         words = f"{len(arrivals)} random arrivals, {max_batch=}, {max_wait=:g}"
         batches = _Batches(max_batch)
         expected = serve(arrivals, batches, max_batch, max_wait)
-        latencies = _call(function, arrivals, max_batch, max_wait, words)
+        latencies, _ = _call(function, arrivals, max_batch, max_wait, words)
         wrong = sum(not _is_near(*pair) for pair in zip(latencies, expected))
         assert not wrong, f"{words}: {wrong} latencies are wrong"
     return f"{len(arrivals)} random arrivals have the right latencies, with four policies"

@@ -79,12 +79,14 @@ def count_traffic(**tensors: torch.Tensor) -> Iterator[Traffic]:
     """Count what kernels read and write in the context, and restrict them to these tensors.
 
     Raises:
-        AssertionError: a kernel reads or writes beyond a tensor; the message says how far.
+        AssertionError: a kernel reads or writes beyond a tensor (the message says how far), or
+            calls `tl.arange` with a beginning that a GPU's compiler rejects.
     """
     from triton.runtime.interpreter import InterpreterBuilder as Builder
 
-    traffic, names = Traffic(), ("create_masked_load", "create_masked_store", "create_dot")
-    load, store, dot = originals = [getattr(Builder, name) for name in names]
+    traffic = Traffic()
+    names = ("create_masked_load", "create_masked_store", "create_dot", "create_make_range")
+    load, store, dot, make_range = originals = [getattr(Builder, name) for name in names]
 
     def counted_load(self: Any, ptrs: Any, mask: Any, *arguments: Any) -> Any:
         traffic.read += _count_bytes(ptrs, mask, tensors, "reads")
@@ -100,7 +102,15 @@ def count_traffic(**tensors: torch.Tensor) -> Iterator[Traffic]:
         traffic.dots += 1
         return dot(self, *tiles)
 
-    for name, counted in zip(names, (counted_load, counted_store, counted_dot)):
+    def checked_range(self: Any, kind: Any, start: int, stop: int) -> Any:
+        # The interpreter accepts any bounds, but a GPU's compiler only constants.
+        assert start == 0, (
+            f"tl.arange begins at {start} here, but on a GPU its bounds must be constants: add a "
+            f"number to tl.arange(0, …) instead"
+        )
+        return make_range(self, kind, start, stop)
+
+    for name, counted in zip(names, (counted_load, counted_store, counted_dot, checked_range)):
         setattr(Builder, name, counted)
     try:
         yield traffic
@@ -132,9 +142,14 @@ def _count_bytes(ptrs: Any, mask: Any, tensors: dict[str, torch.Tensor], verb: s
         # The kernel probably meant the tensor with the nearest end or beginning.
         name = min(spans, key=lambda name: min(abs(first - edge) for edge in spans[name]))
         begin, end = spans[name]
-        distance = f"{(first - end) // size + 1} beyond the end" if first >= end else "before"
+        distance = (
+            f"{(first - end) // size + 1} beyond the end"
+            if first >= end
+            else "before the beginning"
+        )
+        count = f"{outside.sum()} number{'s' if outside.sum() > 1 else ''}"
         raise AssertionError(
-            f"it {verb} {outside.sum()} numbers outside of its tensors, the first {distance} of "
-            f"{name}: is an offset wrong, or does a mask let it through?"
+            f"it {verb} {count} outside of its tensors, the first {distance} of {name}: is an "
+            f"offset wrong, or does a mask let it through?"
         )
     return int(addresses.size * size)

@@ -17,8 +17,9 @@ from labs.lab_kernel import launch
 from labs.lab_kernel.interpreter import Traffic, count_traffic
 
 Kernel = Any
-SIZES = ((1000, 256), (256, 256), (1, 256), (513, 128))  # of vectors and blocks
+SIZES = ((1000, 256), (256, 256), (1, 256), (513, 128), (600, 512))  # of vectors and blocks
 SHAPES = ((20, 100), (3, 128), (9, 1))  # of matrices
+UNWRITTEN = -123_456.0  # in `out` before a launch
 PRODUCTS = ((48, 32, 64), (50, 40, 70), (5, 3, 2))  # M, N, K; a tile has 16 × 16
 
 
@@ -28,7 +29,7 @@ def _run(
     """Return what a launch computes, and its traffic; it may not touch other memory."""
     first = next(iter(tensors.values()))
     shape = (len(first), tensors["b"].shape[1]) if "b" in tensors else first.shape
-    out = torch.full(shape, torch.nan)
+    out = torch.full(shape, UNWRITTEN)
     # In separate memory, so that an access beyond one tensor is not in the next.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     with np.errstate(all="ignore"), count_traffic(**tensors, out=out) as traffic:
@@ -37,8 +38,15 @@ def _run(
 
 
 def _assert_complete(out: torch.Tensor, name: str) -> None:
-    missing = int(out.isnan().sum())
-    assert not missing, f"{name}: {missing} of {out.numel()} results are NaN, or never written"
+    missing, nans = (out == UNWRITTEN).flatten(), int(out.isnan().sum())
+    assert not missing.any(), (
+        f"{name}: {int(missing.sum())} of {out.numel()} results are never written, the first of "
+        f"them number {int(missing.nonzero()[0])}: at which offsets does each program store?"
+    )
+    assert not nans, (
+        f"{name}: {nans} of {out.numel()} results are NaN, for instance from ∞ − ∞: what do masked "
+        f"loads return?"
+    )
 
 
 def _assert_minimal(traffic: Traffic, read: int, written: int) -> str:
@@ -64,7 +72,7 @@ def check_add(kernel: Kernel) -> str:
             f"{size} numbers: {wrong} sums are wrong. Each program begins where the one before it "
             f"ends: at program_id · BLOCK"
         )
-    return "all sums are right, of 1000, 256, 1 and 513 numbers in blocks of 256 and 128"
+    return "all sums are right, of 1 to 1000 numbers in blocks of 128, 256 and 512"
 
 
 def check_add_traffic(kernel: Kernel) -> str:
@@ -77,7 +85,7 @@ def check_add_traffic(kernel: Kernel) -> str:
 def check_softmax(kernel: Kernel) -> str:
     """Check each row, also with large numbers, and with rows that do not fill a block."""
     for shape in SHAPES:
-        for offset in (0.0, 200.0, -200.0):
+        for offset in (0.0, 200.0, -20_000.0):
             x = _random(*shape) + offset
             out, _ = _run(launch.softmax, kernel, x=x)
             sums = out.sum(dim=1)
@@ -94,7 +102,7 @@ def check_softmax(kernel: Kernel) -> str:
             assert torch.allclose(out, x.softmax(1), atol=1e-6), (
                 f"rows of {shape[1]} add up to 1, but are wrong: does a program read its row?"
             )
-    return "all rows are right: of 1, 100 and 128 numbers, around 0, 200 and -200"
+    return "all rows are right: of 1, 100 and 128 numbers, around 0, 200 and -20,000"
 
 
 def check_softmax_traffic(kernel: Kernel) -> str:
@@ -110,7 +118,9 @@ def check_norm_relu(kernel: Kernel) -> str:
         x, (scale, shift) = _random(*shape), _random(2, shape[1])
         out, _ = _run(launch.norm_relu, kernel, x=x, scale=scale, shift=shift)
         _assert_complete(out, f"{shape[0]} rows of {shape[1]} channels")
-        assert (out >= 0).all(), "some results are negative: `tl.maximum` of them and 0"
+        assert (out >= 0).all(), (
+            "some results are negative: ReLU comes last, `tl.maximum` of the shifted number and 0"
+        )
         assert torch.allclose(out, (x * scale + shift).relu(), atol=1e-5), (
             f"{shape[0]} rows of {shape[1]} channels are wrong: an offset is row · channels + "
             f"channel, and a number is scaled *before* it is shifted"
@@ -140,10 +150,23 @@ def check_matmul(kernel: Kernel) -> str:
         assert k <= launch.SIDE or not torch.allclose(out, last_tiles, atol=1e-3), (
             "it is the product of the last tiles only: add to the value of `total`"
         )
-        assert torch.allclose(out, a.float() @ b.float(), atol=1e-3), (
-            f"({m}, {k}) · ({k}, {n}) is wrong: `inner` continues at `begin`, `total` is added to"
+        right = torch.allclose(out, a.float() @ b.float(), atol=1e-3)
+        assert right or _multiplies_tiles(kernel), (
+            f"({m}, {k}) · ({k}, {n}) is wrong, and so is the product of two single tiles: "
+            f"`total` is tl.dot(left, right, total)"
+        )
+        assert right, (
+            f"({m}, {k}) · ({k}, {n}) is wrong, but a product of two single tiles is right: in "
+            f"each step, `inner` begins at `begin`, and one product is added to `total`"
         )
     return "all products are right, with tiles over the edges, and sums beyond fp16's range"
+
+
+def _multiplies_tiles(kernel: Kernel) -> bool:
+    """Return whether a product with a single step is right."""
+    a, b = _random(2, launch.SIDE, launch.SIDE).half()
+    out, _ = _run(launch.matmul, kernel, a=a, b=b)
+    return torch.allclose(out, a.float() @ b.float(), atol=1e-3)
 
 
 def check_dot(kernel: Kernel) -> str:

@@ -88,10 +88,10 @@ def step_spread(table: pd.DataFrame) -> float:
 def audit_table(table: pd.DataFrame, audit: Audit) -> pd.DataFrame:
     """Return the problems that an audit finds in each row, one cell for each network and GPU.
 
-    Index: network, gpu. Columns: precisions; "–" is a row without problems, "" no such row.
+    Index: network, gpu. Columns: precisions; "✓" is a row without problems, "" no such row.
     """
     rows = [Row(*values) for values in table.itertuples(index=False)]
-    found = table.assign(problems=[", ".join(audit(row)) or "–" for row in rows])
+    found = table.assign(problems=[", ".join(audit(row)) or "✓" for row in rows])
     wide = found.pivot(index=["network", "gpu"], columns="precision", values="problems")
     order = [(network, gpu) for network in table["network"].unique() for gpu in GPUS]
     return wide.loc[order, PRECISIONS].fillna("").rename_axis(columns=None)

@@ -489,13 +489,27 @@ WRONG = {
         (FULL, START, COUNT, "start + step_s(max_batch)", ADDED): "called for 4 requests in all",
         (FULL, START, COUNT, FREE, "[free - start] * count"): "counts from its arrival",
         (FULL, START, COUNT, FREE, "[free - arrivals[first]]"): "1 latencies for 2 requests",
+        (
+            FULL,
+            START,
+            COUNT,
+            FREE,
+            "[free - arrivals[first]] * count",
+        ): "arrival of its own request",
+        (FULL, START, COUNT, FREE, ADDED.replace("free -", "start -")): "ends when its batch does",
+        (FULL, START, COUNT, "free + step_s(count)", ADDED): "step_s.count. after `start`",
+        (FULL, START.replace("arrivals[first] +", "free +"), COUNT, FREE, ADDED): (
+            "`start` can't be before the oldest request"
+        ),
     },
     "inference.latencies": {
         (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
         (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
         ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
         ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",
-        (ANSWERED, ANSWERED, "perf_counter()"): "calls were not waited|waited for calls that warm",
+        (ANSWERED, ANSWERED, "perf_counter()"): "that is the clock itself",
+        (ANSWERED, ANSWERED, "begin - perf_counter()"): "it is perf_counter.. - begin",
+        (ANSWERED, ANSWERED, "1000 * (perf_counter() - begin)"): "return seconds",
     },
 }
 

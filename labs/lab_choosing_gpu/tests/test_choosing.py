@@ -12,6 +12,7 @@ from labs import lab_choosing_gpu as lab
 from labs.lab_choosing_gpu.costs import cost
 
 ENERGY, HOUR = "images_per_s / watts", "price / hours + watts / 1000 * kwh_price"
+KILOWATTS = "watts / 1000 * kwh_price"
 MILLION = "euros_per_hour / (images_per_s * 3600 / 1e6)"
 WRONG = {
     ("watts / images_per_s", HOUR, MILLION): "these are joules per image",
@@ -22,6 +23,11 @@ WRONG = {
     (ENERGY, HOUR, "euros_per_hour"): "these are euros per hour",
     (ENERGY, HOUR, "euros_per_hour / (images_per_s * 3600)"): "these are euros per image",
     (ENERGY, HOUR, "1e6 * euros_per_hour / images_per_s"): "an hour has 3,600",
+    (ENERGY, f"price / hours + {KILOWATTS} * hours", MILLION): "the electricity of all hours",
+    (ENERGY, f"price / hours + {KILOWATTS} * 3600", MILLION): "watts × 1 hour, not × 3,600",
+    (ENERGY, HOUR, MILLION.replace("/ (", "* hours / (")): "the hours count twice",
+    (ENERGY, HOUR, MILLION.replace("/ (", "* (")): "divide instead",
+    (ENERGY, HOUR, "images_per_s * 3600 / 1e6 / euros_per_hour"): "divide the other way round",
 }
 
 
@@ -70,5 +76,9 @@ def test_costs_with_prices() -> None:
     assert table["euros_per_million"].is_monotonic_increasing
     with pytest.raises(ValueError, match="unknown: RTX 9999. Choose from .*H100"):
         lab.compare_costs({"RTX 9999": 1}, 1, 0.25, cost)
-    with pytest.raises(ValueError, match="must be above 0"):
+    shares = table["electricity_share"] * table["euros_per_million"]
+    assert shares["L4"] == pytest.approx(cost(table.images_per_s["L4"], 72, 1e-9, 1, 0.25)[1])
+    rented = lab.compare_costs({"L4": 0.5}, 1, 0, cost)
+    assert rented["electricity_share"].item() == 0
+    with pytest.raises(ValueError, match="hours: 0. Prices and hours must be above 0"):
         lab.compare_costs({"L4": 2500}, 0, 0.25, cost)

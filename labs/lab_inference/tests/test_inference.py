@@ -1,6 +1,9 @@
 """Inference: latency, variants, files, eight bits."""
 
+from functools import partial
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -34,6 +37,25 @@ def test_a_latency_lasts_until_the_device_is_done() -> None:
         times = latency.latencies(device.call, device.wait, 3, verify.WARM_UP)
     spans = device.spans[verify.WARM_UP :]
     assert all(measured >= end - begin for measured, (begin, end) in zip(times, spans))
+
+
+def test_one_wait_ends_the_warm_up_and_each_call_has_its_own_beginning() -> None:
+    def measure(call: Any, wait: Any, count: int, warm_up: int, restarts: bool) -> list[float]:
+        for _ in range(warm_up):
+            call()
+        wait()
+        times, begin = [], perf_counter()
+        for _ in range(count):
+            begin = perf_counter() if restarts else begin
+            call()
+            wait()
+            times.append(perf_counter() - begin)
+        return times
+
+    right = partial(measure, restarts=True)
+    assert verify.check_times(right) and verify.check_waits(right)
+    with pytest.raises(AssertionError, match="set `begin` again before each call"):
+        verify.check_times(partial(measure, restarts=False))
 
 
 def test_a_curve_has_a_knee(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,27 +33,37 @@ RIGHT = {
 }
 WRONG = {
     "kernel.add": {
-        (AT, "at < size + 1"): "reads 1 numbers outside of its tensors, the first 1 beyond",
+        (AT, "at < size + 1"): "reads 1 number outside of its tensors, the first 1 beyond",
         (AT, "at >= 0"): "is an offset wrong, or does a mask let it through",
-        ("tl.arange(0, BLOCK)", INSIDE): "are NaN, or never written",
+        ("tl.arange(0, BLOCK)", INSIDE): "never written, the first of them number 256",
+        (AT.replace("BLOCK", "256"), INSIDE): "600 numbers in blocks of 512: 88 of 600",
         (AT.replace("BLOCK +", "256 +"), INSIDE): "513 numbers in blocks of 128: .* never written",
     },
     "kernel.softmax": {
         (ROW, "0.0", POWERS): "instead of 1: what is in the block beyond the row",
+        (ROW, "-1e4", POWERS): "so load −∞ there",
+        (ROW, 'float("inf")', POWERS): "results are NaN, for instance from ∞ − ∞",
         (ROW, LEAST, "tl.exp(numbers)"): "subtract the row's largest number first",
-        ("0", LEAST, POWERS): "rows of 100: 1900 of 2000 results are NaN, or never written",
+        ("0", LEAST, POWERS): "rows of 100: 1900 of 2000 results are never written",
         (ROW, LEAST, f"{POWERS} + 0 * tl.load(x + row + at, inside, 0.0)"): (
             "16,000 bytes are read, and 8,000 are enough"
         ),
     },
     "kernel.norm": {
         (PLACES, RESULT.replace("tl.maximum(", "(").replace(", 0.0)", ")")): "results are negative",
+        (PLACES, f"tl.maximum({NUMBERS}, 0.0) * factor[None, :] + offset[None, :]"): (
+            "ReLU comes last"
+        ),
         ("channel[:, None] + row[None, :]", RESULT): "it raised ValueError: .* 128 and 8",
         (PLACES, f"tl.maximum(({NUMBERS} + offset[None, :]) * factor[None, :], 0.0)"): (
             "a number is scaled .before. it is shifted"
         ),
     },
     "kernel.matmul": {
+        ("tl.arange(begin, begin + SIDE)", TOTAL): "on a GPU its bounds must be constants",
+        ("tl.arange(0, SIDE)", TOTAL): "product of two single tiles is right: in each step",
+        (INNER, "total + tl.dot(left, right, total)"): "one product is added to `total`",
+        (INNER, "tl.dot(right, left, total)"): "so is the product of two single tiles",
         (INNER, "tl.dot(left, right)"): "of the last tiles only: add to the value of `total`",
         (
             INNER,

@@ -58,12 +58,12 @@ def check_written(name: str, function: Function) -> CheckedFunction:
 def _parts(looks: FunctionCheck, function: Function) -> tuple[Part, ...]:
     untimed = Part("effect", UNTIMED, "it is not timed here")
     if blank := _blank(function):
-        unwritten = Part("mechanism", UNTIMED, "there is nothing to look into yet")
+        unwritten = Part("mechanism", UNTIMED, "there is nothing to check yet")
         problem = "a blank is left: write what belongs in place of `...`"
         return Part("correct", FAILED, problem, blank), unwritten, untimed
     correct = _looked("correct", looks.correct, function)
     if correct.verdict == FAILED:
-        unseen = Part("mechanism", UNTIMED, "it is looked at once the results are right")
+        unseen = Part("mechanism", UNTIMED, "it is checked once the results are right")
         return correct, unseen, untimed
     return correct, _looked("mechanism", looks.mechanism, function), untimed
 

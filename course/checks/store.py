@@ -23,7 +23,7 @@ from course.runs.run import runs_root
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
 UNMEASURABLE = "not measurable here"  # a verdict that is neither pass nor failure
-UNTIMED = "not looked for"  # the effect's verdict if no speedup is expected
+UNTIMED = "not checked"  # the effect's verdict if no speedup is expected
 SECTIONS = ("predictions", "checks", "answers")
 Store = dict[str, dict[str, Any]]
 

@@ -116,9 +116,9 @@ def main(run):
 class Shards(ShardReader):
     """Training images from tar files; the base class iterates over shards, shuffles and crops."""
 
-    # TODO 10, day 3: yield the images of a shard in order, with their classes
+    # TODO 10, day 3: images_of(self, shard) yields its images in order, with their classes
 
-    # TODO 11, day 3: each worker of each rank reads different shards
+    # TODO 11, day 3: worker_shards(self) returns different shards for each worker of each rank
 
 
 def mixup(images, labels, alpha):

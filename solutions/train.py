@@ -211,7 +211,7 @@ def main(run):
 class Shards(ShardReader):
     """Training images from tar files; the base class iterates over shards, shuffles and crops."""
 
-    # >>> TODO 10, day 3: yield the images of a shard in order, with their classes
+    # >>> TODO 10, day 3: images_of(self, shard) yields its images in order, with their classes
     def images_of(self, shard):
         with tarfile.open(shard, "r|") as members:  # as a stream, without seeking
             for member in members:
@@ -224,7 +224,7 @@ class Shards(ShardReader):
     # --- before
     # <<<
 
-    # >>> TODO 11, day 3: each worker of each rank reads different shards
+    # >>> TODO 11, day 3: worker_shards(self) returns different shards for each worker of each rank
     def worker_shards(self):
         worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)

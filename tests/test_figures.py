@@ -91,7 +91,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
         {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
     ),
-    "schedules": lambda: large_batch.plot_schedules([learned("cosine-8192-0.3").config]),
+    "schedules": lambda: large_batch.plot_schedules({"x": learned("cosine-8192-0.3").config}),
     "optimizers": lambda: large_batch.plot_by_optimizer(
         large_batch.select_repeated(
             large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)

@@ -20,6 +20,7 @@ from course.checks.fake_accelerator import FIRST_NODE, first_step
 from course.checks.lab import Unexpected, expect
 from course.config import Config
 from course.data.formats.convert import Part, write_part
+from course.data.formats.shards import ShardReader
 from course.data.loader import ImageSets
 from course.runs.failures import summarize
 
@@ -120,13 +121,36 @@ READ = f"reading {SHARDS} small shards,"
 
 
 def reading(text: str, cfg: Config) -> Iterator[str]:
-    """Expect a reader that yields each image once per pass, with its class."""
+    """Expect a reader that yields each image once per pass, with its class, and main to use it."""
     yield from _read(text, cfg, (1, 0))
+    yield from _using(text, cfg)
 
 
 def sharing(text: str, cfg: Config) -> Iterator[str]:
     """Expect the readers of all ranks and workers to split the images, and to miss none."""
     yield from _read(text, cfg, (1, 0), (RANKS_READING, WORKERS), (RANKS_READING, 0))
+    yield from _using(text, cfg)
+
+
+def _using(text: str, cfg: Config) -> Iterator[str]:
+    """Expect main to read from shards only if the config requests it, as the rank that it is."""
+    for name in ("shards", "files"):
+        place = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
+        step = first_step(text, replace(cfg, format=name, device="cpu"), **place)
+        how, is_reader = f"with cfg.format={name!r}", isinstance(step.train, ShardReader)
+        if step.train is None:
+            why = ". `replace(…)` makes a copy of sets" * ("FrozenInstance" in step.error)
+            yield f"{how}, main fails before it calls `loaders(…)`: {step.error}{why}"
+        elif is_reader and name == "files":
+            yield f'{how}, sets.train is a Shards: replace it only if cfg.format == "shards"'
+        elif not is_reader and name == "shards":
+            yield f"{how}, sets.train is still the files: `replace(…)` it by your Shards in main"
+        elif is_reader and (step.train.rank, step.train.world_size) != (RANK, RANKS):
+            numbers = f"rank={step.train.rank}, world_size={step.train.world_size}"
+            yield (
+                f"as rank {RANK} of {RANKS}, main creates Shards with {numbers}, so that all ranks "
+                f"read the same shards: pass run.rank and run.world_size to `Shards(…)`"
+            )
 
 
 def _read(text: str, cfg: Config, *counts: tuple[int, int]) -> Iterator[str]:
@@ -136,17 +160,18 @@ def _read(text: str, cfg: Config, *counts: tuple[int, int]) -> Iterator[str]:
             for ranks, workers in counts:
                 _check_readers(reader, ranks, workers)
     except Exception as error:
-        yield _in_words(error)
+        yield _in_words(error).replace(f"{folder}/", "")
 
 
 def _check_readers(reader: Any, ranks: int, workers: int) -> None:
-    taken: list[tuple[int, set[int]]] = []
+    taken: list[tuple[int, int, set[int]]] = []
     for rank in range(ranks):
         context = "fork" if workers else None  # the script's class cannot be pickled
         loader = DataLoader(
             reader(rank, ranks), IMAGES, num_workers=workers, multiprocessing_context=context
         )
-        for images, labels in islice(loader, max(workers, 1)):  # each worker yields one batch
+        batches = islice(loader, max(workers, 1))  # each worker yields one batch
+        for number, (images, labels) in enumerate(batches):
             kind = type(labels[0]).__name__
             expect(hasattr(labels, "tolist"), f"a class is a {kind}, expected an int: int(content)")
             greys = images.float().mean(dim=(1, 2, 3))
@@ -156,17 +181,22 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
                 f"{wrong} of {IMAGES} images have another image's class: KEY.cls has the class of "
                 f"the KEY.jpg before it",
             )
-            taken.append((rank, {*labels.tolist()}))
+            taken.append((rank, number, {*labels.tolist()}))
     how = f"with {workers} workers on each of {ranks} ranks, " * (ranks > 1)
-    for (first, images), (second, others) in combinations(taken, 2):
+    for (first, number, images), (second, other, others) in combinations(taken, 2):
         readers, hint = "two ranks", "self.rank and self.world_size"
         if first == second:
             readers, hint = "two workers of a rank", "the id and num_workers of get_worker_info()"
         expect(
+            images != others or first == second or number == other,
+            f"{how}worker {number} of rank {first} and worker {other} of rank {second} have the "
+            f"same number: count the workers of all ranks before yours",
+        )
+        expect(
             not images & others,
             f"{how}{readers} read the same images: split the shards by {hint}",
         )
-    sizes = sorted(len(images) for _, images in taken)
+    sizes = sorted(len(images) for *_, images in taken)
     missing = IMAGES - sum(sizes)
     expect(
         not missing,
@@ -179,6 +209,8 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
 
 def _in_words(error: Exception) -> str:
     problem = str(error) if isinstance(error, Unexpected) else f"it fails: {summarize(error)}"
+    if "seeking backwards" in problem:
+        problem += ': in mode "r|", read each member before the next'
     return f"{READ} {problem}"
 
 
@@ -190,10 +222,10 @@ def _reader(text: str, cfg: Config, root: Path) -> Any:
     paths = []
     for number in range(SHARDS):
         labels = range(number * EACH, number * EACH + EACH)
-        sources = [(f"{label}.jpg", label) for label in labels]
+        sources = tuple((f"{label}.jpg", label) for label in labels)
         for label in labels:
             Image.new("RGB", (8, 8), (GREY * label,) * 3).save(root / f"{label}.jpg")
-        write_part("shards", Part("train", number, tuple(sources)), root, root, skip_damaged=False)
+        write_part("shards", Part("train", number, sources), root, root, skip_damaged=False)
         paths.append(root / "train" / f"shard-{number:05d}.tar")
     train = type("Viewed", (), {"transform": staticmethod(lambda image: image)})
     sets = ImageSets(train, (), IMAGES, tuple(paths))

@@ -45,8 +45,9 @@ class FirstStep:
     error: the error that ended it, with its line, or "". computed_on: the loss's device. selected:
     the index of the device that the script made the current one. copied: for "images" and "labels",
     each (type, non_blocking) with which they were copied to the device. loading: the DataLoader's
-    arguments. joined: those of init_process_group, None if it was not called. kept_on: the device
-    types on which tensors are stored for backward. returned_to: those on which backward gets them.
+    arguments. train: its training images. joined: the arguments of init_process_group, None if it
+    was not called. kept_on: the device types on which tensors are stored for backward. returned_to:
+    those on which backward gets them.
     """
 
     error: str = ""
@@ -54,6 +55,7 @@ class FirstStep:
     selected: int | None = None
     copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     loading: dict[str, Any] = field(default_factory=dict)
+    train: Any = None
     joined: dict[str, Any] | None = None
     kept_on: set[str] = field(default_factory=set)
     returned_to: set[str] = field(default_factory=set)
@@ -87,16 +89,23 @@ def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
     """Return replacements for the names that a script imports from the course."""
 
     def image_sets(cfg: Config) -> ImageSets:
-        return ImageSets(range(cfg.batch_size), range(cfg.batch_size), 10)
+        images = _Images(range(cfg.batch_size))
+        return ImageSets(images, images, 10)
 
-    def loaders(_sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
-        step.loading = loading
+    def loaders(sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
+        step.loading, step.train = loading, sets.train
         shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
         return [(images, torch.zeros(cfg.batch_size, dtype=torch.long))], []
 
     one_step = MagicMock(step=0, phase="load", steps=lambda batches, epoch: [next(iter(batches))])
     return {"image_sets": image_sets, "loaders": loaders, "Meter": lambda *_, **__: one_step}
+
+
+class _Images(list):
+    """Numbers in place of images, with the attribute that readers of shards need."""
+
+    transform = None
 
 
 class _Copies(TorchDispatchMode):

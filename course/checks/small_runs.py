@@ -59,12 +59,12 @@ class Observed:
     of images and a digest. random: for each step, a checksum of the random state. first: the number
     of the first step. is_restarted: whether another process of the run was interrupted before.
     skipped: the images that each epoch skips before its first step. began: the norms of the weights
-    and of the optimizer's state at the first update. compile: the calls of torch.compile. compiled:
-    the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of the
-    weights at the first step. stages: of this rank, with the number of all stages. schedule: the
-    pipeline's. prefetch: for each block, the blocks that it gathers ahead. saves: the calls of
-    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it. weights:
-    the shape, sum and norm of each at the end.
+    and of the optimizer's state at the first update. decay: the weight decay of each weight then.
+    compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
+    the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
+    the number of all stages. schedule: the pipeline's. prefetch: for each block, the blocks that it
+    gathers ahead. saves: the calls of torch.save. renamed: for each renamed checkpoint, whether
+    fsync had written all of it. weights: the shape, sum and norm of each at the end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -190,6 +190,13 @@ class Observed:
         if not self._optimizer:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             states = [value for state in optimizer.state.values() for value in state.values()]
+            names = {id(weight): name for name, weight in self._network.named_parameters()}
+            self.facts["decay"] = {
+                names[id(weight)]: group["weight_decay"]
+                for group in optimizer.param_groups
+                for weight in group["params"]
+                if id(weight) in names and "weight_decay" in group
+            }
             self.facts["began"] = {"weights": length(weights), "momentum": length(states)}
         self._optimizer = optimizer
         groups, norms = [], []

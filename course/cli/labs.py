@@ -17,7 +17,11 @@ def exercises(
         bool, typer.Option("--check", help="Fail if exercises/ is not what solutions/ generates.")
     ] = False,
     upto: Annotated[
-        int | None, typer.Option(help="Fill the TODOs up to this one; your edits are backed up.")
+        int | None,
+        typer.Option(
+            help="Fill the TODOs up to this one; your edits are backed up. "
+            "`--upto 9`: before Day 3; `--upto 16`: before Day 4."
+        ),
     ] = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Write the exercises that are missing.")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, SKY, Picture
-from course.charts.primitives import bars, label, legend, lines, stack
+from course.charts.primitives import describe, label, legend, lines, mark, stack
 from course.text import digits
 from labs.day3_1_formats.formats import STAGES
 
@@ -18,9 +18,11 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
     picture = Picture(9.5, 1.3 + 0.45 * len(table))
     axes = picture.panel()
     words = list(
-        table["images_per_s"].map(digits) + " images/s, " + table["kb"].map("{:.0f} kB each".format)
+        table["ms"].map("{:.2f} ms: ".format)
+        + table["images_per_s"].map(digits)
+        + table["kb"].map(" images/s, {:.0f} kB each".format)
     )
-    look = {"inside": "{value:.1f}", "colours": (GREY, ACCENT, ORANGE), "room": 1.4}
+    look = {"inside": "{value:.1f}", "colours": (GREY, ACCENT, ORANGE), "room": 1.5}
     stack(axes, list(table.index), {stage: table[stage] for stage in STAGES}, words=words, **look)
     label(axes, "one core of this machine", xlabel="milliseconds of one core for one image")
     legend(picture)
@@ -58,11 +60,17 @@ def plot_shared_files(table: pd.DataFrame) -> Picture:
 def _plot_speeds(
     speeds: pd.DataFrame, words: pd.DataFrame, colours: Sequence[str], title: str
 ) -> Picture:
-    """Draw a bar per row and column of `speeds`, with its words."""
+    """Draw a dot per row and column of `speeds`, with its words."""
     picture = Picture(9.5, 1.2 + 0.6 * len(speeds))
     axes = picture.panel()
-    look = {"words": words.to_dict("list"), "colours": colours}
-    bars(axes, list(speeds.index), dict(speeds.items()), **look)
+    for (name, speed), shift, colour in zip(speeds.items(), (-0.18, 0.18), colours):
+        axes.plot(speed, np.arange(len(speed)) + shift, "o", color=colour, ms=8, label=name)
+        for place, (value, text) in enumerate(zip(speed, words[name])):
+            mark(axes, value, place + shift, f"  {text}")
+        describe(axes, name, [f"{way}: {text}" for way, text in words[name].items()])
+    axes.set_yticks(range(len(speeds)), speeds.index)
+    axes.set_ylim(len(speeds) - 0.5, -0.5)
+    axes.grid(axis="y", alpha=0.3)
     limits = (speeds.min(axis=None) / 3, speeds.max(axis=None) * 12)
     label(axes, title, xlabel="images/s (logarithmic)", xscale="log", xlim=limits)
     legend(picture)

@@ -8,6 +8,7 @@ from typing import Any
 from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, FULL_SIZE, Config, rung
+from course.runs.run import Run
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.
@@ -35,6 +36,10 @@ def _format_configs() -> Iterator[Config]:
         yield rung("channels_last", **one_core, format=name, rung=f"{name}-alone")
 
 
+def _describe_readers(run: Run) -> str:
+    return "small shards were read by 2 ranks with 3 workers each, and each image once"
+
+
 CHECKS = {
     "day3.shards": Check(
         title="images come out of tar files",
@@ -50,6 +55,7 @@ CHECKS = {
     "day3.shares": Check(
         title="each worker of each rank reads shards of its own",
         todo=11,
+        describe=_describe_readers,
         configs=({"rung": "dataloader"},),
         calls=("course.checks.dry_runs:sharing",),
         rung="shards",

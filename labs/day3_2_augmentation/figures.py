@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gamma
 
 import numpy as np
 import pandas as pd
@@ -63,12 +64,13 @@ def plot_mixtures(
     rows, words = {}, {}
     for name, (images, labels) in mixtures.items():
         rows[name] = images
-        words[name] = [_label(row, batch.classes) for row in labels]
+        own = batch.labels.argmax(dim=1).tolist()
+        words[name] = [_label(row, i, batch.classes) for row, i in zip(labels, own)]
     return plot_rows(rows, words)
 
 
-def _label(row: torch.Tensor, classes: Sequence[str]) -> str:
-    order = row.argsort(descending=True).tolist()
+def _label(row: torch.Tensor, own: int, classes: Sequence[str]) -> str:
+    order = sorted(range(len(row)), key=lambda i: i != own)
     return "\n".join(f"{classes[i]} {row[i]:.2f}" for i in order if row[i] > 0.005)
 
 
@@ -78,13 +80,12 @@ def plot_beta(alphas: Sequence[float]) -> Picture:
         7, 2.8, "Densities of Beta(alpha, alpha): below 1 high at both ends, at 1 flat"
     )
     axes = picture.panel()
-    random, edges = np.random.default_rng(0), np.linspace(0, 1, 51)
-    middles, curves = (edges[1:] + edges[:-1]) / 2, {}
+    shares, curves = np.linspace(0.002, 0.998, 499), {}
     for alpha in alphas:
-        shares = random.beta(alpha, alpha, 400_000)
-        curves[f"α = {alpha:g}"] = middles, np.histogram(shares, edges, density=True)[0]
+        scale = gamma(2 * alpha) / gamma(alpha) ** 2
+        curves[f"α = {alpha:g}"] = shares, scale * (shares * (1 - shares)) ** (alpha - 1)
     lines(axes, curves, colours=(BLUE, ACCENT, GREEN), styles=("-", "--", "-."))
-    words = {"xlabel": "proportion λ that an image keeps", "ylabel": "density"}
+    words = {"xlabel": "proportion λ that an image keeps", "ylabel": "density (cut off at 4)"}
     label(axes, **words, ylim=(0, 4), xlim=(0, 1))
     legend(picture, 6)
     return picture

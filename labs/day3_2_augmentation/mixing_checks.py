@@ -15,11 +15,12 @@ from course.checks.lab import Unexpected, expect
 from course.config import Config
 from labs.day3_2_augmentation.measurements import count_operators
 
-IMAGES, SIDE = 64, 64  # of a batch
+IMAGES, HEIGHT, WIDTH = 64, 64, 48  # of a batch
 FEW = 8
 CALLS = 40  # with each alpha
 ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
 APART = 0.03  # for means and deviations of 2,560 shares; other distributions differ by 0.06
+VISIBLE = 0.05  # for shares that may differ because boxes have complete pixels
 CLOSE = 0.002  # for shares that are equal except for rounding
 UNSHOWN = ("DynamicOutputShapeException", "DataDependentOutputException")  # fake tensors only
 SEEDS = "leave the seeds to main"
@@ -40,10 +41,16 @@ class Drawn:
     mixed: np.ndarray
     boxes: np.ndarray
 
-    def middles(self, axis: int) -> np.ndarray:
-        """Return the middles of the boxes along a side, in pixels."""
-        sides = self.boxes.any(axis=axis)
-        return sides @ np.arange(SIDE) / np.maximum(sides.sum(axis=1), 1)
+    def sides(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return middles and lengths of some images' boxes, as fractions of height and width.
+
+        Both have the shape (2, boxes).
+        """
+        places = [self.boxes[rows].any(axis=axis) for axis in (2, 1)]
+        lengths = np.array([place.mean(axis=1) for place in places])
+        middles = [(place @ (np.arange(place.shape[1]) + 0.5)) for place in places]
+        counts = np.array([[HEIGHT], [WIDTH]])
+        return np.array(middles) / np.maximum(lengths * counts, 1) / counts, lengths
 
     def inside(self) -> np.ndarray:
         """Return the numbers of the images with a visible box that the border does not cut off."""
@@ -73,7 +80,8 @@ def _in_words(name: str, error: Exception) -> str:
     if isinstance(error, Unexpected):
         return f"`{name}(…)`: {error}"
     first_line = str(error).partition("\n")[0]
-    return f"`{name}(…)` fails on {IMAGES} images: {type(error).__name__}: {first_line}"
+    size = f"{IMAGES} images of {HEIGHT} × {WIDTH} pixels"
+    return f"`{name}(…)` fails on {size}: {type(error).__name__}: {first_line}"
 
 
 def _check(name: str, mix: Callable) -> None:
@@ -99,7 +107,7 @@ def _check(name: str, mix: Callable) -> None:
 def batch(count: int) -> tuple:
     """Return images of one colour each, and their one-hot labels, all different."""
     images = torch.tensor(KINDS[:count], dtype=torch.float32)[:, :, None, None]
-    return images.expand(count, 3, SIDE, SIDE).clone(), torch.eye(count)
+    return images.expand(count, 3, HEIGHT, WIDTH).clone(), torch.eye(count)
 
 
 def draw(name: str, mix: Callable, alpha: float) -> Drawn:
@@ -143,14 +151,36 @@ def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
         "the images are mixed, and the labels are not",
     )
     counted = labels @ KINDS
-    row = np.abs(pixels - counted).max(axis=1).argmax()
-    part, other = ((1 - colours[row]) @ KINDS[row] for colours in (pixels, counted))
-    hint = "draw one share for both, and take the same partner"
-    if name == "cutmix":
-        hint = "where the border cuts off part of a box, the label must count what is left"
+    if np.abs(pixels - counted).max() < CLOSE:
+        return
+    is_one = labels.max(axis=1) > 1 - CLOSE
+    expect(not is_one.all(), "a mixed image has a label of one class: keep the shares of both")
+    own = labels.diagonal()[:, None]
+    partners = (labels * (1 - np.eye(IMAGES))).argmax(axis=1)
+    exchanged = own * KINDS[partners] + (1 - own) * KINDS
     expect(
-        np.abs(pixels - counted).max() < CLOSE,
-        f"an image has {part:.2f} of another one, and its label counts {other:.2f} of it: {hint}",
+        np.abs(pixels - exchanged).max() >= CLOSE,
+        "the label is the wrong way round: it gives the image the other image's share",
+    )
+    in_pixels, in_label = ((colours * (1 - KINDS) > VISIBLE) for colours in (pixels, counted))
+    is_third = (in_pixels.sum(axis=1) == 1) & (in_label.sum(axis=1) == 1)
+    is_third &= (in_pixels & in_label).sum(axis=1) == 0
+    expect(
+        not is_third.any(),
+        "the label counts a third image, which the pixels do not have: take the same partner for "
+        "both",
+    )
+    row = np.abs(pixels - counted).max(axis=1).argmax()
+    parts, counts = (1 - (colours * KINDS).sum(axis=1) for colours in (pixels, counted))
+    hint = "draw one share for both"
+    if name == "cutmix":
+        hint = "count the box's pixels"
+        if (counts > parts - VISIBLE).all():
+            hint = "where the border cuts off part of a box, the label must count what is left"
+    expect(
+        False,
+        f"an image has {parts[row]:.2f} of another one, and its label counts {counts[row]:.2f} of "
+        f"it: {hint}",
     )
 
 
@@ -176,15 +206,24 @@ def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
     """Expect one share per image, from Beta(alpha, alpha), and one centre per box."""
     inside = [(result, rows) for result in drawn if len(rows := result.inside()) >= FEW]
     expect(
-        not inside or max(np.ptp(result.shares[rows]) for result, rows in inside) > 3 / SIDE,
+        not inside or max(np.ptp(result.shares[rows]) for result, rows in inside) > 3 / WIDTH,
         "all images of a batch have the same share: draw one for each",
     )
     if name == "cutmix" and inside:
-        apart = [
-            min(np.ptp(result.middles(axis)[rows]) for axis in (1, 2)) for result, rows in inside
-        ]
-        is_spread = max(apart) > 3
+        sides = [result.sides(rows) for result, rows in inside]
+        is_spread = max(np.ptp(middles, axis=1).min() for middles, _ in sides) > 3 / WIDTH
         expect(is_spread, "all boxes of a batch have the same centre: draw one for each")
+        (y, x), (heights, widths) = np.concatenate(sides, axis=2)
+        expect(
+            np.abs(y - x).max() > 3 / WIDTH,
+            "the centres of all boxes are on the diagonal: draw one number for the row and another "
+            "for the column",
+        )
+        expect(
+            np.abs(heights - widths).max() < 3 / WIDTH,
+            "in images that are not square, a box's sides are different fractions of the height "
+            "and the width: both must be the root of 1 - share",
+        )
     shares = np.concatenate([result.shares[result.mixed] for result in drawn])
     expected = _references(name, alpha)
     distances = [max(abs(shares.mean() - x.mean()), abs(shares.std() - x.std())) for x in expected]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from course.charts.base import ACCENT, DARK, GREY, ON_LIGHT, ORANGE, Picture
-from course.charts.primitives import COLOURS, describe, label, legend, lines, mark, scatter_fit
+from course.charts.primitives import COLOURS, describe, label, legend, lines, scatter_fit
 from course.config import Config
+from course.text import digits
 from labs.day3_3_large_batch.measurements import (
     CriticalBatch,
     GradientNoise,
@@ -74,46 +75,43 @@ def plot_updates_needed(measured: CriticalBatch, noises: Mapping[str, GradientNo
         label(axes, f"{quantity} until the loss is reached", xscale="log", yscale="log")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
         axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.yaxis.set_major_formatter(lambda value, _: digits(value))
+        axes.set_yticks([], minor=True)
         axes.set_xlabel("images in a batch")
     legend(picture, 4)
     return picture
 
 
 def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
-    """Draw the loss over a growing learning rate, its lowest and its steepest point."""
+    """Draw the loss over a growing learning rate, and its lowest point."""
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
-    sides = ["below"] + ["above"] * len(searches)  # curves of equal batches have close points
-    for (name, search), colour, side in zip(searches.items(), COLOURS, sides):
-        table = search.table
+    for (name, search), colour in zip(searches.items(), COLOURS):
+        table, words = search.table, f"lowest loss at {search.lowest:.2g}"
         axes.plot(table["lr"], table["loss"], color=colour, alpha=0.25, lw=1)
-        axes.plot(table["lr"], table["smoothed"], color=colour, label=name)
-        for rate, marker in ((search.steepest, "o"), (search.lowest, "x")):
-            loss = np.interp(rate, table["lr"], table["smoothed"])
-            axes.plot(rate, loss, marker, color=colour, ms=8)
-            mark(axes, rate, loss, f"{rate:.2g}", side, colour=colour)
-        describe(axes, name, [f"steepest at {search.steepest:.2g}, lowest at {search.lowest:.2g}"])
-    axes.plot([], [], "o", color=GREY, label="the loss falls fastest")
-    axes.plot([], [], "x", color=GREY, label="the loss is lowest")
+        axes.plot(table["lr"], table["smoothed"], color=colour, label=f"{name}: {words}")
+        axes.plot(search.lowest, table["smoothed"].min(), "x", color=colour, ms=8, mew=2)
+        describe(axes, name, [words])
     top = 1.6 * max(search.table["smoothed"].iloc[0] for search in searches.values())
     label(axes, xlabel="learning rate", ylabel="loss of the batch", xscale="log", ylim=(0, top))
-    axes.legend(frameon=False, fontsize=9, ncols=2, loc="lower left")
+    axes.legend(frameon=False, fontsize=9, loc="lower left")
     return picture
 
 
-def plot_schedules(configs: Sequence[Config]) -> Picture:
-    """Draw the learning rate of each update; the legend names the rates if they differ."""
+def plot_schedules(configs: Mapping[str, Config]) -> Picture:
+    """Draw the learning rate of each update, on a logarithmic axis if the peaks differ."""
     picture = Picture(9.5, 2.8)
     axes = picture.panel()
-    curves, differ = {}, len({cfg.lr for cfg in configs}) > 1
-    for cfg in configs:
-        start = f"rate {cfg.lr:g}, " * differ
-        warm_up = f"warm-up of {cfg.lr_warmup} updates, " if cfg.lr_warmup else ""
-        rates = scheduled_rates(cfg)
-        name = start + warm_up + (cfg.schedule.replace("_", "-") or "constant")
-        curves[name] = range(len(rates)), rates
+    curves = {
+        name: (range(cfg.epochs * cfg.steps), scheduled_rates(cfg)) for name, cfg in configs.items()
+    }
     lines(axes, curves, styles=STYLES)
-    label(axes, xlabel="update", ylabel="learning rate", ylim=(0, None))
+    if len({cfg.lr for cfg in configs.values()}) > 1:
+        label(axes, xlabel="update", ylabel="learning rate (logarithmic)", yscale="log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        label(axes, xlabel="update", ylabel="learning rate", ylim=(0, None))
     legend(picture)
     return picture
 
@@ -144,6 +142,7 @@ def plot_by_optimizer(table: pd.DataFrame) -> Picture:
         name = f"{size:,} images, mean"
         axes.plot(means, "_", color=colour, ms=20, mew=2, label=name)
         describe(axes, name, [f"{optimizer} {mean:.2f}" for optimizer, mean in means.items()])
+    axes.plot([], [], "o", color=GREY, alpha=0.6, ms=5, label="one seed")
     label(axes, "\n".join(table["machine"].unique()), ylabel="accuracy in validation")
     legend(picture)
     return picture

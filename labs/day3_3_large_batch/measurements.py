@@ -90,16 +90,6 @@ class RateSearch:
         """The learning rate with the smallest loss. It is already too high for a training."""
         return float(self.table.loc[self.table["smoothed"].idxmin(), "lr"])
 
-    @property
-    def steepest(self) -> float:
-        """The learning rate at which the loss falls fastest per factor of the rate."""
-        falling = self.table[self.table["lr"] <= self.lowest]
-        if len(falling) < 3:
-            return self.lowest
-        slope = pd.Series(np.gradient(falling["smoothed"], np.log(falling["lr"])))
-        smooth = slope.rolling(max(3, len(slope) // 8), center=True).mean()
-        return float(falling["lr"].iloc[int(smooth.argmin())])
-
 
 def read_rate_search(run: Run) -> RateSearch:
     """Read the measurements of a run with schedule="find".

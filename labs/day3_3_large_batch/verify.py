@@ -43,6 +43,7 @@ def check_ratio(function: TrustRatio) -> str:
         g / w: "the ratio is upside down: long weights should make the update longer",
         1.0: "divide the norm of the weights by that of the gradient",
         float(weight.abs().sum() / grad.abs().sum()): "a norm is the root of the sum of squares",
+        (w / g) ** 2: "these are squares of norms: a norm is the root of the sum of squares",
     }
     decayed = {
         w / g: "weight decay is forgotten: it makes the update longer, so it is in the denominator",
@@ -51,7 +52,12 @@ def check_ratio(function: TrustRatio) -> str:
     }
     _check_value(function, weight, grad, 0.0, 1e-8, plain)
     _check_value(function, weight, grad, 2.0, 1e-8, decayed)
-    _check_value(function, weight, grad, 0.0, 1.0, {w / g: "eps is added to the denominator"})
+    root = weight.numel() ** 0.5
+    padded = {
+        w / g: "eps is added to the denominator",
+        w / (g + root): "a norm is the root of the sum of squares, not of their mean",
+    }
+    _check_value(function, weight, grad, 0.0, 1.0, padded)
     zeros = torch.zeros_like(weight)
     for case, pair in {"zero weights": (zeros, grad), "a zero gradient": (weight, zeros)}.items():
         ratio = _call(function, *pair, 2.0, 0.01)

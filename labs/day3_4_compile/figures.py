@@ -41,7 +41,15 @@ def plot_traffic(table: pd.DataFrame) -> Picture:
     kinds["other"] = table.sum() - sum(kinds.values())
     parts = {kind: mb[["eager", "least"]] for kind, mb in kinds.items()}
     colours = (BLUE, GREEN, ORANGE, PURPLE, GREY)
-    stack(axes, ["eager", "fused"], parts, unit=" MB", inside="{value:.0f}", colours=colours)
+    stack(
+        axes,
+        ["eager", "fused"],
+        parts,
+        unit=" MB",
+        inside="{value:.0f}",
+        least=0.04,
+        colours=colours,
+    )
     label(axes, xlabel="MB that an image of a training step moves")
     legend(picture, 5)
     return picture

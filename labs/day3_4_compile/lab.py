@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from course.checks.facts import Fact, Rank
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import ON_CPU
 from course.config import FULL_SIZE, Config, rung
@@ -30,6 +32,31 @@ def _describe_compiled(run: Run) -> str:
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
+def _compiling(words: Callable[[dict[str, Any]], str]) -> Callable[[Rank], str]:
+    """Return a function of a rank that describes its last call of torch.compile."""
+    return lambda rank: ([*map(words, rank.facts["compile"] or ())] or ["missing"])[-1]
+
+
+def _saved(rank: Rank) -> str:
+    names = rank.files.get("weights") or ()
+    return "compiled" if any("_orig_mod" in name for name in names) else "the original one"
+
+
+COMPILING = (
+    Fact("number of calls of torch.compile",
+         lambda rank: None if rank.config.compile else len(rank.facts["compile"] or ()),
+         'cfg.compile is "" in this rung: compile only if cfg.compile is set'),
+    Fact("place of torch.compile",
+         _compiling(lambda call: "in the loop" if call["in the loop"] else "before the loop"),
+         "if cfg.compile, compile the network before the loop"),
+    Fact("argument of torch.compile",
+         _compiling(lambda call: "DDP" if call["around DDP"] else "the network"),
+         "compile the network first, and wrap the result, `DDP(…)`"),
+    Fact("mode of torch.compile", _compiling(lambda call: call["mode"]),
+         "cfg.compile is the mode as text: mode=cfg.compile"),
+    Fact("network in weights.pt", _saved,
+         "call `torch.compile(…)` at its TODO, below channels_last and `net = model`"),
+)  # fmt: skip
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 CHECKS = {
@@ -37,6 +64,7 @@ CHECKS = {
         title="the compiler writes the kernels of the network that trains",
         todo=16,
         rung="compile",
+        causes=COMPILING,
         against="fused",
         describe=_describe_compiled,
         on_cpu="a CPU compiles for longer than this check trains",

@@ -83,7 +83,11 @@ def _compare(model: Callable, inputs: tuple[torch.Tensor, ...], case: str) -> No
         f"the deviation after ReLU, as a tensor"
     )
     difference = float((out - expected).abs().max())
-    hint = "is anything above 100 still clamped?" if "hundred" in case else "compare line by line"
+    hint = (
+        "clamp values above 100 before the division"
+        if "hundred" in case
+        else "compare line by line"
+    )
     raise AssertionError(f"{case}: outputs differ by up to {difference:.3g}: {hint}")
 
 

@@ -50,6 +50,8 @@ class ShardReader(IterableDataset):
         return self.shards
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        if not self.shards:
+            raise DataError('there are no shards: use this reader only if cfg.format == "shards"')
         shards = self.worker_shards()
         if not shards:
             raise DataError(

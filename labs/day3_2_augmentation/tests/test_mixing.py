@@ -43,7 +43,7 @@ RESULTS = {
     "    return images": r"must return two tensors: return images, labels",
     "    return images.half(), labels": r"images of shape .* come back as .* torch.float16",
     "    return images, labels.argmax(1)": r"labels of shape \(64, 64\) in .* come back as",
-    "    return 1 / 0": r"`mixup\(…\)` fails on 64 images: ZeroDivisionError",
+    "    return 1 / 0": r"`mixup\(…\)` fails on 64 images of 64 × 48 pixels: ZeroDivisionError",
 }
 
 

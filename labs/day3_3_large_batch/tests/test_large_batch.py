@@ -45,7 +45,7 @@ def test_measuring_does_not_change_the_model() -> None:
 
 def test_a_search_ends_before_the_loss_diverges() -> None:
     search = lab.read_rate_search(RECORDED["find-8192-10"])
-    assert search.steepest < search.lowest < search.table["lr"].max()
+    assert 0.1 < search.lowest < search.table["lr"].max()
 
 
 class SyntheticRun:
@@ -76,6 +76,5 @@ def test_alt_texts_contain_the_values() -> None:
     assert "256 images at 0.3: 0.81" in lab.plot_grid(lab.final_epochs(grid)).alt
     fit = lab.fit_critical_batch(grid, 1.8)
     assert "new: 200 images" in lab.plot_updates_needed(fit, {"new": GradientNoise(200, 1)}).alt
-    rates = [crops_config(8192, rate) for rate in (0.3, 9.6)]
-    assert "rate 9.6, warm-up of 4 updates, linear" in lab.plot_schedules(rates).alt
-    assert "rate" not in lab.plot_schedules(rates[:1]).alt.split(";")[2]
+    rates = {f"rate {rate}": crops_config(8192, rate) for rate in (0.3, 9.6)}
+    assert "rate 9.6: from 1.92 to" in lab.plot_schedules(rates).alt

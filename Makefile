@@ -2,7 +2,7 @@
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
 # check: lint, and the tests that start no job.   test: the tests.   test-long: every notebook, with
 # papermill, every planted answer, and every use of fast_resnet; CI runs it with
-# NOTEBOOKS="day[12]*".
+# NOTEBOOKS="day[12]_[12]*".
 # test-formats: what depends on the CPU's number formats, on a CPU without 16-bit hardware.
 # benchmark: compare the training loop with a bare one.
 # site: the course as web pages, build/site/index.html. It executes nothing: outputs are those of the

@@ -35,6 +35,7 @@ from course.runs.ratio import LEAST_TURNS, is_sure
 from course.runs.run import Run
 from course.training.turns import NO_MORE
 
+LISTENING_THREADS = 8  # for connections of processes on other nodes
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 
 
@@ -149,11 +150,13 @@ class Conductor:
         host, port = listener.address
         decision = {"host": host, "port": port, "key": key.hex()}
         write_atomically(path, json.dumps(decision), mode=0o600)
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        for _ in range(LISTENING_THREADS):
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def _accept(self, listener: Listener) -> None:
         while True:
-            # Other programs of the network, which do not have the key, may connect, too.
+            # Other programs of the network, which do not have the key, may connect, too. One that
+            # then sends nothing keeps this thread waiting.
             with contextlib.suppress(OSError, EOFError, AuthenticationError):
                 connection = listener.accept()
                 folder, rank = connection.recv()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,11 +209,12 @@ def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
     conductor.listen("127.0.0.1", path)
     assert path.stat().st_mode & 0o077 == 0  # it has the key
     address = json.loads(path.read_text())
-    with pytest.raises(ConnectionError, match="no process controls the turns"):
-        RemoteConductor(**address | {"key": "00" * 16}).connect(conductor.members[0].run, 0)
-    right = RemoteConductor(**address).connect(conductor.members[0].run, 0)
-    eventually(lambda: list(conductor.members[0].connections) == [0], "it is connected")
-    right.close()
+    with socket.create_connection((address["host"], address["port"])):  # and sends nothing
+        with pytest.raises(ConnectionError, match="no process controls the turns"):
+            RemoteConductor(**address | {"key": "00" * 16}).connect(conductor.members[0].run, 0)
+        right = RemoteConductor(**address).connect(conductor.members[0].run, 0)
+        eventually(lambda: list(conductor.members[0].connections) == [0], "it is connected")
+        right.close()
 
 
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:

@@ -64,13 +64,13 @@ def plot_mixtures(
     rows, words = {}, {}
     for name, (images, labels) in mixtures.items():
         rows[name] = images
-        own = batch.labels.argmax(dim=1).tolist()
-        words[name] = [_label(row, i, batch.classes) for row, i in zip(labels, own)]
+        classes = batch.labels.argmax(dim=1).tolist()
+        words[name] = [_label(row, i, batch.classes) for row, i in zip(labels, classes)]
     return plot_rows(rows, words)
 
 
-def _label(row: torch.Tensor, own: int, classes: Sequence[str]) -> str:
-    order = sorted(range(len(row)), key=lambda i: i != own)
+def _label(row: torch.Tensor, before: int, classes: Sequence[str]) -> str:
+    order = sorted(range(len(row)), key=lambda i: i != before)
     return "\n".join(f"{classes[i]} {row[i]:.2f}" for i in order if row[i] > 0.005)
 
 

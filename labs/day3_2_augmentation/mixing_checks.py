@@ -155,9 +155,9 @@ def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
         return
     is_one = labels.max(axis=1) > 1 - CLOSE
     expect(not is_one.all(), "a mixed image has a label of one class: keep the shares of both")
-    own = labels.diagonal()[:, None]
+    kept = labels.diagonal()[:, None]
     partners = (labels * (1 - np.eye(IMAGES))).argmax(axis=1)
-    exchanged = own * KINDS[partners] + (1 - own) * KINDS
+    exchanged = kept * KINDS[partners] + (1 - kept) * KINDS
     expect(
         np.abs(pixels - exchanged).max() >= CLOSE,
         "the label is the wrong way round: it gives the image the other image's share",

@@ -158,8 +158,8 @@ def check_cases(function: Serve) -> str:
         expected = serve(arrivals, reference := _Batches(max_batch), max_batch, max_wait)
         if sizes == reference.sizes and _is_near(latencies[0], expected[0]):
             first = slice(sizes[0])  # the first batch
-            own = _are_near(latencies[first], expected[first])
-            hint = hint if own else "each latency counts from the arrival of its own request"
+            if not _are_near(latencies[first], expected[first]):
+                hint = "each latency counts from the arrival of its own request"
         assert _are_near(latencies, expected), (
             f"{words}: {_words(latencies)}, expected {_words(expected)}: {hint}"
         )

@@ -91,8 +91,8 @@ def audit_table(table: pd.DataFrame, audit: Audit) -> pd.DataFrame:
     Index: network, gpu. Columns: precisions; "✓" is a row without problems, "" no such row.
     """
     rows = [Row(*values) for values in table.itertuples(index=False)]
-    found = table.assign(problems=[", ".join(audit(row)) or "✓" for row in rows])
-    wide = found.pivot(index=["network", "gpu"], columns="precision", values="problems")
+    audited = table.assign(problems=[", ".join(audit(row)) or "✓" for row in rows])
+    wide = audited.pivot(index=["network", "gpu"], columns="precision", values="problems")
     order = [(network, gpu) for network in table["network"].unique() for gpu in GPUS]
     return wide.loc[order, PRECISIONS].fillna("").rename_axis(columns=None)
 

@@ -21,7 +21,7 @@ SETTINGS = {
             "schedule": "linear"},
     "gpu": {"model": "resnet18_cifar", "epochs": 8, "steps": 128, "batch_size": 512, "lr": 0.5,
             "schedule": "linear"},
-    "node": {"model": "resnet18_cifar", "epochs": 10, "steps": 64, "batch_size": 1024, "lr": 0.8,
+    "node": {"model": "resnet18_cifar", "epochs": 8, "steps": 128, "batch_size": 512, "lr": 0.5,
              "schedule": "linear"},
 }  # fmt: skip
 

@@ -75,8 +75,9 @@ def small_runs(wanted: Check) -> list[SmallRun]:
         label = fields.pop("rung", wanted.rung)
         config = _config(wanted, label, fields)
         name = name or _digest(config, ranks)
-        words = " and ".join(f"cfg.{key}={value!r}" for key, value in fields.items())
-        words = (words or f"the rung {label}") + f" on {ranks} ranks" * (ranks > 1)
+        words = [f"the rung {label}"] * ("rung" in changes or not fields)
+        words += [f"cfg.{key}={value!r}" for key, value in fields.items()]
+        words = " and ".join(words) + f" on {ranks} ranks" * (ranks > 1)
         runs.append(SmallRun(name, config, ranks, words))
     return runs
 

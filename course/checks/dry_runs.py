@@ -113,11 +113,18 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
 
 # A small set in tar files, in which every image has a different class. The number of shards is not
 # a multiple of the readers, and there are fewer ranks than workers: no two numbers are confused.
-SHARDS, EACH = 13, 3
+SHARDS, EACH = 9, 3
 IMAGES = SHARDS * EACH
 RANKS_READING, WORKERS = 2, 3
 GREY = 6  # an image of class 3 has the grey level 3 * GREY
 READ = f"reading {SHARDS} small shards,"
+CAUSES = {  # by a part of the error's text
+    "seeking backwards": 'in mode "r|", read each member before the next',
+    "bytes-like": "images_of yields pairs, a JPEG file's bytes and its class",
+    "too few for all": "here they are enough, but worker_shards gives one reader none",
+    "no len()": "worker_shards returns a list of shards",
+    "'NoneType'": "`get_worker_info()` is None in a process without workers",
+}
 
 
 def reading(text: str, cfg: Config) -> Iterator[str]:
@@ -134,14 +141,14 @@ def sharing(text: str, cfg: Config) -> Iterator[str]:
 
 def _using(text: str, cfg: Config) -> Iterator[str]:
     """Expect main to read from shards only if the config requests it, as the rank that it is."""
-    for name in ("shards", "files"):
+    for name in ("shards", "files", "raw"):
         place = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
         step = first_step(text, replace(cfg, format=name, device="cpu"), **place)
         how, is_reader = f"with cfg.format={name!r}", isinstance(step.train, ShardReader)
         if step.train is None:
             why = ". `replace(…)` makes a copy of sets" * ("FrozenInstance" in step.error)
             yield f"{how}, main fails before it calls `loaders(…)`: {step.error}{why}"
-        elif is_reader and name == "files":
+        elif is_reader and name != "shards":
             yield f'{how}, sets.train is a Shards: replace it only if cfg.format == "shards"'
         elif not is_reader and name == "shards":
             yield f"{how}, sets.train is still the files: `replace(…)` it by your Shards in main"
@@ -167,9 +174,9 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
     taken: list[tuple[int, int, set[int]]] = []
     for rank in range(ranks):
         context = "fork" if workers else None  # the script's class cannot be pickled
-        loader = DataLoader(
-            reader(rank, ranks), IMAGES, num_workers=workers, multiprocessing_context=context
-        )
+        dataset = reader(rank, ranks)
+        known = {*dataset.shards}
+        loader = DataLoader(dataset, IMAGES, num_workers=workers, multiprocessing_context=context)
         batches = islice(loader, max(workers, 1))  # each worker yields one batch
         for number, (images, labels) in enumerate(batches):
             kind = type(labels[0]).__name__
@@ -182,6 +189,11 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
                 f"the KEY.jpg before it",
             )
             taken.append((rank, number, {*labels.tolist()}))
+        expect(
+            known == {*dataset.shards},
+            "worker_shards changes self.shards, from which the next epoch chooses again: return a "
+            "new list",
+        )
     how = f"with {workers} workers on each of {ranks} ranks, " * (ranks > 1)
     for (first, number, images), (second, other, others) in combinations(taken, 2):
         readers, hint = "two ranks", "self.rank and self.world_size"
@@ -200,18 +212,17 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
     missing = IMAGES - sum(sizes)
     expect(
         not missing,
-        f"{how}no reader takes {missing} of {IMAGES} images: images_of must yield all images of a "
-        f"shard, and worker_shards leave out no shard, even if their number is no multiple of the "
-        f"readers",
+        f"{how}no reader takes {missing} of {IMAGES} images: images_of must yield all images of "
+        f"a shard and no others, and worker_shards leave out no shard, even if their number is no "
+        f"multiple of the readers",
     )
     expect(sizes[-1] - sizes[0] <= EACH, f"{how}readers take different numbers of images: {sizes}")
 
 
 def _in_words(error: Exception) -> str:
     problem = str(error) if isinstance(error, Unexpected) else f"it fails: {summarize(error)}"
-    if "seeking backwards" in problem:
-        problem += ': in mode "r|", read each member before the next'
-    return f"{READ} {problem}"
+    cause = next((f": {words}" for part, words in CAUSES.items() if part in problem), "")
+    return f"{READ} {problem}{cause}"
 
 
 def _reader(text: str, cfg: Config, root: Path) -> Any:

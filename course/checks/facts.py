@@ -140,6 +140,12 @@ def recomputed(rank: Rank) -> dict[str, int]:
     return {f"number of {name} calls repeated in backward": n for name, n in counts.items()}
 
 
+def repeated(rank: Rank) -> int | None:
+    """Return the distance between blocks that backward computes again: 2 for every second one."""
+    blocks = rank.facts["repeated"] or []
+    return min((abs(block - other) for block, other in zip(blocks, blocks[1:])), default=None)
+
+
 def sharding(name: str) -> Callable[[Rank], Any]:
     """Return a function that lists a property of fully_shard's calls, each value once."""
     return lambda rank: ", then ".join(distinct([str(x[name]) for x in rank.facts["shards"] or []]))
@@ -366,6 +372,9 @@ FACTS: tuple[Fact, ...] = (
     Fact("number of all-reduces in the backward pass", all_reduces("backward"),
          "each group of ranks adds up its gradients once per update, in the last backward pass"),
     Fact("group of the all-reduces in the backward pass", kinds("backward_groups"), GROUP),
+    Fact("distance between blocks that backward computes again", repeated,
+         "replace block.forward of each block that cfg.checkpointing names; in a loop, a lambda "
+         "calls the last block's"),
     Fact("", updated,
          "give every weight to the optimizer once, on the rank that keeps it, and let backward "
          "reach all of them"),

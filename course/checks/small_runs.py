@@ -63,17 +63,19 @@ class Observed:
     compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
     the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
     the number of all stages. schedule: the pipeline's. prefetch: for each block, the blocks that it
-    gathers ahead. saves: the calls of torch.save. renamed: for each renamed checkpoint, whether
-    fsync had written all of it. weights: the shape, sum and norm of each at the end.
+    gathers ahead. repeated: the blocks that backward computed again. saves: the calls of
+    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it. weights:
+    the shape, sum and norm of each at the end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file, self._optimizer = folder / f"facts-{rank}.json", None
         self._optimizers: list[torch.optim.Optimizer] = []
         self._network, self._pipeline, self._skipped = torch.nn.Module(), [], [0]
+        self._meter: Any = None
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
-        self.facts |= {"saves": 0, "renamed": {}, "skipped": []}
+        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": []}
         self.facts["is_restarted"] = self._file.exists()
 
     def note_layers(self, layers: int) -> None:
@@ -94,6 +96,7 @@ class Observed:
             self.facts.setdefault("first", meter.step)
             if meter.step < (epoch + 1) * meter.config.steps:
                 self.facts["skipped"].append(max(0, self._skipped[-1]))
+            self._meter = meter
             for images, labels in steps(meter, batches, epoch):
                 if not self.facts["batches"]:
                     self.write()  # now, because the process may be aborted or killed
@@ -167,6 +170,11 @@ class Observed:
             number = numbers.get(id(module))
             ahead = ", ".join(str(numbers.get(id(block))) for block in modules)
             self.facts["prefetch"][f"blocks that block {number} gathers in {phase}"] = ahead
+
+    def note_block(self, block: torch.nn.Module, *_: Any) -> None:
+        """Note a block that backward computes again."""
+        if self._meter and self._meter.phase == "backward":
+            self.facts["repeated"].append([*self._network.blocks].index(block))
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         """Call torch.compile, and note its arguments and whether training had begun."""
@@ -367,6 +375,8 @@ def train(folder: Path, rank: int) -> None:
     observed, script = Observed(folder, rank), ModuleType("train")
     try:
         with recording() as run:
+            if run.config.checkpointing:  # before scripts use the method
+                before_call(tiny_networks.Block, "forward", observed.note_block)
             if run.config.compile:
                 tiny_networks.leave_kernels(observed.note_layers)
             observed.start()

@@ -39,7 +39,7 @@ def _compiling(words: Callable[[dict[str, Any]], str]) -> Callable[[Rank], str]:
 
 def _saved(rank: Rank) -> str:
     names = rank.files.get("weights") or ()
-    return "compiled" if any("_orig_mod" in name for name in names) else "the original one"
+    return "compiled" if any(name.startswith("_orig_mod") for name in names) else "the original one"
 
 
 COMPILING = (

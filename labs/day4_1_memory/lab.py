@@ -67,7 +67,11 @@ CHECKS = {
     "day4.accumulate": Check(
         title="a batch in parts trains like the full batch",
         todo=17,
-        configs=({"rung": "large"}, {"micro_batch": 3}, {"micro_batch": 3, "batch_size": 10}),
+        configs=(
+            {"rung": "large"},
+            {"micro_batch": 3},
+            {"micro_batch": 2, "batch_size": 14, "ranks": 2},
+        ),
         small=SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
@@ -83,7 +87,7 @@ CHECKS = {
             {"rung": "large"},
             {"ranks": 1, "micro_batch": 3},
             {"micro_batch": 3},
-            {"micro_batch": 3, "batch_size": 14},
+            {"micro_batch": 2, "batch_size": 12},
         ),
         small=SMALL_TRANSFORMER,
         rung="accumulated",

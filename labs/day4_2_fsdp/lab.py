@@ -29,6 +29,12 @@ SHARDING = (  # also of TODO 32
     Fact("order of fully_shard's calls", _order,
          "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
          "each unit, then on the network, which takes the remaining weights"),
+    Fact("number of fully_shard's calls",
+         lambda rank: None if rank.error else len(rank.facts["shards"] or []),
+         "one for each unit of `units`, which may have several blocks, and one for the network"),
+    Fact("DDP around a sharded network",
+         lambda rank: "present" if "propagation failed" in rank.error else None,
+         "only without cfg.shard: `elif run.world_size > 1:`"),
     Fact("mesh of fully_shard", sharding("mesh"),
          "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),
     Fact("", _reshards,
@@ -39,7 +45,13 @@ CHECKS = {
     "day4.shard": of_ranks(
         title="each rank keeps its shards, and gathers unit by unit",
         todo=21,
-        configs=({"rung": "large"}, {}, {"ranks": 1}, {"shard": "hybrid", "ranks": 4}),
+        configs=(
+            {"rung": "large"},
+            {},
+            {"ranks": 1},
+            {"shard": "hybrid", "ranks": 4, "unit_blocks": 2},
+            {"rung": "large", "ranks": 1},
+        ),
         shows={
             "weights by placement": "spread.placements",
             "bytes per rank": "spread.bytes",

@@ -108,7 +108,7 @@ def loss_start(*names: str) -> Callable[[Rank], Any]:
 
     def read(rank: Rank) -> Any:
         factor = rank.get(*names, "loss_gradient")
-        if factor is None or rank.config.pipeline or rank.config.mix:
+        if factor is None or rank.config.pipeline:
             return None
         return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
 

@@ -115,8 +115,7 @@ def all_hints() -> dict[int, dict[str, Any]]:
 
 def needed_todos(run: Run) -> set[int]:
     """Return the numbers of the TODOs that a run's config needs."""
-    gpus = run.gpus
-    names = {"cfg": run.config, "requested": run.requested_config, "gpus": gpus}
+    names = {"cfg": run.config, "requested": run.requested_config, "gpus": run.gpus}
     # The expressions come from the course itself, from labs/*/hints.toml.
     return {number for number, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
 

@@ -124,8 +124,6 @@ class Observer(TorchDispatchMode):
     def _note_labels(self, gradient: torch.Tensor) -> None:
         """Note the share of mixed labels; `gradient` is -labels / N where backward begins."""
         self._mixed = float(((gradient != 0).sum(dim=1) > 1).float().mean())
-        if self._loss_gradient is None:  # labels are class shares, with a different loss
-            self._loss_gradient = round(-float(gradient.sum()), 4)
 
     def _count(self, what: str, value: str) -> None:
         self._counts.setdefault(what, Counter())[value] += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isclose
 from time import perf_counter
 
-from course.checks.async_device import FakeAsyncDevice
+from labs.lab_inference.async_device import FakeAsyncDevice
 from labs.lab_inference.latency import Latencies
 from labs.lab_inference.serving import Serve, random_arrivals, serve
 

@@ -308,11 +308,11 @@ def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
+    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
+         "a run that continues begins with the epoch that its checkpoint names"),
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at")),
-    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
-         "a run that continues begins with the epoch that its checkpoint names"),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),

@@ -17,7 +17,8 @@ def _describe_checkpoint(run: Run) -> str:
 
 def _order(rank: Rank) -> str | None:
     calls = sharding("of")(rank) or "none"
-    return None if rank.error and calls == "units" else calls  # the script failed before the rest
+    is_complete = calls != "units" or not rank.error or "single root" in rank.error
+    return calls if is_complete else None  # the script failed before the rest
 
 
 def _reshards(rank: Rank) -> dict[str, str]:

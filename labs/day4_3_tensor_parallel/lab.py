@@ -85,7 +85,11 @@ CHECKS = {
     "day4.grid": of_ranks(
         title="the copies divide what a rank stores",
         todo=32,
-        configs=({"shard": ""}, {"shard": "zero3"}),
+        configs=(
+            {"shard": ""},
+            {"shard": "zero3", "unit_blocks": 2},
+            {"shard": "zero3", "ranks": 1, "tensor": 1},
+        ),
         shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
         rung="tensor",
         gpus=GRID,

@@ -269,7 +269,11 @@ def error_of(run: Run) -> str:
     errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
     errors = [error for error in errors if error]
     if causes := [x for x in errors if not failures.is_echo(x) and "gloo/transport" not in x]:
-        error = causes[0].strip().splitlines()[-1]  # the error in a checkpoint's tracebacks
+        lines = causes[0].strip().splitlines()
+        # The error in a checkpoint's tracebacks, or in front of a module's many lines.
+        error = [line for line in lines if re.match(r"\s*\w", line)][-1]
+        place = re.search(r" \(train.py, line \d+\)", lines[-1])
+        error += place[0] if place and place[0] not in error else ""
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if errors:
         return LOST

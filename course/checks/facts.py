@@ -243,12 +243,14 @@ def all_reduces(phase: str) -> Callable[[Rank], Any]:
     return lambda rank: rank.evidence and (rank.get(name) or {}).get("allreduce", 0)
 
 
-def progress(rank: Rank) -> list[dict[str, float]]:
+def progress(rank: Rank) -> list[dict[str, float]] | None:
     """Return the loss of each step, and the norm of all gradients at the update.
 
     With a learning rate of 0 the norm does not count: TODO 30 leaves gradients to TODO 31.
     """
     rows = []
+    if rank.error:
+        return None
     for number, loss in enumerate(rank.steps["loss"] if len(rank.steps) else ()):
         row = {"loss": loss}
         norms = [peer.facts["gradients"].get(str(number)) for peer in rank.sharing]
@@ -297,7 +299,7 @@ def state(rank: Rank) -> Contents:
 
 def renamed(rank: Rank) -> str | None:
     """Return when checkpoints got their final names; None on a rank that saved none."""
-    if not rank.facts["saves"]:
+    if not saved(rank):
         return None
     is_written = [*rank.facts["renamed"].values()]
     return ("after" if all(is_written) else "before") + " fsync" if is_written else "never"
@@ -312,11 +314,11 @@ def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
+    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
+         "a run that continues begins with the epoch that its checkpoint names"),
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at")),
-    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
-         "a run that continues begins with the epoch that its checkpoint names"),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
@@ -332,6 +334,9 @@ FACTS: tuple[Fact, ...] = (
          "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
+    Fact("autocast in the forward pass",
+         lambda rank: rank.config.gather_bf16 and rank.facts["autocast"],
+         "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
          "enter autocast in every step"),
     Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
@@ -362,10 +367,10 @@ FACTS: tuple[Fact, ...] = (
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
     Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
-    Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
     Fact("", lambda rank: rank.facts["prefetch"],
-         "in forward these are the next blocks; in backward the blocks before it, the nearest "
-         "first"),
+         "in forward these are the next cfg.prefetch blocks; in backward those before it, the "
+         "nearest first"),
+    Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
     Fact("number of all-reduces in the forward pass", all_reduces("forward"),
          "add up each MLP's parts once, over the ranks of its group"),
     Fact("group of the all-reduces in the forward pass", kinds("forward_groups"), GROUP),
@@ -387,7 +392,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("", recomputed, "checkpoint each block that the config names, separately"),
     Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
     Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
-         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop"),
+         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "
+         "in train_sharded.py each block"),
     Fact("number of layers in compiled graphs", lambda rank: rank.facts["compiled"],
          "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
          "returns"),
@@ -488,7 +494,7 @@ def in_words(value: Any, most: int = 8) -> str:
         return "on" if value else "off"
     if value is None:
         return "missing"
-    if value in ([], {}):
+    if value in ([], {}, ""):
         return "none"
     if isinstance(value, float):
         return f"{value:.6g}"

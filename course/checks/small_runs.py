@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -37,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 from course.checks import tiny_networks
 from course.data import loader
 from course.data.formats import convert
-from course.runs.restarts import CHECKPOINT, CHECKPOINTS, INTERRUPTED
+from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
 from course.training.evidence import shards
@@ -46,7 +47,7 @@ from course.training.recorder import recording
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, os.cpu_count() or 2)  # at once
 CPU_S, LIMIT_S = 60, 300.0  # of each rank, and of a run on a busy machine
-GRACE_S = 1.0  # for the other ranks, once one has failed
+GRACE_S, SAVING_S = 1.0, 20.0  # for the other ranks, once one has failed, or has saved to go on
 COMPILE = torch.compile
 SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
@@ -62,10 +63,11 @@ class Observed:
     and of the optimizer's state at the first update. decay: the weight decay of each weight then.
     compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
     the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
-    the number of all stages. schedule: the pipeline's. prefetch: for each block, the blocks that it
-    gathers ahead. repeated: the blocks that backward computed again. saves: the calls of
-    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it. weights:
-    the shape, sum and norm of each at the end.
+    the number of all stages. schedule: the pipeline's. autocast: whether it was on at the end of
+    the forward pass. prefetch: for each block, the blocks that it gathers ahead. repeated: the
+    blocks that backward computed again. saves: the calls of torch.save. renamed: for each renamed
+    checkpoint, whether fsync had written all of it. weights: the shape, sum and norm of each at the
+    end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -108,6 +110,7 @@ class Observed:
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
+        before_call(Meter, "lap", self._note_autocast)
         self._observe_saving()
         before_call(loader, "skip", lambda _, images: self._skipped.append(images))
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
@@ -149,6 +152,10 @@ class Observed:
         before_call(os, "fsync", synced)
         before_call(os, "fdatasync", synced)
         sys.addaudithook(renaming)
+
+    def _note_autocast(self, _: Any, phase: str, **__: Any) -> None:
+        if phase == "forward":
+            self.facts["autocast"] = torch.is_autocast_enabled("cpu")
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
@@ -297,6 +304,7 @@ class Task:
         self.needs = folder.parent / config.resume if config.resume else None
         self.pids: dict[int, int] = {}  # of the active ranks
         self._ends_s, self._attempts, self._has_failed = 0.0, 0, False
+        self._codes: set[int] = set()  # of ranks that have ended
 
     def start(self) -> None:
         """Fork a process for each rank."""
@@ -343,9 +351,11 @@ class Task:
             if not done:
                 continue
             del self.pids[rank]
+            self._codes.add(os.waitstatus_to_exitcode(status))
             if status and not self._has_failed:
                 self._has_failed = True
-                self._ends_s = min(self._ends_s, time.monotonic() + GRACE_S)
+                grace_s = SAVING_S if GO_ON in self._codes else GRACE_S
+                self._ends_s = min(self._ends_s, time.monotonic() + grace_s)
             if os.WIFSIGNALED(status) and self._is_unplanned(os.WTERMSIG(status)):
                 name = signal.Signals(os.WTERMSIG(status)).name
                 (self.folder / "signal.txt").write_text(name)
@@ -353,10 +363,13 @@ class Task:
             for pid in self.pids.values():
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                self._codes.add(-signal.SIGKILL)
             if not self._has_failed:
                 (self.folder / "signal.txt").write_text(f"no end after {LIMIT_S:.0f} s")
             self.pids = {}
+        # If one rank ends with GO_ON and another does not, they did not stop in the same step.
         is_to_resume = (self.folder / INTERRUPTED).exists() and self._attempts == 1
+        is_to_resume &= GO_ON not in self._codes or len(self._codes) == 1
         if not self.pids and is_to_resume and not (self.folder / "record.json").exists():
             self._has_failed = False
             self.start()
@@ -394,10 +407,12 @@ def describe_files(folder: Path) -> dict[str, Any]:
     files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
     if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(Exception):  # it is incomplete, which another fact reports
-            saved = torch.load(paths[-1], weights_only=False)
+            saved, counts = torch.load(paths[-1], weights_only=False), Counter()
             for name, part in saved.items() if isinstance(saved, dict) else [("", saved)]:
-                for leaf in tree_leaves(part):
-                    files["state"].setdefault(_digest(leaf), name)
+                for digest in map(_digest, tree_leaves(part)):
+                    counts[digest] += 1  # the step is also a number of the schedule's
+                    times = f" ({counts[digest]} times)" * (counts[digest] > 1)
+                    files["state"][digest + times] = name
     if (path := folder / "weights.pt").exists():
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")
@@ -423,6 +438,7 @@ def describe_files(folder: Path) -> dict[str, Any]:
 
 
 def _digest(leaf: Any) -> str:
+    leaf = leaf.item() if isinstance(leaf, torch.Tensor) and not leaf.ndim else leaf
     if isinstance(leaf, torch.Tensor):
         return f"a tensor of {[*leaf.shape]} with the sum {float(leaf.double().sum()):.6g}"
     return f"the number {leaf:.6g}" if isinstance(leaf, int | float) else f"the text {leaf}"

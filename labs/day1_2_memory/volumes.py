@@ -147,8 +147,9 @@ def check_sizes(function: Callable[[Layers, int, int, int], float]) -> str:
                 f"{call}, expected {expected:.4g} GiB: {words}"
             )
         raise AssertionError(
-            f"{call}, expected {expected:.4g} GiB. For each layer, multiply images, channels and "
-            f"positions: pixels or voxels, each side divided by the stride"
+            f"{call}, expected {expected:.4g} GiB. For each layer, multiply images, channels, 4 "
+            f"bytes and positions: pixels or voxels, each side divided by the stride. Then add up "
+            f"all layers"
         )
     return f"what {len(CASES)} forward passes save on fake tensors, within 0.5 %"
 

@@ -80,7 +80,7 @@ def check_places(function: FirstLost) -> str:
         answer = function(network, images)
         where = f"`.contiguous()` after {' and '.join(names)}" if names else "no `.contiguous()`"
         assert answer == expected, (
-            f"network with {where}: your function returned {answer!r}, expected {expected!r}. "
+            f"network with {where}: your function returned {answer!r:.60}, expected {expected!r}. "
             f"{_reason(answer, expected)}"
         )
     return "the copy is found after a block, at a stage's end, in a branch; and no copy is invented"

@@ -55,6 +55,7 @@ def check_ratio(function: TrustRatio) -> str:
     root = weight.numel() ** 0.5
     padded = {
         w / g: "eps is added to the denominator",
+        w / g + 0.5: "eps belongs in the denominator, `/ (… + eps)`",
         w / (g + root): "a norm is the root of the sum of squares, not of their mean",
     }
     _check_value(function, weight, grad, 0.0, 1.0, padded)
@@ -77,7 +78,7 @@ def _check_value(
     mistakes: dict[float, str],
 ) -> None:
     """Compare one ratio with the solution's; `mistakes` explains wrong ratios, without factor."""
-    coefficient = 0.01
+    coefficient = 2.0  # so that ratios are above 1
     ratio = _call(function, weight, grad, weight_decay, coefficient, eps)
     expected = float(trust_ratio(weight, grad, weight_decay, coefficient, eps))
     if _is_near(ratio, expected):

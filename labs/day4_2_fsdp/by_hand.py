@@ -20,7 +20,11 @@ from labs.day4_1_memory.timeline import MemoryTimeline
 RANKS = 2
 LAYERS, SIZE, IMAGES = 6, 256, 4  # of the network; images per rank
 FULL_BYTES = 4 * SIZE * SIZE  # of a layer's weight
-KINDS = {"all-gather": "allgather", "reduce-scatter": "reduce_scatter", "all-reduce": "allreduce"}
+KINDS = {  # of in-place and of functional collectives
+    "all-gather": "all_?gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-reduce": "all_?reduce",
+}
 Layer = Callable[[], tuple[Callable, Callable]]  # returns its forward and its backward
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, Rank, sharding
+from course.checks.facts import ROUGHLY, Fact, Rank, progress, sharding
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
@@ -17,7 +17,8 @@ def _describe_checkpoint(run: Run) -> str:
 
 def _order(rank: Rank) -> str | None:
     calls = sharding("of")(rank) or "none"
-    return None if rank.error and calls == "units" else calls  # the script failed before the rest
+    is_complete = calls != "units" or not rank.error or "single root" in rank.error
+    return calls if is_complete else None  # the script failed before the rest
 
 
 def _reshards(rank: Rank) -> dict[str, str]:
@@ -39,6 +40,11 @@ SHARDING = (  # also of TODO 32
          "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),
     Fact("", _reshards,
          "only zero2 keeps the weights of units gathered; leave it out for the network itself"),
+)  # fmt: skip
+CLIPPING = (
+    Fact("training", progress,
+         "if cfg.clip, clip the norm of all weights' gradients together, after the last "
+         "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
 )  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 CHECKS = {
@@ -77,21 +83,28 @@ CHECKS = {
     "day4.prefetch": of_ranks(
         title="the next units are gathered while one computes (optional)",
         todo=24,
-        configs=({}, {"prefetch": 1}, {"prefetch": 2}),
+        configs=({"prefetch": 0}, {"prefetch": 1}, {"prefetch": 2}),
         shows=GATHERS,
         changes={"prefetch": 2},
     ),
     "day4.clip": of_ranks(
         title="gradients are clipped by their norm over all ranks (optional)",
         todo=25,
-        configs=({"clip": 0.0}, {"clip": 0.5}, {"clip": 0.5, "rung": "large"}),
+        configs=(
+            {"clip": 0.0},
+            {"clip": 0.5},
+            {"clip": 100.0},
+            {"clip": 0.5, "rung": "large", "micro_batch": 2},
+        ),
+        causes=CLIPPING,
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
         changes={"clip": 1.0},
     ),
     "day4.whole": of_ranks(
         title="only rank 0 gets the full state dict",
         todo=26,
-        configs=({"rung": "large"}, {}, {"ranks": 1}),
+        # Only a ResNet has buffers: BatchNorm's statistics.
+        configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
         small={"save_weights": True},
         shows={"bytes of full weights on the last rank": "held_to_save"},
         changes={"save_weights": True},
@@ -112,7 +125,7 @@ CHECKS = {
     "day4.compile": of_ranks(
         title="each block is compiled separately (optional)",
         todo=28,
-        configs=({}, {"compile": "default"}),
+        configs=({"compile": ""}, {}, {"compile": "max-autotune-no-cudagraphs"}),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
         changes={"compile": "default"},
     ),

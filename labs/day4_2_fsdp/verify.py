@@ -56,8 +56,11 @@ def _gradient_problem(observed: Observed, layer: int) -> str:
             "it is that of this rank's images only: `distributed.reduce_scatter_tensor` adds up "
             "the ranks' gradients"
         )
+    if gradient.shape != expected.shape:
+        return f"its shape is {(*gradient.shape,)}, expected {(*expected.shape,)}"
+    at = (gradient - expected).abs().argmax()
     return (
-        f"it begins with {gradient.flatten()[0]:.3g}, expected {expected.flatten()[0]:.3g}: "
+        f"number {at} is {gradient.flatten()[at]:.3g}, expected {expected.flatten()[at]:.3g}: "
         f"average this rank's rows of gradient.T @ images"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, Rank, all_reduces, entry
+from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
 from labs.day4_2_fsdp.lab import SHARDING
@@ -27,20 +27,30 @@ GROUPS = (
     Fact("order of the images", entry("taken"),
          "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
          "same images, and other copies different ones", "epoch"),
-    Fact("ranks of DDP's group", lambda rank: str(rank.get("ddp", "ranks") or "missing"),
+    Fact("ranks of DDP's group",
+         lambda rank: None if rank.error else str(rank.get("ddp", "ranks") or "missing"),
          "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`"),
 )  # fmt: skip
 COLUMNS = Fact("", _mlp_weights,
     "each rank of tensor_group keeps a part of fc1's rows (dim 0, also of its bias) and of fc2's "
     "columns (dim 1); only one rank keeps fc2.bias, because results are added up")  # fmt: skip
-ENTRY = Fact("number of all-reduces in the backward pass", all_reduces("backward"),
-    "for each MLP, Entry.backward sums the parts of the gradient over ctx.group")  # fmt: skip
+
+
+def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
+    return (
+        Fact(f"number of all-reduces in the {phase} pass", all_reduces(phase), hint),
+        Fact(f"group of the all-reduces in the {phase} pass", kinds(f"{phase}_groups"), GROUP),
+        Fact("training", progress,
+             f"{hint}; it returns this sum, not a mean or one of the parts", "step", ROUGHLY),
+    )  # fmt: skip
+
+
 STORED = {"numbers that a rank stores": "parameters"}
 CHECKS = {
     "day4.tensor_groups": of_ranks(
         title="ranks that share a network get the same images",
         todo=29,
-        configs=({"rung": "large"}, {}, {"tensor": 1}),
+        configs=({"rung": "large"}, {}, {"tensor": 1}, {"rung": "large", "ranks": 1}),
         shows={"images of each rank": "share"},
         rung="tensor",
         gpus=GRID,
@@ -54,7 +64,10 @@ CHECKS = {
         rung="tensor",
         # Until TODO 31, gradients depend on which rank keeps the bias; losses do not.
         small={"lr": 0.0},
-        causes=(COLUMNS,),
+        causes=(
+            COLUMNS,
+            *_sums("forward", "for each MLP, Exit.forward sums the results over the group, once"),
+        ),
     ),
     "day4.entry": of_ranks(
         title="layers before an MLP learn from all of its parts",
@@ -65,12 +78,18 @@ CHECKS = {
             "in backward": "backward_collectives",
         },
         rung="tensor",
-        causes=(ENTRY,),
+        causes=_sums(
+            "backward", "for each MLP, Entry.backward sums the parts of the gradient over ctx.group"
+        ),
     ),
     "day4.grid": of_ranks(
         title="the copies divide what a rank stores",
         todo=32,
-        configs=({"shard": ""}, {"shard": "zero3"}),
+        configs=(
+            {"shard": ""},
+            {"shard": "zero3", "unit_blocks": 2},
+            {"shard": "zero3", "ranks": 1, "tensor": 1},
+        ),
         shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
         rung="tensor",
         gpus=GRID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, kinds, updated
+from course.checks.facts import Fact, actions, kinds, updated
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
@@ -30,6 +30,9 @@ STAGES = (
          "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
     Fact("schedule", lambda rank: rank.facts["schedule"] or None,
          "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
+    Fact("number of forward passes in a step",
+         lambda rank: None if rank.error else sum(text[0] == "F" for text in actions(rank)),
+         "each stage has one per micro-batch: the schedule's second argument is micro_batches"),
     Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
          "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
     Fact("number of weights that all ranks train",
@@ -43,7 +46,11 @@ CHECKS = {
     "day4.stages": of_ranks(
         title="each rank stores a part of the network, and sends on its output",
         todo=33,
-        configs=({"rung": "large"}, {"pipeline": "gpipe"}),
+        configs=(
+            {"rung": "large"},
+            {"pipeline": "gpipe"},
+            {"pipeline": "gpipe", "label_smoothing": 0.1, "precision": "bf16"},
+        ),
         shows={"numbers that the last rank stores": "parameters"},
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,

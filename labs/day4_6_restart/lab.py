@@ -76,11 +76,15 @@ RESTORING = (
          "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
     Fact("number of images that each epoch skips",
          lambda rank: None if rank.error else ", ".join(map(str, rank.facts["skipped"])),
-         "`skip(…)` this rank's images of the epoch's own steps: step - epoch * cfg.steps"),
+         "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
+         "each epoch: also if there are none, which undoes the skip before it"),
     Fact("the state after the restart", lambda rank: None if rank.error else restart(rank),
          "load the state of every part, then the random numbers: `randomness.set_states(…)`"),
 )  # fmt: skip
 SIGNAL = (
+    Fact("end of the ranks after SIGTERM",
+         lambda rank: "in different steps" if "lost each other" in rank.error else "in one step",
+         "a signal may reach one rank first, so look at `ends`, which is the same on all ranks"),
     Fact("the run after SIGTERM", _ending,
          "the handler only notes the signal, so that the step ends and is saved; then call "
          "run.mark_interrupted() and return from main, before the next step"),

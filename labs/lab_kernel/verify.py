@@ -100,7 +100,8 @@ def check_softmax(kernel: Kernel) -> str:
                 f"beyond the row must have the power 0, so load −∞ there"
             )
             assert torch.allclose(out, x.softmax(1), atol=1e-6), (
-                f"rows of {shape[1]} add up to 1, but are wrong: does a program read its row?"
+                f"rows of {shape[1]} add up to 1, but are wrong: does a program read its row, and "
+                f"is a power `tl.exp` of the number minus the maximum?"
             )
     return "all rows are right: of 1, 100 and 128 numbers, around 0, 200 and -20,000"
 

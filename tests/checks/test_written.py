@@ -287,6 +287,11 @@ WRONG = {
             f"{PLAIN} + {AGAIN}",
             FITS,
         ): "Expected the batch, halved once or several times: 64",
+        (
+            "sizes = [n for n in range(batch_size, 0, -1) if batch_size % n == 0]",
+            f"{PLAIN} + {AGAIN}",
+            FITS,
+        ): r"96 images, 14 GiB: \(32, ''\). Expected the batch, halved",
         (HALVES, "[(n, 'all') for n in sizes]", FITS): 'expected "" or "every"',
         (HALVES, "sizes", FITS): "cannot unpack",
     },
@@ -307,6 +312,8 @@ WRONG = {
             "decay is multiplied by the norm of the weights"
         ),
         (NORMS, ZERO, RATIO.replace(" + eps", "")): "eps is added to the denominator",
+        (NORMS, ZERO, RATIO.replace(" + eps)", ") + eps")): "eps belongs in the denominator",
+        (NORMS, ZERO, f"min(1.0, {RATIO})"): "1, expected 5.7",
         (NORMS, ZERO, RATIO.removeprefix("coefficient * ")): "multiply by the coefficient",
         (NORMS, "grad_norm == 0", RATIO): "zero weights: 0, expected 1",
         (NORMS, "weight_norm == 0", RATIO): "a zero gradient: .*, expected 1",
@@ -325,6 +332,7 @@ WRONG = {
         ): "avgpool: its output has one pixel per channel",
         (NOTE, HOOK, RUN, "min(lost, default=None)"): "'layer1' contains 'layer1.1'",
         (NOTE, HOOK, "pass", FIRST): r"call model\(images\)",
+        (NOTE.replace("append(name)", "append(module)"), HOOK, RUN, FIRST): "Return one name",
         (NOTE, HOOK, RUN, "lost"): "Return one name, or None",
         (NOTE, HOOK, "model(images)", FIRST): r"call remove\(\) on each",
     },

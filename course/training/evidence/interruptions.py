@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 
 from course.config import Config
 from course.runs.files import write_atomically
@@ -25,6 +26,8 @@ class Interruptions:
         self._config, self._folder, self._first, self._step = config, folder, first, first
         done = [row["how"] for row in interruptions(folder)] if folder else ["SIGTERM", "SIGKILL"]
         self._term_step = 0 if "SIGTERM" in done else config.sigterm_step
+        if self._term_step and distributed.is_initialized():  # a signal reaches the last rank first
+            self._term_step += distributed.get_world_size() - 1 - distributed.get_rank()
         self._kill_step = 0 if "SIGKILL" in done else config.sigkill_step
         self._at_start = self._checkpoints()
 

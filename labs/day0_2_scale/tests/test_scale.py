@@ -23,6 +23,7 @@ RIGHT = [
 WRONG = {
     ("90 * 1_281_167 / images_per_s", GPU_HOURS, KWH): "these are seconds",
     ("1_281_167 / images_per_s / 3600", GPU_HOURS, KWH): "this is one epoch: the training has 90",
+    (HOURS.replace("/ 3600", "// 3600"), GPU_HOURS, KWH): "keep the fraction of an hour",
     (f"{HOURS} / gpus", GPU_HOURS, KWH): "4 GPUs: .*all GPUs together, so do not divide by gpus",
     (HOURS, "hours", KWH): "gpu_hours at .* 4 GPUs: .*each of the GPUs is used for all",
     (HOURS, "hours / gpus", KWH): "multiply the hours by the number of GPUs, do not divide",

@@ -50,7 +50,7 @@ def test_the_untouched_exercise_fails() -> None:
         (summed(right, bytes_each=1), "a number in fp32 has 4"),
         (summed(right, unit=2**20), "are MiB"),
         (summed(right, unit=1e9), "are GB"),
-        (summed(right, bytes_each=2), "multiply images, channels and positions"),
+        (summed(right, bytes_each=2), "multiply images, channels, 4 bytes"),
         (lambda layers, *sizes: activation_gib(saved_outputs(), *sizes), "only the argument"),
     ],
 )

@@ -39,6 +39,12 @@ def gather(shard):
     distributed.all_gather(parts, shard)
     return torch.cat(parts)
 """
+FUNCTIONAL = """
+def gather(shard):
+    from torch.distributed import _functional_collectives as functional
+
+    return functional.wait_tensor(functional.all_gather_tensor(shard, 0, distributed.group.WORLD))
+"""
 WRONG = [
     ("gather", [ANSWERS["gather"][0], "full.zero_()"], "the loss is 0, expected .* all filled"),
     ("scatter_mean", [*ANSWERS["scatter_mean"][:2], "rows"], "layer 6 of 6: .*sum over the ranks"),
@@ -59,6 +65,7 @@ WRONG = [
         ["2 * gradient @ gather(shard)", ANSWERS["backward"][1]],
         "layer 5 of 6: the layers after it are right",
     ),
+    ("backward", ["gradient @ gather(shard)", "scatter_mean(images.T @ gradient)"], "number .* is"),
     ("backward", ["None", ANSWERS["backward"][1]], "their images is wrong: multiply `gradient`"),
     (
         "scatter_mean",
@@ -97,7 +104,7 @@ def test_a_blank_in_a_helper_is_found(write: Callable) -> None:
 
 @pytest.mark.slow
 def test_right_answers_pass(write: Callable) -> None:
-    for mine in (write(), write("gather", LISTS)):
+    for mine in (write(), write("gather", LISTS), write("gather", FUNCTIONAL)):
         checked = check_written("fsdp.layer", mine)
         assert checked.passed and checked.function is mine, checked
 

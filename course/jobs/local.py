@@ -50,9 +50,9 @@ def is_alive(run: Run) -> bool:
 def ending(run: Run) -> tuple[str, str]:
     """Return status and error of a run whose job is gone without a record."""
     kill_left(run)
+    error = "the job ended without a record: its supervisor was killed, or the machine restarted"
     text = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
-    last_words = text or "it printed no error"
-    return "lost", f"the job ended without a record; the end of its standard error:\n{last_words}"
+    return "lost", f"{error}. The end of its standard error:\n{text}" if text else error
 
 
 def end_processes(runs: Sequence[Run]) -> None:

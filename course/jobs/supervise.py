@@ -130,7 +130,7 @@ def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
             continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
         steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
-        for path in [*steps, *run.folder.glob("rank*")]:
+        for path in [*steps, *run.folder.glob("rank*"), run.folder / "started.json"]:
             path.unlink(missing_ok=True)
 
 

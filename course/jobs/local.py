@@ -15,6 +15,7 @@ from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left, of_runs
 from course.jobs.sites import Site
 from course.runs import logs
+from course.runs.files import read_dict
 from course.runs.run import FOLDER_VARIABLE, Run
 
 STOP_S = 10.0  # for the supervisor to end cancelled runs
@@ -93,7 +94,7 @@ def _explain_waiting(rows: dict[str, dict[str, Any]], runs: Sequence[Run]) -> No
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif local_queue.read(Path(run.launched["ticket"])).get("shared"):
+        elif read_dict(Path(run.launched["ticket"])).get("shared"):
             reason = "it is next: all users of this machine take turns"
         rows[run.name]["reason"] = reason
 

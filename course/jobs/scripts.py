@@ -36,15 +36,14 @@ class Surroundings:
     err: Path | None = None
 
 
-def process_context(*, preload: bool, forks: bool = True) -> BaseContext:
+def process_context(*, preload: bool) -> BaseContext:
     """Return the `multiprocessing` context that starts a job's processes.
 
     Args:
         preload: import PyTorch before the first fork, which then takes seconds, and all others
             milliseconds.
-        forks: False: start a new Python for each process.
     """
-    if not forks or sys.platform != "linux":  # forking a process with Apple's frameworks crashes
+    if sys.platform != "linux":  # forking a process with Apple's frameworks crashes
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     modules = ["course.jobs.fork_server", "course.jobs.preload"]

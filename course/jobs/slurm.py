@@ -1,7 +1,6 @@
 """Run jobs on Slurm: submitit submits, squeue lists live jobs, sacct reports how they ended.
 
-Without SLURM_CONF, commands go to the Slurm that
-`course slurm up` runs on this machine.
+Without SLURM_CONF, commands go to the Slurm that `course slurm up` runs on this machine.
 """
 
 from __future__ import annotations

@@ -278,11 +278,11 @@ def explain(run: Run) -> str:
         "oom": "It needs more memory than is available: lower batch_size or image_px.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
         "cancelled": "Launch it again if you still need it.",
+        "lost": "If memory ran out, lower batch_size or image_px; otherwise, launch it again.",
     }.get(
         record.status,
         _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
-        or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again, "
-        f"with rerun=True, or --rerun, if the script is not the cause.",
+        or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again.",
     )
     if run.is_command:
         advice = "Fix the cause, and submit it again."

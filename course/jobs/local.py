@@ -15,6 +15,7 @@ from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left, of_runs
 from course.jobs.sites import Site
 from course.runs import logs
+from course.runs.files import read_dict
 from course.runs.run import FOLDER_VARIABLE, Run
 
 STOP_S = 10.0  # for the supervisor to end cancelled runs
@@ -50,9 +51,9 @@ def is_alive(run: Run) -> bool:
 def ending(run: Run) -> tuple[str, str]:
     """Return status and error of a run whose job is gone without a record."""
     kill_left(run)
+    error = "the job ended without a record: its supervisor was killed, or the machine restarted"
     text = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
-    last_words = text or "it printed no error"
-    return "lost", f"the job ended without a record; the end of its standard error:\n{last_words}"
+    return "lost", f"{error}. The end of its standard error:\n{text}" if text else error
 
 
 def end_processes(runs: Sequence[Run]) -> None:
@@ -93,7 +94,7 @@ def _explain_waiting(rows: dict[str, dict[str, Any]], runs: Sequence[Run]) -> No
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
-        elif local_queue.read(Path(run.launched["ticket"])).get("shared"):
+        elif read_dict(Path(run.launched["ticket"])).get("shared"):
             reason = "it is next: all users of this machine take turns"
         rows[run.name]["reason"] = reason
 

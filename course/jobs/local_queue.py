@@ -24,7 +24,7 @@ from typing import Any
 from course.jobs.errors import JobError
 from course.jobs.processes import POLL_S, alive, job_environment, usable_cores
 from course.jobs.user_folder import user_folder
-from course.runs.files import write_atomically
+from course.runs.files import read_dict, write_atomically
 from course.runs.run import PROJECT, Run
 
 # The same for all users, whatever their TMPDIR is. Others cannot remove it: these folders are
@@ -109,14 +109,6 @@ def tickets(queue: Path) -> list[Path]:
     return []
 
 
-def read(ticket: Path) -> dict[str, Any]:
-    """Return a ticket's job; {} if the ticket was removed."""
-    try:
-        return json.loads(ticket.read_text())
-    except FileNotFoundError:
-        return {}
-
-
 def is_served(queue: Path) -> bool:
     """Return whether a supervisor holds the queue."""
     with suppress(FileNotFoundError), (queue / "lock").open() as lock:
@@ -149,7 +141,7 @@ def start_runner(queue: Path) -> None:
     """
     _runners[:] = [runner for runner in _runners if runner.poll() is None]  # reaps those that ended
     first = next(iter(tickets(queue)), None)
-    needs = read(first).get("needs") if first and not is_served(queue) else None
+    needs = read_dict(first).get("needs") if first and not is_served(queue) else None
     if needs is None or any(str(queue) in runner.args for runner in _runners):
         return
     if not Path(needs["python"]).exists():  # the job's environment was removed: it is lost
@@ -224,7 +216,7 @@ def first_in_queue() -> Run | None:
     """Return this user's job whose turn it is: it computes, or is about to."""
     with suppress(OSError):  # another user's folder
         for ticket in tickets(queue_folder()):
-            if job := read(ticket):
+            if job := read_dict(ticket):
                 return Run(Path(job["folder"]))
     return None
 

@@ -15,6 +15,7 @@ from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
 from course.runs import logs
 from course.runs import run as runs
+from course.runs.files import read_dict
 from course.runs.run import ADDED, PROJECT, Run
 from course.valid import SCRIPT_FIELDS
 
@@ -202,9 +203,8 @@ def _check_script(source: Path, config: Config) -> None:
 
 def _added(source: Path, text: str) -> dict[str, str]:
     """Return a variant's added lines by the line before them; {} for any other script."""
-    try:
-        variant = json.loads(source.with_suffix(ADDED).read_text())
-    except FileNotFoundError:
+    variant = read_dict(source.with_suffix(ADDED))
+    if not variant:
         return {}
     if variant["sha256"] != hashlib.sha256(text.encode()).hexdigest():
         return {source.name: "edited since script_variant() made it"}

@@ -17,6 +17,7 @@ from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left
 from course.jobs.scripts import process_context
 from course.jobs.supervise import Ended, Task, supervise
+from course.runs.files import read_dict
 from course.runs.record import write_record
 from course.runs.run import Run, record_of
 
@@ -47,7 +48,7 @@ def work(queue: Path, suits: str) -> None:
         if ticket is None:
             time.sleep(POLL_S)
             continue
-        if not (job := local_queue.read(ticket)):
+        if not (job := read_dict(ticket)):  # it was removed
             continue
         if local_queue.digest(job["needs"]) != suits:
             return

@@ -36,18 +36,18 @@ class Surroundings:
     err: Path | None = None
 
 
-def process_context(*, preload: bool, forks: bool = True) -> BaseContext:
+def process_context(*, preload: bool) -> BaseContext:
     """Return the `multiprocessing` context that starts a job's processes.
 
     Args:
         preload: import PyTorch before the first fork, which then takes seconds, and all others
             milliseconds.
-        forks: False: start a new Python for each process.
     """
-    if not forks or sys.platform != "linux":  # forking a process with Apple's frameworks crashes
+    if sys.platform != "linux":  # forking a process with Apple's frameworks crashes
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["course.jobs.preload"] if preload else [])
+    modules = ["course.jobs.fork_server", "course.jobs.preload"]
+    context.set_forkserver_preload(modules if preload else modules[:1])
     # Slurm sends SIGTERM to all processes of a job. Without the fork server, a script that then
     # writes a checkpoint could not be waited for.
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN), tempfile.tempdir
@@ -100,6 +100,11 @@ def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
     os.execvpe(command[0], command, surroundings.env)
 
 
+def end_with_parent() -> None:
+    """Let the system kill this process when its parent ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _prctl(option: int, value: bytes | int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
@@ -108,8 +113,7 @@ def _prctl(option: int, value: bytes | int) -> None:
 def _enter(surroundings: Surroundings) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # so that everything it starts can be ended with it
-    # A killed supervisor takes its scripts with it: the fork server, their parent, then ends.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()  # the fork server, which ends with the supervisor
     if not multiprocessing.parent_process().is_alive():  # it was killed before
         os._exit(1)
     os.chdir(surroundings.folder)

@@ -1,7 +1,6 @@
 """Run jobs on Slurm: submitit submits, squeue lists live jobs, sacct reports how they ended.
 
-Without SLURM_CONF, commands go to the Slurm that
-`course slurm up` runs on this machine.
+Without SLURM_CONF, commands go to the Slurm that `course slurm up` runs on this machine.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ OVER = {
     "OUT_OF_MEMORY": "oom",
     "FAILED": "failed",
 }
+KILLED = ("9:0", "0:9")  # exit codes of a job whose supervisor got a SIGKILL
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING")
 # The name is last, because only a name can contain another bar.
 FIELDS = "%i|%T|%r|%M|%D|%N|%j"
@@ -173,6 +173,9 @@ def ending(run: Run) -> tuple[str, str]:
             if state == "NODE_FAIL":
                 error += ". A node does not answer: it is down, or its network is"
             status = OVER.get(state, "lost")
+            if state == "FAILED" and rows[-1][2] in KILLED:
+                status = "lost"
+                error += ": its processes were killed (often: the system ran out of memory)"
             if status not in ("cancelled", "timeout"):
                 error += f"\n{_last_words(run)}"
             return status, error

@@ -7,6 +7,7 @@ has one. It is the only one that can record that a script was killed, or ran pas
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -130,7 +131,7 @@ def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
             continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
         steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
-        for path in [*steps, *run.folder.glob("rank*")]:
+        for path in [*steps, *run.folder.glob("rank*"), run.folder / "started.json"]:
             path.unlink(missing_ok=True)
 
 
@@ -489,7 +490,7 @@ class SupervisedCommand(SupervisedRank):
             if not folder.is_dir():
                 raise NotADirectoryError(f"{folder}: gone since the job was submitted")
         surroundings = Surroundings(env, Path(launched["cwd"]), out, err)
-        process = process_context(preload=False, forks=False).Process(
+        process = multiprocessing.get_context("spawn").Process(
             target=run_command, args=(launched["command"], surroundings)
         )
         process.start()

@@ -21,7 +21,7 @@ def tail(path: Path, lines: int = 20) -> str:
         file.seek(max(0, path.stat().st_size - length))
         ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
     # submitit reports that its own function succeeded, even if the run failed.
-    return "\n".join([line for line in ending if not line.startswith("submitit INFO")][-lines:])
+    return "\n".join([line for line in ending if not line.startswith("submitit ")][-lines:])
 
 
 def text(run: Run, *, err: bool = False, lines: int = 1000) -> str:

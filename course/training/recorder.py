@@ -319,7 +319,7 @@ class Recorder:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return {
             "device": device.type,
-            "machine": f"{name}, {cores} cores" if device.type == "cpu" else name,
+            "machine": f"{name}, {cores} core{'s'[: cores != 1]}" if device.type == "cpu" else name,
             "hardware": {
                 "cpu": cpu,
                 "cores": cores,

@@ -128,7 +128,7 @@ def test_a_killed_job_of_two_is_lost_and_leaves_no_process(runs_root):
     eventually(lambda: all("holding" in path.read_text() for path in run.logs[2:]), "they print")
     os.kill(run.started["supervisor"][0], signal.SIGKILL)
     eventually(lambda: jobs.refresh(run) == "lost", "a dead job is seen")
-    assert "ended without a record" in run.record.error and "holding" in run.record.error
+    assert "supervisor was killed" in run.record.error and "holding" in run.record.error
     expect_no_process(runs_root)
 
 

@@ -29,9 +29,10 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.jobs import plan
 from course.jobs.launch import JobError
-from course.jobs.local_queue import queue_folder, read, tickets
+from course.jobs.local_queue import queue_folder, tickets
 from course.jobs.supervise import PORTS
 from course.runs import run as runs
+from course.runs.files import read_dict
 from labs.day4_7_tracking.exports import export
 
 
@@ -129,7 +130,7 @@ def test_two_launches_at_one_moment_give_one_run_and_one_job(runs_root):
     (run,) = runs.all_runs()
     assert [output.splitlines()[-1] for output in outputs] == [run.name, run.name]
     assert sorted("launched before" in output for output in outputs) == [False, True]
-    queue = [read(ticket)["folder"] for ticket in tickets(queue_folder())]
+    queue = [read_dict(ticket)["folder"] for ticket in tickets(queue_folder())]
     assert queue.count(str(run.folder)) == 1
 
 

@@ -1,5 +1,6 @@
 """Runs on a real Slurm: how they start, how they end, and the record of it."""
 
+import os
 import signal
 import sys
 import time
@@ -182,7 +183,7 @@ time.sleep(600)
 def test_every_bad_end_is_recorded_and_accounted(
     tmp_path: Path, runs_root: Path, user_sites: Path
 ) -> None:
-    """A script that raises, a time limit, a rank that dies, and `scancel` without the course."""
+    """A script that raises, a time limit, dead ranks and supervisors, and a plain `scancel`."""
     user_sites.write_text("[slurm]\ngpus_per_node = 1\n")
     raising = launch("raises.py", site="slurm")
     late = launch("holds.py", site="slurm", time_min=0.05)
@@ -193,6 +194,10 @@ def test_every_bad_end_is_recorded_and_accounted(
     run = launch_running("holds.py", site="slurm", config=replace(CONFIG, seed=1))
     slurm_says("scancel", run.launched["job_id"])
     assert over(run).status == "cancelled" and "Slurm: CANCELLED" in run.record.error
+    killed = launch_running("holds.py", site="slurm", config=replace(CONFIG, seed=2))
+    os.kill(killed.started["supervisor"][0], signal.SIGKILL)
+    assert over(killed).status == "lost" and "processes were killed" in killed.record.error
+    assert "Fix the cause" not in jobs.explain(killed)
     assert over(raising).status == "failed" and "the missing label" in raising.record.error
     assert over(late).status == "timeout", jobs.explain(late)
     eventually(lambda: state(raising) == state(late) == "FAILED", "Slurm says so too")
@@ -364,7 +369,7 @@ def test_a_killed_worker_loses_no_trial_and_none_is_made_twice(runs_root: Path) 
     table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]
     ended = table["state"].drop(complete.index)
-    assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}
+    assert ended.to_dict() == {KILLED: "lost", CANCELLED: "cancelled"}
     left = [rate for number, rate in enumerate(RATES) if number != CANCELLED]
     assert sorted(complete["lr"]) == pytest.approx(left)  # all others, each once
     assert complete["lr"].iloc[-1] == table.loc[KILLED, "lr"]  # was run again, by another worker

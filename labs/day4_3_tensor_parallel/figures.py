@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.colors import ListedColormap
 
 from course.charts.base import BLUE, GREY, ORANGE, Picture, words_on
@@ -27,8 +28,10 @@ def plot_mlp_shards() -> Picture:
     axes = picture.panel()
     style = {"ha": "center", "va": "center"}
     for name, left, width, height, owners, words in MATRICES:
-        place = {"extent": (left, left + width, -height / 2, height / 2), "aspect": "auto"}
-        axes.imshow(owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2, **place)
+        # Not with imshow: a dark theme would treat it as a photo, which keeps its white paper.
+        columns = np.linspace(left, left + width, len(owners[0]) + 1)
+        rows = np.linspace(height / 2, -height / 2, len(owners) + 1)
+        axes.pcolormesh(columns, rows, owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2)
         ink = words_on(OWNERS[owners[-1][-1]])  # dark if any part is light
         axes.text(left + width / 2, 0, name, fontsize=11, color=ink, **style)
         axes.text(left + width / 2, -1.3, words, fontsize=9, **style)

@@ -10,7 +10,7 @@ const labelElements = () => {
 // A column of long text is not squeezed to a word's width: the table scrolls.
 const widenText = () => {
   for (const cell of document.querySelectorAll("article td"))
-    if (cell.textContent.length > 48) cell.style.minWidth = "10rem";
+    if (cell.textContent.length > 48) cell.style.minWidth = "9rem";
 };
 addEventListener("load", widenText);
 addEventListener("load", labelElements);

@@ -9,8 +9,8 @@ const labelElements = () => {
 };
 // A column of long text is not squeezed to a word's width: the table scrolls.
 const widenText = () => {
-  for (const cell of document.querySelectorAll("article td"))
-    if (cell.textContent.length > 48) cell.style.minWidth = "9rem";
+  for (const cell of document.querySelectorAll("article :is(td, th)"))
+    if (cell.textContent.length > 32) cell.style.minWidth = "9rem";
 };
 addEventListener("load", widenText);
 addEventListener("load", labelElements);

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Install the course for a CPU, without CUDA's libraries, which need 5 GB. In the repository's root:
 #
-#     python3 -m venv .venv && sh containers/cpu.sh .venv/bin/python
+#     python3 -m venv .venv && sh containers/cpu.sh .venv/bin/python && touch .venv/.ready
 #
-# Only Codespaces and Binder need it (.devcontainer, .binder), and machines with little disk.
+# Without the last command, `make lab` would install CUDA's libraries, too.
+# For Codespaces and Binder (.devcontainer, .binder), and for machines with little disk.
 set -eu
 python="$1"
 "$python" -m pip install --quiet uv

@@ -130,7 +130,7 @@ class Entry:
 
     @cached_property
     def p(self) -> float:
-        """One-sided t-test: the chance of such accuracies if their mean were only the target.
+        """The chance of such accuracies if their mean were only the target (one-sided t-test).
 
         1 if it cannot be computed: with one run, a missing accuracy, or equal accuracies.
         """
@@ -187,7 +187,7 @@ class Entry:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all fields: a verification is only valid for the entry it was made for."""
+        """A hash of all fields. A verification is only valid for the entry it was made for."""
         return digest(json.dumps(asdict(self)))[:16]
 
 

@@ -31,6 +31,7 @@ STATUS = {"ok": GOOD, "note": WARN, "cancelled": WARN, "timeout": WARN}
 STATUS |= dict.fromkeys(("fail", "failed", "oom", "lost"), BAD)
 TEXT_STYLE = {"text-align": "left", "white-space": "normal", "max-width": "70ch"}
 SHORT = 12  # characters: shorter words, such as a date, are not wrapped
+NARROW = 24  # characters: a column of long text is not squeezed to less
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
@@ -56,12 +57,17 @@ def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
     style = (
         style.format_index(lambda value: html.escape(str(value)), axis=0)
         .set_properties(subset=texts, **TEXT_STYLE)
-        .map(lambda x: "white-space: nowrap" if len(str(x)) <= SHORT else "", subset=texts)
+        .map(_width, subset=texts)
         .map(lambda x: STATUS.get(x, ""), subset=[name for name in texts if name == "status"])
         .set_table_styles([{"selector": "th", "props": "text-align: left"}, *right])
     )
     page = (style if index else style.hide(axis="index")).to_html()
     return page + f"<p><small>{html.escape('; '.join(notes))}</small></p>" * bool(notes)
+
+
+def _width(value: Any) -> str:
+    length = len(str(value))
+    return "white-space: nowrap" if length <= SHORT else f"min-width: {min(length, NARROW)}ch"
 
 
 def _formatter(name: Any, column: pd.Series) -> Callable[[Any], str]:

@@ -85,7 +85,7 @@ class Checked:
         rows = "".join(
             f"<tr><td style='text-align:left'><b>{part.part}</b></td>"
             f"<td style='text-align:left; {styles.get(part.verdict, MUTED)}'>"
-            f"{signs[part.verdict]} {part.verdict}</td><td style='text-align:left'>"
+            f"{signs[part.verdict]}&nbsp;{part.verdict}</td><td style='text-align:left'>"
             f"{html.escape(part.evidence)}<br>{html.escape(part.look_at)}</td></tr>"
             for part in self.parts
         )

@@ -126,7 +126,7 @@ class Run:
 
     @property
     def source(self) -> str:
-        """The script that it was launched from, with its folder: exercises/train.py."""
+        """The script that it was launched from, with its folder, such as exercises/train.py."""
         return "/".join(Path(self.launched.get("script", self.script)).parts[-2:])
 
     @cached_property
@@ -183,7 +183,7 @@ class Run:
 
     @property
     def job(self) -> Run:
-        """The run whose folder has the logs of its job: itself, unless it takes turns."""
+        """The run whose folder has the logs of its job, which is itself unless it takes turns."""
         return Run((self.folder / self.launched.get("job_folder", ".")).resolve())
 
     @property
@@ -227,7 +227,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """queued, running, or how it ended: ok, oom, failed, timeout, cancelled, lost."""
+        """queued or running; at the end ok, oom, failed, timeout, cancelled or lost."""
         if record := self.record:
             return record.status
         return "running" if self.started else "queued"
@@ -239,7 +239,7 @@ class Run:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per finished step: step, epoch, load_s … step_s, loss. Grows while it runs.
+        """One row per finished step, with step, epoch, load_s … step_s, loss. Grows while it runs.
 
         Times are rank 0's; the loss is of the complete batch, the mean over the ranks.
         """
@@ -280,7 +280,7 @@ class Run:
 
     @property
     def logs(self) -> list[Path]:
-        """Log files: standard output of each task, then standard error."""
+        """Log files, first the standard output of each task, then standard error."""
         if stem := self.launched.get("log"):  # a command's, at a path that its owner chose
             return [Path(f"{stem}.{kind}") for kind in ("out", "err")]
         paths = sorted((self.folder / "logs").glob("*_log.*"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.colors import ListedColormap
 
-from course.charts.base import BLUE, GREY, ORANGE, Picture, words_on
+from course.charts.base import BLUE, GREY, ORANGE, Picture
 
 # x → gelu(x A) B: each matrix's name, left edge, width and height, the owners of its parts (rank
 # 0, rank 1, or 2 for both), and the words below it.
@@ -27,10 +28,12 @@ def plot_mlp_shards() -> Picture:
     axes = picture.panel()
     style = {"ha": "center", "va": "center"}
     for name, left, width, height, owners, words in MATRICES:
-        place = {"extent": (left, left + width, -height / 2, height / 2), "aspect": "auto"}
-        axes.imshow(owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2, **place)
-        ink = words_on(OWNERS[owners[-1][-1]])  # dark if any part is light
-        axes.text(left + width / 2, 0, name, fontsize=11, color=ink, **style)
+        # Not with imshow: a dark theme would treat it as a photo, which keeps its white paper.
+        columns = np.linspace(left, left + width, len(owners[0]) + 1)
+        rows = np.linspace(height / 2, -height / 2, len(owners) + 1)
+        axes.pcolormesh(columns, rows, owners, cmap=ListedColormap(OWNERS), vmin=0, vmax=2)
+        # Above, because no ink is readable on both colours in both themes.
+        axes.text(left + width / 2, height / 2 + 0.2, name, fontsize=11, **style)
         axes.text(left + width / 2, -1.3, words, fontsize=9, **style)
     for rank, colour in enumerate(OWNERS[:2]):
         axes.text(1.2 * rank, 1.3, f"rank {rank}", color=colour, fontsize=10, weight="bold")

@@ -7,6 +7,12 @@ const labelElements = () => {
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
   document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
 };
+// A column of long text is not squeezed to a word's width: the table scrolls.
+const widenText = () => {
+  for (const cell of document.querySelectorAll("article :is(td, th)"))
+    if (cell.textContent.length > 32) cell.style.minWidth = "9rem";
+};
+addEventListener("load", widenText);
 addEventListener("load", labelElements);
 addEventListener("resize", labelElements);
 

@@ -366,6 +366,7 @@ def race_entries() -> str:
     for entry in sorted(entries, key=lambda entry: (order.index(entry.track), entry.machine)):
         row = vars(entry) | {"top1": entry.top1, "p": entry.p}
         row["note"] = "" if entry.counts else ", does not count"
+        row["machine"] = f"{entry.gpus} × {entry.machine}" if entry.gpus > 1 else entry.machine
         for name in ("seconds", "ready_s", "joules"):
             low, high = entry.spread(name) or (nan, nan)
             middle = entry.median(name) if low == low else nan
@@ -374,7 +375,7 @@ def race_entries() -> str:
     days = " and ".join(sorted({entry.entered_at[:10] for entry in entries}))
     return markdown(
         "| entry | seconds | of which before step one | joules | accuracy | p | machine |",
-        "| {track}: {name}{note} | {seconds} | {ready_s} | {joules} | {top1:.2%} | {p:.1g} "
+        "| {track}: {name}{note} | {seconds} | {ready_s} | {joules} | {top1:.2%} | {p:.2g} "
         "| {machine} |",
         rows,
         f"*Medians over the seeds, and their range; recorded {days}.*",

@@ -25,7 +25,12 @@ def load_products(machine: str) -> pd.DataFrame:
     return shapes.astype({"k": int, "n": int}).join(speedup)
 
 
-def load_training_steps(machine: str) -> pd.DataFrame:
-    """Load ViT-B's training steps by format: ms, losses (a list of the first steps), machine."""
-    table = recorded_table(machine, "low_precision").query("part == 'training'").set_index("how")
+def load_training_steps(machine: str, network: str = "vit_b_16") -> pd.DataFrame:
+    """Load a network's training steps by format: ms, losses (a list of the first steps), machine.
+
+    Raises:
+        ValueError: nothing was recorded there.
+    """
+    table = recorded_table(machine, "low_precision")
+    table = table.query("part == 'training' and network == @network").set_index("how")
     return table.assign(ms=1e3 * table["seconds"])[["ms", "losses", "machine"]]

@@ -26,9 +26,9 @@ def test_each_question_has_its_own_key() -> None:
     keys = []
     for path in NOTEBOOKS:
         code = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
-        found = {*re.findall(r'\bpredict\(\s*"([^"]+)"', code)}
-        assert path.stem.startswith("day") or not found & {*LADDER, *COMPILED}, path.stem
-        keys += found
+        predicted = {*re.findall(r'\bpredict\(\s*"([^"]+)"', code)}
+        assert path.stem.startswith("day") or not predicted & {*LADDER, *COMPILED}, path.stem
+        keys += predicted
     assert len(keys) == len({*keys}), sorted(key for key in keys if keys.count(key) > 1)
 
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).resolve().parent.parent
-NOT_NEEDED = {"jupyterlab", "jupyter-server"}  # the service has a notebook editor of its own
+NOT_NEEDED = {"jupyterlab", "jupyter-server"}  # the service has its own notebook editor
 
 
 def missing_and_old(installed: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -42,9 +42,9 @@ def missing_and_old(installed: dict[str, str]) -> tuple[list[str], list[str]]:
 def main() -> None:
     """Install the missing packages and the course; print what has a version that was not tested."""
     installed = {
-        canonicalize_name(found.metadata["Name"]): found.version
-        for found in distributions()
-        if found.metadata["Name"]
+        canonicalize_name(package.metadata["Name"]): package.version
+        for package in distributions()
+        if package.metadata["Name"]
     }
     missing, old = missing_and_old(installed)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -96,9 +96,9 @@ def ladder_of(runs: Iterable[Run]) -> dict[str, dict[tuple[str, str], Record]]:
 
 def ladder(machine: str, other: str) -> str:
     """Return the table of every rung on two machines' GPUs, and on the first one's CPU."""
-    by_device, others = ladders(machine), ladders(other)["GPU"]
+    by_device, other_rungs = ladders(machine), ladders(other)["GPU"]
     cpu, rows = by_device["CPU"], []
-    columns = {"gpu": (machine, by_device["GPU"]), "other": (other, others)}
+    columns = {"gpu": (machine, by_device["GPU"]), "other": (other, other_rungs)}
     names: dict[str, dict[str, None]] = {"GPU": {}, "CPU": {}}
     for key, lab in LABS_BY_RUNG.items():
         row = {"rung": " ".join(key), "lab": lab, "peak": nan}
@@ -112,15 +112,15 @@ def ladder(machine: str, other: str) -> str:
                 row[f"{prefix}_share"] = _tensor_core_share(record, name)
         if key in by_device["GPU"]:
             row["peak"] = by_device["GPU"][key].peak_gib
-        for device, records in (("GPU", by_device["GPU"]), ("GPU", others), ("CPU", cpu)):
+        for device, records in (("GPU", by_device["GPU"]), ("GPU", other_rungs), ("CPU", cpu)):
             if record := records.get(key):
                 driver = record.versions.get("driver")
                 names[device][record.machine + (f", driver {driver}" if driver else "")] = None
         rows.append(row)
     machines = ". ".join(f"{device}: {'; '.join(known)}" for device, known in names.items())
     saved = [recordings.load(name) for name in (machine, other)]
-    cards = [each["machine"].split()[1].strip(",") for each in saved]
-    commands = " and ".join(f"`{each['command']}`" for each in saved)
+    cards = [index["machine"].split()[1].strip(",") for index in saved]
+    commands = " and ".join(f"`{index['command']}`" for index in saved)
     return markdown(
         f"| rung | {cards[0]} images/s | × device | J/image | Tensor Cores | peak GiB "
         f"| {cards[1]} images/s | × device | J/image | Tensor Cores | CPU images/s | × baseline "

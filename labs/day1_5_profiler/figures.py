@@ -105,11 +105,11 @@ def plot_time_by(table: pd.DataFrame) -> Picture:
         table: from `course.analysis.traces.tables.by_operator`, or `by_kernel`.
     """
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
-    largest, others = table.head(MOST_BARS), table.iloc[MOST_BARS:]
+    largest, rest = table.head(MOST_BARS), table.iloc[MOST_BARS:]
     largest = largest.assign(name=largest["name"].map(_short_name))
     colours = [ORANGE if on_cpu else BLUE] * len(largest)
-    if others["seconds"].sum() > 0:
-        total = {"name": f"{len(others)} others", **others[["seconds", "share"]].sum()}
+    if rest["seconds"].sum() > 0:
+        total = {"name": f"{len(rest)} others", **rest[["seconds", "share"]].sum()}
         largest = pd.concat([largest, pd.DataFrame([total])])
         colours.append(GREY)
     picture = Picture(9, 1.0 + 0.32 * max(len(largest), 1))

@@ -35,10 +35,10 @@ def cache_of_learner() -> Path:
     return Path(cache_dir_utils.cache_dir())
 
 
-def look(own: Path) -> None:
+def look(folder: Path) -> None:
     """Check that the cache is in this folder, and that no one else can write to it."""
     cache = cache_of_learner()
-    assert cache == own
+    assert cache == folder
     assert (cache.stat().st_uid, cache.stat().st_mode & 0o777) == (LEARNER, 0o700)
     default = Path(cache_dir_utils.default_cache_dir())  # headers are always here
     assert default.stat().st_uid == LEARNER or os.environ[user_folder.HEADERS] == "0"
@@ -52,17 +52,17 @@ def squat(*names: Path) -> None:
 
 
 def test_the_compile_cache_is_the_users_alone(temporary: Path) -> None:
-    own = temporary / "torchinductor_learner"
-    assert as_user(LEARNER, lambda: look(own)) == ""
+    folder = temporary / "torchinductor_learner"
+    assert as_user(LEARNER, lambda: look(folder)) == ""
 
 
 def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> None:
-    own = temporary / f"make-training-fast-{LEARNER}"
+    folder = temporary / f"make-training-fast-{LEARNER}"
     taken = temporary / "torchinductor_learner"
     assert as_user(CLASSMATE, lambda: squat(taken)) == ""
-    assert as_user(LEARNER, lambda: look(own / "compile")) == ""
-    shutil.rmtree(own)
-    assert as_user(CLASSMATE, lambda: squat(own, own / "compile")) == ""
+    assert as_user(LEARNER, lambda: look(folder / "compile")) == ""
+    shutil.rmtree(folder)
+    assert as_user(CLASSMATE, lambda: squat(folder, folder / "compile")) == ""
 
     def refused() -> None:
         with pytest.raises(PermissionError, match="set TMPDIR to a folder of your own"):

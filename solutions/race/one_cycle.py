@@ -21,7 +21,7 @@ SETTINGS = {
             "schedule": "one_cycle"},
     "gpu": {"model": "resnet18_cifar", "epochs": 7, "steps": 128, "batch_size": 512, "lr": 0.6,
             "schedule": "one_cycle"},
-    "node": {"model": "resnet18_cifar", "epochs": 10, "steps": 64, "batch_size": 1024, "lr": 1.0,
+    "node": {"model": "resnet18_cifar", "epochs": 8, "steps": 64, "batch_size": 1024, "lr": 1.0,
              "schedule": "one_cycle"},
 }  # fmt: skip
 

@@ -188,8 +188,9 @@ class Kept:
 
 def layout(tensor: torch.Tensor) -> str:
     """Return NCHW, NHWC or other; "either" if one channel or one pixel makes no difference."""
-    nchw = tensor.is_contiguous()
-    nhwc = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    image = tensor[:1]  # it has a layout, even if its batch is every second image of a larger one
+    nchw = image.is_contiguous()
+    nhwc = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
     if nchw and nhwc:
         return "either"
     return "NCHW" if nchw else "NHWC" if nhwc else "other"

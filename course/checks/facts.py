@@ -432,7 +432,7 @@ def describe(run: Run, shows: dict[str, str]) -> str:
     """Return evidence of a run's last rank in words; entries that it lacks are left out."""
     rank = Rank(run, run.gpus - 1)
     values = {words: rank.get(*path.split(".")) for words, path in shows.items()}
-    shown = {words: in_words(x, most=64) for words, x in values.items() if x is not None}
+    shown = {words: in_words(x, most=64, digits=3) for words, x in values.items() if x is not None}
     return "; ".join(f"{words}: {text}" for words, text in shown.items())
 
 
@@ -488,8 +488,12 @@ def _message(fact: Fact, path: list[Any], value: Any, expected: Any, place: str)
     return f"{place}: {phrase} is {in_words(value)}, expected {in_words(expected)}{hint}"
 
 
-def in_words(value: Any, most: int = 8) -> str:
-    """Return a value as text for a message, shortened if it has more than `most` entries."""
+def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
+    """Return a value as text for a message, shortened if it has more than `most` entries.
+
+    Args:
+        digits: of a number with decimals.
+    """
     if isinstance(value, bool):
         return "on" if value else "off"
     if value is None:
@@ -497,15 +501,15 @@ def in_words(value: Any, most: int = 8) -> str:
     if value in ([], {}, ""):
         return "none"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.{digits}g}"
     if isinstance(value, dict | list) and len(value) > most:
         return f"{len(value)} entries"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={in_words(item, most)}" for name, item in value.items())
+        return ", ".join(f"{name}={in_words(item, most, digits)}" for name, item in value.items())
     if isinstance(value, list) and len(value) > 12 and all(isinstance(item, int) for item in value):
         first, last = ", ".join(map(str, value[:3])), value[-1]
         return f"{first}, …, {last} ({len(value)} numbers)"
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict | list) else ", "
-        return separator.join(in_words(item, most) for item in value)
+        return separator.join(in_words(item, most, digits) for item in value)
     return str(value)[:200]

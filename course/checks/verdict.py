@@ -262,7 +262,7 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
         yield Part("effect", UNMEASURABLE, "the mechanism must work first")
         return
     if not wanted.timed:
-        yield Part("effect", UNTIMED, "this TODO does not change the speed")
+        yield Part("effect", UNTIMED, "this check does not measure speed")
         return
     yield _effect(wanted, run, against)
 

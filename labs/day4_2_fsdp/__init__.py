@@ -11,7 +11,7 @@ _NAMES = {
         "compare_with_ddp count_collectives hosts_table losses_table measured_memory "
         "sharding_runs step_parts"
     ),
-    ".prediction": "predict_memory",
+    ".prediction": "predict_rank_memory",
     "course.checks.lab_configs": "SMALL_VIT_SETTINGS",
     "course.analysis.traces.tables": "read_run",
 }

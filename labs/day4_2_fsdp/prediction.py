@@ -53,11 +53,11 @@ def fake_mesh(ranks: int) -> Iterator[DeviceMesh]:
         distributed.destroy_process_group()
 
 
-def predict_memory(config: Config, ranks: int) -> ShardPrediction:
+def predict_rank_memory(config: Config, ranks: int) -> ShardPrediction:
     """Predict the peak GiB of rank 0 of a training on several GPUs, without computing it.
 
     The step runs on fake tensors in a fake process group, and PyTorch's FSDPMemTracker counts the
-    tensors that are alive. For DDP, this is `predict_memory` of the rank's images, with all
+    tensors that are alive. For DDP, this is `course.predict_memory` of the rank's images, with all
     gradients in DDP's buckets.
 
     Raises:

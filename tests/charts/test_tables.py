@@ -33,7 +33,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
     assert cells == [
         "a",
         "908",
-        "10.99",
+        "11.0",
         "6.9091",
         "3",
         "True",

@@ -23,19 +23,19 @@ def test_each_stage_shards_one_kind_more() -> None:
 def test_more_ranks_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "create", narrow.create)
     config = rung("sharded", **lab.SMALL_VIT_SETTINGS | {"device": "auto"})
-    two, four = (lab.predict_memory(config, ranks) for ranks in (2, 4))
+    two, four = (lab.predict_rank_memory(config, ranks) for ranks in (2, 4))
     assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)
-    ddp = lab.predict_memory(replace(config, shard=""), 2)
+    ddp = lab.predict_rank_memory(replace(config, shard=""), 2)
     assert ddp.weights_gib == pytest.approx(2 * two.weights_gib, rel=0.01)
     with pytest.raises(ValueError, match="batch_size=8: expected a multiple of 3 ranks"):
-        lab.predict_memory(config, 3)
+        lab.predict_rank_memory(config, 3)
 
 
 @pytest.mark.long  # half a minute: CoAtNet-5 with 688 million weights
 def test_predicted_peak_is_close_to_the_recorded_one() -> None:
     recorded = lab.compare_with_ddp(lab.sharding_runs()).loc["zero3-bf16", "peak_gib"]
-    prediction = lab.predict_memory(sharded_config(2, gather_bf16=True), 2)
+    prediction = lab.predict_rank_memory(sharded_config(2, gather_bf16=True), 2)
     assert prediction.peak_gib == pytest.approx(recorded, rel=0.05)
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 40
 LARGE = 1e15  # larger numbers have an exponent, such as the largest of a format
-# Formats of a column's numbers, by the end of its name; all other columns have three digits.
-FORMATS = {"loss": "{:.4f}"}
+# Formats of a column's numbers, by the end of its name; "" and all other columns: three digits.
+FORMATS = {"val_loss": "", "loss": "{:.4f}"}
 SHARES = ("share", "efficiency", "efficiency_low", "efficiency_high", "hidden")  # in percent
 IDENTIFIERS = ("step", "steps", "date", "rank", "job_id", "seed", "year")  # no thousands separator
 # Columns that are shown once, below a table, if all rows have the same value.

@@ -15,6 +15,9 @@ from course.jobs.slurm_partitions import ask
 from course.runs.ratio import ratio
 from course.runs.run import Run
 
+# With 6 steps of warm-up, each of 8 turns has 4 steps, with one save in its middle: a save between
+# two turns, or between two epochs, would not be timed.
+TIMED = {"epochs": 1, "steps": 38, "warmup_steps": 6}
 METHODS = ("never", "torch.save", "async_save")
 # CoAtNet-3, whose weights and AdamW's two means are 2 GB.
 LARGE: dict[str, Any] = SYNTHETIC | {
@@ -34,10 +37,9 @@ def checkpoint_config(method: str = "torch.save", *, quick: bool = True, **field
         quick: small enough for a CPU.
         fields: further fields of the Config.
     """
-    size: dict[str, Any] = {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
+    size = TIMED | {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
     if quick:
         size |= {"model": "resnet18", "image_px": 32, "batch_size": 4, "precision": "fp32"}
-        size |= {"steps": 40}
     settings = size | _saving_fields(method, every=4) | fields
     return rung("restarted", quick=quick, **settings, rung=f"saves-{method.replace('.', '-')}")
 

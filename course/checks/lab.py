@@ -56,6 +56,8 @@ class Check:
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
+    # More settings where speeds are compared on this machine's GPU: it trains `without_loading`.
+    on_gpu: dict[str, Any] = field(default_factory=dict)
     # Changes on a machine without 16-bit hardware, where `half` would change nothing.
     emulated: dict[str, Any] = field(default_factory=dict)
     faster: bool = True  # False: the run must only not be slower

@@ -31,7 +31,7 @@ from course.checks.store import UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
-from course.jobs.plan import device_for
+from course.jobs.plan import device_for, without_loading
 from course.runs import failures
 from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
 from course.runs.run import Run
@@ -204,6 +204,8 @@ def _configs(
     is_timed = (
         wanted.timed and not wanted.obstacle(config, place) and not (emulates and wanted.emulated)
     )
+    if is_timed and wanted.on_gpu and place.device not in ("cpu", "unknown"):
+        settings |= without_loading(site) | wanted.on_gpu
     changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
         settings = (SMALL if not is_timed else FASTER if wanted.faster else {}) | settings

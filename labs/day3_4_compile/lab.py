@@ -57,6 +57,7 @@ COMPILING = (
     Fact("network in weights.pt", _saved,
          "call `torch.compile(…)` at its TODO, below channels_last and `net = model`"),
 )  # fmt: skip
+ON_GPU = {"image_px": 224, "steps": 20, "val_steps": 0}  # full size, for several turns
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 CHECKS = {
@@ -74,6 +75,7 @@ CHECKS = {
             {"compile": "default", "ranks": 2},
         ),
         settings=COMPILED,
+        on_gpu=ON_GPU,
     ),
 }
 

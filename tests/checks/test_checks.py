@@ -129,6 +129,15 @@ def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitate
     assert (before.format, config.format) == ("files", "shards")
 
 
+def test_a_gpu_that_compiles_does_not_wait_for_images(monkeypatch) -> None:
+    size = {"data": "synthetic", "batch_size": 256}
+    monkeypatch.setattr(checks, "without_loading", lambda site: size)
+    monkeypatch.setattr(checks, "_place", lambda cfg, site: Place("cuda", ("bf16",), ""))
+    wanted = discovery.checks()["day3.compile"]
+    for config in checks._configs(wanted, "local", quick=True, small=True)[:2]:
+        assert (config.data, config.batch_size, config.image_px) == ("synthetic", 256, 224)
+
+
 def test_every_todo_of_the_scripts_has_a_check() -> None:
     todos = sorted(wanted.todo for wanted in discovery.checks().values())
     assert todos == [*range(1, max(map(exercises.count, TEXTS.values())) + 1)]

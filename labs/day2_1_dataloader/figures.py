@@ -13,17 +13,21 @@ from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
 
-STEP_COLOURS = {"waiting for the batch": ORANGE, "computing": BLUE}
+LOAD, COMPUTING = "waiting for the batch", "computing"
+STEP_COLOURS = {LOAD: ORANGE, COMPUTING: BLUE}
 
 
 def plot_waiting(
-    runs: Sequence[tuple[str, pd.DataFrame]], warmup_steps: int | Sequence[int] = 0
+    runs: Sequence[tuple[str, pd.DataFrame]],
+    warmup_steps: int | Sequence[int] = 0,
+    waiting: str = LOAD,
 ) -> Picture:
     """Draw each step as a bar: waiting for its batch below, computing above it.
 
     Args:
         runs: (name, steps) of each run, for instance `run.steps`.
         warmup_steps: drawn pale, because times leave them out; of all runs, or one of each.
+        waiting: what a step does before computing, for the legend.
     """
     picture = Picture(9.5, 1.0 + 1.55 * len(runs))
     grid = picture.panels(len(runs), sharex=True, sharey=True)
@@ -45,7 +49,7 @@ def plot_waiting(
     grid[-1].set_xlabel("training step (pale: warm-up, may be cut off; dashed: start of an epoch)")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     picture.supylabel("milliseconds", fontsize=10)
-    legend(picture, 2, STEP_COLOURS)
+    legend(picture, 2, {waiting: ORANGE, COMPUTING: BLUE})
     return picture
 
 

@@ -15,9 +15,9 @@ from course.jobs.slurm_partitions import ask
 from course.runs.ratio import ratio
 from course.runs.run import Run
 
-# With 6 steps of warm-up, each of 8 turns has 4 steps, with one save in its middle: a save between
-# two turns, or between two epochs, would not be timed.
-TIMED = {"epochs": 1, "steps": 38, "warmup_steps": 6}
+# A save between two turns, or between two epochs, is not timed. After 7 steps of warm-up, turns of
+# 4 steps, and of 2 where steps are slow, begin at odd steps, and every save is within a turn.
+TIMED = {"epochs": 1, "steps": 39, "warmup_steps": 7}
 METHODS = ("never", "torch.save", "async_save")
 # CoAtNet-3, whose weights and AdamW's two means are 2 GB.
 LARGE: dict[str, Any] = SYNTHETIC | {

@@ -24,8 +24,8 @@ def table() -> pd.DataFrame:
     Columns: job, name, site, state (pending, running, or another state of Slurm in lower case),
     reason (why it waits, or where it computes), elapsed_s (since it began to compute), nodes
     (requested, or in use), gpus (0 if it computes on this machine's CPU), step (completed ones),
-    steps (0 if the script reports none). elapsed_s and nodes may be missing. A run that turns out to be
-    over is recorded, and left out.
+    steps (0 if the script reports none). elapsed_s and nodes may be missing. A run that turns out
+    to be over is recorded, and left out.
     """
     import pandas as pd
 

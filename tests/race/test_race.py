@@ -146,6 +146,7 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
         board.find_entry("fun", tmp_path)
     text = json.dumps(asdict(slow) | {"new_field": 1})
     assert Entry.from_json(text, "quick", slow.id) == slow
+    assert race.table("gpu", to=tmp_path, own_only=True).empty  # without the course's
     table = race.table("quick", to=tmp_path)
     assert [*table[table["by"] == "me"]["entry"]] == ["slow", "four", "wrong"]
     assert "joules" in race.plot_accuracy("quick", over="joules", to=tmp_path).alt

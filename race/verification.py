@@ -66,7 +66,8 @@ def compare(entry: Entry, repeated: Entry) -> Outcome:
         time = f"{digits(repeated.seconds / entry.seconds)} times as long as before"
     summary = (
         f"{entry.id} is confirmed: mean accuracy {repeated.top1:.2%} with "
-        f"{len(repeated.trials)} new seeds, p = {repeated.p:.2g}; {digits(repeated.seconds)} s, {time}"
+        f"{len(repeated.trials)} new seeds, p = {repeated.p:.2g}; "
+        f"{digits(repeated.seconds)} s, {time}"
     )
     return Outcome(True, summary, repeated)
 

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from course.charts.base import Picture
 
 
-def _entries(track: str, to: str | Path | None, shipped_only: bool, machine: str) -> list[Entry]:
+def _entries(
+    track: str, to: str | Path | None, shipped_only: bool, machine: str, own_only: bool = False
+) -> list[Entry]:
     folder = board.RECORDED_ENTRIES if shipped_only else board.board_folder(to)
-    return board.read_entries(folder, track=track, machine=machine, recorded=not shipped_only)
+    recorded = not (shipped_only or own_only)
+    return board.read_entries(folder, track=track, machine=machine, recorded=recorded)
 
 
 def table(
@@ -32,6 +35,7 @@ def table(
     by: str = "seconds",
     to: str | Path | None = None,
     shipped_only: bool = False,
+    own_only: bool = False,
     machine: str = "",
 ) -> pd.DataFrame:
     """List a track's board, entries that count first; those of the course are included.
@@ -40,10 +44,11 @@ def table(
         by: "seconds", or "joules", which leaves out entries without energy.
         to: the board's folder.
         shipped_only: only the entries of the course.
+        own_only: without the entries of the course.
         machine: only entries whose machine's name contains it, because times on different
             machines are not comparable.
     """
-    entries = _entries(track, to, shipped_only, machine)
+    entries = _entries(track, to, shipped_only, machine, own_only)
     counting = ranked(entries, by)
     others = [] if by == "joules" else [entry for entry in entries if entry not in counting]
     return pd.DataFrame(
@@ -57,7 +62,7 @@ def table(
             "seeds": len(entry.trials),
             "p": entry.p,
             "verdict": entry.verdict or "counts",
-            "machine": entry.machine,
+            "machine": f"{entry.gpus} × {entry.machine}" if entry.gpus > 1 else entry.machine,
         }
         for entry in [*counting, *others]
     )
@@ -99,6 +104,7 @@ def plot_accuracy(
     over: str = "seconds",
     to: str | Path | None = None,
     shipped_only: bool = False,
+    own_only: bool = False,
     machine: str = "",
 ) -> Picture | None:
     """Plot accuracy over "seconds" or "joules" for a track's entries; None without any.
@@ -107,7 +113,7 @@ def plot_accuracy(
     """
     from race.figures import plot_accuracies
 
-    entries = _entries(track, to, shipped_only, machine)
+    entries = _entries(track, to, shipped_only, machine, own_only)
     return plot_accuracies(entries, find_track(track).target).get(over)
 
 

@@ -55,18 +55,19 @@ def verify(
 def compare(entry: Entry, repeated: Entry) -> Outcome:
     """Compare an entry with its repetition."""
     if repeated.verdict:
-        return Outcome(False, f"{entry.id} does not hold: {repeated.verdict}", repeated)
+        return Outcome(False, f"{entry.id} is not confirmed: {repeated.verdict}", repeated)
     if repeated.machine != entry.machine:
-        time = f"on {repeated.machine}, whose times do not compare with {entry.machine}"
+        time = f"on {repeated.machine}, whose times can't be compared with {entry.machine}'s"
     elif not entry.seconds:
-        time = "while the entry has no time"
+        time = "and the entry has no time to compare"
     elif abs(repeated.seconds / entry.seconds - 1) < SAME_TIME:
         time = "as before"
     else:
         time = f"{digits(repeated.seconds / entry.seconds)} times as long as before"
     summary = (
-        f"{entry.id} holds: mean accuracy {repeated.top1:.2%} with {len(repeated.trials)} new "
-        f"seeds, p = {repeated.p:.2g}; {digits(repeated.seconds)} s, {time}"
+        f"{entry.id} is confirmed: mean accuracy {repeated.top1:.2%} with "
+        f"{len(repeated.trials)} new seeds, p = {repeated.p:.2g}; "
+        f"{digits(repeated.seconds)} s, {time}"
     )
     return Outcome(True, summary, repeated)
 

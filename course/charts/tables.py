@@ -52,7 +52,7 @@ def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
         if name not in texts
     ]
     style = shown.style.format(
-        {name: _formatter(name, shown[name]) for name in shown}, escape="html"
+        {name: _formatter(name, shown[name]) for name in shown}, na_rep="–", escape="html"
     )
     style = (
         style.format_index(lambda value: html.escape(str(value)), axis=0)
@@ -81,8 +81,6 @@ def _formatter(name: Any, column: pd.Series) -> Callable[[Any], str]:
         form = "{:.0f}" if ending in IDENTIFIERS else "{:,.0f}"
 
     def text(value: Any) -> str:
-        if value is None or (isinstance(value, float) and value != value):
-            return "–"
         if not _is_number(value):
             return str(value)
         if abs(value) >= LARGE:

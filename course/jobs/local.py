@@ -90,12 +90,12 @@ def _explain_waiting(rows: dict[str, dict[str, Any]], runs: Sequence[Run]) -> No
     waiting = [run for run in runs if rows[run.name]["state"] == "pending"]
     first = local_queue.first_in_queue() if waiting else None
     for run in waiting:
-        reason = "it is next: it starts"
+        reason = "next in the queue"
         if first and first != run.job:
             name = first.name if first.folder.parent == run.job.folder.parent else first.folder
             reason = f"one job at a time: {name} {'computes' if first.started else 'is before it'}"
         elif read_dict(Path(run.launched["ticket"])).get("shared"):
-            reason = "it is next: all users of this machine take turns"
+            reason = "next in the queue: all users of this machine take turns"
         rows[run.name]["reason"] = reason
 
 

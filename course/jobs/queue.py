@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from course.jobs.launch import refresh, steps_done
+from course.jobs.launch import refresh, reports_steps, steps_done
 from course.jobs.plan import engine
 from course.runs.run import Run, all_jobs
 from course.text import clock, printable
@@ -24,8 +24,8 @@ def table() -> pd.DataFrame:
     Columns: job, name, site, state (pending, running, or another state of Slurm in lower case),
     reason (why it waits, or where it computes), elapsed_s (since it began to compute), nodes
     (requested, or in use), gpus (0 if it computes on this machine's CPU), step (completed ones),
-    steps (0 for a batch script). elapsed_s and nodes may be missing. A run that turns out to be
-    over is recorded, and left out.
+    steps (0 if the script reports none). elapsed_s and nodes may be missing. A run that turns out
+    to be over is recorded, and left out.
     """
     import pandas as pd
 
@@ -105,5 +105,5 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
         "gpus": request.get("gpus", 1),
         **state,
         "step": step,
-        "steps": 0 if run.is_command else run.config.epochs * run.config.steps,
+        "steps": run.config.epochs * run.config.steps if reports_steps(run) else 0,
     }

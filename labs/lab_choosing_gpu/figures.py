@@ -9,8 +9,9 @@ from course.charts.base import BLUE, GREY, Picture
 from course.charts.primitives import label, mark
 
 PER_JOULE = (2, 4, 8)  # dotted lines
-# Of labels that would cover each other.
+# Of labels that would cover each other, or a dotted line.
 SIDES = {"V100": "left", "RTX 3090": "above", "L40S": "below", "T4": "above", "A10": "left"}
+SIDES |= {"B200": "left", "RTX 5090": "below"}
 
 
 def plot_energy(table: pd.DataFrame) -> Picture:

@@ -111,12 +111,13 @@ def _local_products(device: torch.device) -> list[Product]:
 def time_cases(*cases: Case) -> pd.DataFrame:
     """Time cases on this machine: on a GPU with their kernels, on a CPU with one core.
 
-    Columns: the cases' fields, us, tflop_per_s, name and tile of the kernel, tensor_cores ("" on a
-    CPU), machine.
+    Columns: the cases' fields, us, tflop_per_s, machine; on a GPU also name and tile of the kernel,
+    and tensor_cores.
 
     Args:
         cases: `Product`s and `Convolution`s; by default a product, and ones with longer sides.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     table = records.case_table(measure_cases(cases or _local_products(device), device))
-    return table.drop(columns="kernel").assign(machine=_machine(device))
+    on_gpu_only = ["name", "tile", "tensor_cores"] if device.type == "cpu" else []
+    return table.drop(columns=["kernel", *on_gpu_only]).assign(machine=_machine(device))

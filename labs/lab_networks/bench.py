@@ -215,6 +215,7 @@ def benchmark_here(quick: bool = True) -> pd.DataFrame:
 
 def _benchmark(base: Setting) -> pd.DataFrame:
     device = device_of()
+    torch.backends.cudnn.benchmark = True  # as in `measure_workload`, and in the published tables
     settings = combinations(base, precision=precisions())
     workloads = [Workload(setting, device) for setting in settings]
     formats = [workload.count_formats() for workload in workloads]

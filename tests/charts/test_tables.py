@@ -24,6 +24,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
             "peak_gib": [10.98765, np.nan],
             "last_loss": [6.90912, 6.9],
             "steps": [3, 12_345],
+            "sms": pd.array([132, None], dtype="Int64"),
             "tf32": [True, False],
             "machine": ["NVIDIA H200 (recorded)"] * 2,
         }
@@ -36,12 +37,14 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
         "11.0",
         "6.9091",
         "3",
+        "132",
         "True",
         "b &lt;c&gt;",
         "0.0123",
         "–",
         "6.9000",
         "12345",
+        "–",
         "False",
     ]
     assert "<small>machine: NVIDIA H200 (recorded)</small>" in page

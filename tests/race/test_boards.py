@@ -163,7 +163,9 @@ def test_a_learner_cannot_take_the_boards_folders(shared: Path) -> None:
         (shared / "quick" / entry.id / board.ABOUT).write_text(json.dumps(asdict(entry)))
         (shared / "quick" / entry.id / board.SCRIPT).write_text("x = 1")
         forged = f"{entry.id}.{entry.fingerprint}.1.json"
-        (shared / board.VERIFIED / forged).write_text('{"at": "now", "said": "mallory holds"}')
+        (shared / board.VERIFIED / forged).write_text(
+            '{"at": "now", "said": "mallory is confirmed"}'
+        )
 
     act(MALLORY, take)
     act(INSTRUCTOR, lambda: page.board_page(shared))

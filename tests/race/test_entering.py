@@ -90,7 +90,7 @@ def test_verification_runs_it_again(
     runs = Path(os.environ["COURSE_RUNS"])
     before = set(runs.glob("race-quick*"))
     outcome = race.verify(entry.id, to=folder)
-    assert outcome.holds and "holds: mean accuracy" in outcome.summary
+    assert outcome.holds and "is confirmed: mean accuracy" in outcome.summary
     assert not set(outcome.repeated.seeds) & set(entry.seeds)
     assert len(set(runs.glob("race-quick*")) - before) == 2
     assert read_outcomes(entry, folder)[0].endswith(outcome.summary)

@@ -14,6 +14,7 @@ import race
 from course.__main__ import app
 from course.data import crop_set
 from course.data.crop_set import Crops
+from course.jobs.launch import wait
 from course.runs.run import RACE_CLOCK, Run
 from race import board, page, referee, submission
 from race.entries import Entry, Trial, ranked
@@ -45,7 +46,7 @@ def prepare(folder: Path, name: str) -> Run:
 
 @pytest.mark.slow
 def test_failed_runs_and_networks_of_your_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs = {name: prepare(tmp_path, name) for name in FAILURES}
@@ -60,6 +61,9 @@ def test_failed_runs_and_networks_of_your_own(
     for name, words in FAILURES.items():
         assert words in trials[name].failure and bool(trials[name].failure) == bool(words)
     assert trials["own_network"].top1 < 0.25  # untrained, with a random seed
+    wait(runs["own_network"])
+    progress = capsys.readouterr().out
+    assert "[ok]" in progress and "steps" not in progress  # its script reports none
     constant = trials["learns_nothing"]
     assert len(constant.way) == 2 and constant.way[0][2] == constant.top1
     late = submission._trial(runs["learns_nothing"], replace(QUICK, budget_s=1e-6))
@@ -142,6 +146,7 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
         board.find_entry("fun", tmp_path)
     text = json.dumps(asdict(slow) | {"new_field": 1})
     assert Entry.from_json(text, "quick", slow.id) == slow
+    assert race.table("gpu", to=tmp_path, own_only=True).empty  # without the course's
     table = race.table("quick", to=tmp_path)
     assert [*table[table["by"] == "me"]["entry"]] == ["slow", "four", "wrong"]
     assert "joules" in race.plot_accuracy("quick", over="joules", to=tmp_path).alt

@@ -104,9 +104,9 @@ def test_a_blank_in_a_helper_is_found(write: Callable) -> None:
 
 @pytest.mark.slow
 def test_right_answers_pass(write: Callable) -> None:
-    for mine in (write(), write("gather", LISTS), write("gather", FUNCTIONAL)):
-        checked = check_written("fsdp.layer", mine)
-        assert checked.passed and checked.function is mine, checked
+    for functions in (write(), write("gather", LISTS), write("gather", FUNCTIONAL)):
+        checked = check_written("fsdp.layer", functions)
+        assert checked.passed and checked.function is functions, checked
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def test_this_machine_is_measured() -> None:
     cases = Product(32, 33, 34, "fp32"), Convolution(4, 4, "fp32", px=8, images=1)
     table = lab.time_cases(*cases)
     assert table["tflop_per_s"].gt(0).all() and table["what"].tolist() == ["product", "convolution"]
+    assert not table.eq("").all().any()  # a CPU has no kernels to name
 
 
 def test_counters_are_grouped_by_case() -> None:

@@ -34,7 +34,7 @@ from course.data.formats import convert
 signal.signal(signal.SIGINT, signal.default_int_handler)
 convert.MIN_PART, convert.MAX_PARTS = 1, 10_000
 encode = convert._encode
-convert._encode = lambda *args: time.sleep(0.05) or encode(*args)  # long enough to interrupt it
+convert._encode = lambda *args: time.sleep(float(sys.argv[3])) or encode(*args)
 convert.convert(sys.argv[1], Path(sys.argv[2]))
 """
 PX = 64  # in place of SMALL_PX
@@ -77,9 +77,9 @@ def partial_folder(kind: str, root: Path) -> Path:
     return target.with_name(f"{target.name}.partial")
 
 
-def start(kind: str, root: Path, cache: Path) -> subprocess.Popen:
+def start(kind: str, root: Path, cache: Path, image_s: float = 0) -> subprocess.Popen:
     env = os.environ | {"COURSE_DATA": str(cache / "default")}
-    command = [sys.executable, "-c", SCRIPT, kind, str(root)]
+    command = [sys.executable, "-c", SCRIPT, kind, str(root), str(image_s)]
     return subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
 
 
@@ -145,7 +145,7 @@ def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path) -> None:
 @pytest.mark.slow
 def test_an_interrupted_conversion_continues(large: Path, tmp_path: Path) -> None:
     folder, partial = convert.target_folder("raw", large), partial_folder("raw", large)
-    process = start("raw", large, tmp_path / "cache")
+    process = start("raw", large, tmp_path / "cache", image_s=1)  # long enough to interrupt it
     eventually(lambda: len([*partial.glob("done*/*.json")]) > 1, "some parts are done")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) != 0 and not folder.exists()

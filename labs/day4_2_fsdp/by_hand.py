@@ -109,7 +109,7 @@ class _RankTimeline(MemoryTimeline):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if func.namespace == "c10d":
-            time.sleep(0.005)
+            time.sleep(0.02)
         return result
 
 

@@ -55,7 +55,7 @@ def main(run):
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # TODO 16, day 3: compile the network once, before DDP wraps it
+    # TODO 16, day 3: compile the network once; let DDP wrap the result
 
     # TODO 8, day 2: average the gradients over the ranks, overlapping with backward
     criterion = nn.CrossEntropyLoss()

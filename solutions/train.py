@@ -89,7 +89,7 @@ def main(run):
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # >>> TODO 16, day 3: compile the network once, before DDP wraps it
+    # >>> TODO 16, day 3: compile the network once; let DDP wrap the result
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
     # --- before
@@ -237,7 +237,8 @@ class Shards(ShardReader):
 def mixup(images, labels, alpha):
     """Blend each image (N, 3, H, W) with a random other image; labels (N, classes) likewise."""
     # >>> TODO 12, day 3: mix each image and label with those of a random other image
-    share = torch.distributions.Beta(alpha, alpha).sample((len(images), 1)).to(images.device)
+    share = torch.distributions.Beta(alpha, alpha).sample((len(images), 1))
+    share = share.to(images.device, non_blocking=True)
     other = torch.randperm(len(images), device=images.device)
     labels = share * labels + (1 - share) * labels[other]
     share = share[:, :, None, None]
@@ -252,7 +253,8 @@ def cutmix(images, labels, alpha):
     # >>> TODO 13, day 3: paste a box of another image; weight the labels by the area it covers
     count, _, height, width = images.shape
     device = images.device
-    half = (1 - torch.distributions.Beta(alpha, alpha).sample((count, 1)).to(device)).sqrt() / 2
+    area = 1 - torch.distributions.Beta(alpha, alpha).sample((count, 1))
+    half = area.to(device, non_blocking=True).sqrt() / 2
     y, x = torch.rand(2, count, 1, device=device)  # the boxes' centres
     rows = ((torch.arange(height, device=device) + 0.5) / height - y).abs() < half
     columns = ((torch.arange(width, device=device) + 0.5) / width - x).abs() < half

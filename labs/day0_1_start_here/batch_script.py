@@ -25,6 +25,7 @@ NAME = "day0.batch_script"
 HERE, PROGRAM = Path(__file__).parent, "hello.py"
 MODULE = "pytorch"  # which the program needs
 STUBS = ("srun", "sbatch", "python", "python3", "module", "ml")  # only record that they were called
+FROM_ENV = "${SRUN_CPUS_PER_TASK:+--cpus-per-task=$SRUN_CPUS_PER_TASK}"  # srun's option, if set
 LIMIT_S = 10
 
 
@@ -65,15 +66,18 @@ def find_mistakes(text: str) -> list[Part]:
     start = next((call for call in calls if any(PROGRAM in word for word in call)), [""])
     words = list(takewhile(lambda word: not re.search(rf"python|sh$|{PROGRAM}", word), start[1:]))
     try:  # srun's own options count more than those of sbatch
-        job = read_options(text)
-        job = _parser().parse_known_args(words if start[0] == "srun" else [], job)[0]
+        options = read_options(text)
+        words = words if start[0] == "srun" else []
+        step = _parser().parse_known_args(words)[0]
+        job = _parser().parse_known_args(words, argparse.Namespace(**vars(options)))[0]
     except ValueError as error:
         return [Part("correct", FAILED, f"Slurm refuses the script: {error}")]
     before = calls[: calls.index(start)] if start in calls else calls
     facts = {
         "gpus": _gpus(job),
         "tasks": _tasks(job),
-        "cores": job.cpus_per_task,
+        "cores": options.cpus_per_task,
+        "srun_cores": step.cpus_per_task,
         "minutes": job.time,
         "requested": "the partition's default" if math.isinf(job.time) else f"{job.time:g} minutes",
         "started": start[0],
@@ -125,13 +129,14 @@ def dry_run(text: str) -> tuple[list[list[str]], str]:
         work.mkdir()
         calls.touch()
         for name in STUBS:
+            option = FROM_ENV if name == "srun" else ""
             (programs / name).write_text(
-                f'#!/bin/sh\necho "{name} $*" >> {shlex.quote(str(calls))}\n'
+                f'#!/bin/sh\necho "{name} {option} $*" >> {shlex.quote(str(calls))}\n'
             )
             (programs / name).chmod(0o755)
         (work / "job.sh").write_text(text)
         env = {"PATH": f"{programs}:{os.defpath}", "HOME": str(work), "SLURM_JOB_ID": "1"}
-        env |= {"SLURM_SUBMIT_DIR": str(work), "SLURM_NTASKS": "4"}
+        env |= {"SLURM_SUBMIT_DIR": str(work), "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "4"}
         options = {"cwd": work, "env": env, "stdin": subprocess.DEVNULL, "timeout": LIMIT_S}
         try:
             done = subprocess.run(["bash", "job.sh"], **options, capture_output=True, text=True)

@@ -92,7 +92,7 @@ def accuracy_by_calibration(model: nn.Module) -> pd.Series:
     calibrations = {
         "512 training crops": crops,
         "8 training crops": crops[:8],
-        "the same, ten times as dark": 0.1 * crops,
+        "the same, a tenth of the contrast": 0.1 * crops,
         "one number a thousand times too large": outlier,
     }
     accuracies = {

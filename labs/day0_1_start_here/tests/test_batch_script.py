@@ -19,6 +19,9 @@ REPAIRS = {
         "\ncd", "#SBATCH --cpus-per-task=4\ncd"
     ),
     "after 1.5 minutes of 90": lambda text: text.replace("=1:30", "=1:30:00"),
+    "srun counts on 1 core per process": lambda text: text.replace(
+        "srun python", "srun --cpus-per-task=4 python"
+    ),
     "without the module pytorch": lambda text: text.replace("cd", "module load pytorch\ncd"),
 }
 
@@ -50,7 +53,7 @@ RIGHT = {
 #SBATCH -G 4
 
 #SBATCH -n4 -c 4 -t 90
-ml pytorch && srun -u python hello.py
+ml pytorch && srun -u -c4 python hello.py
 """,
     "options of srun, with variables": """#!/usr/bin/env bash
 #SBATCH --gpus-per-node=a100:4 --exclusive --time 0-01:30 --partition gpu
@@ -59,16 +62,20 @@ ml pytorch && srun -u python hello.py
 set -euo pipefail
 module purge
 module load python/3.12 pytorch/2.8
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 srun --ntasks="$SLURM_NTASKS" --kill-on-bad-exit=1 bash -c "python hello.py"
 """,
     "the last option counts": BROKEN.replace("# SBATCH", "#SBATCH")
     .replace("job-name=hello", "time=10 --gpus-per-task=1 --ntasks-per-gpu=1")
     .replace("--ntasks-per-node=1", "--ntasks=4")
     .replace("1:30", "01:40:00 -c 4")
-    .replace("srun", "module load pytorch/2.8\nsrun"),
+    .replace("srun", "module load pytorch/2.8\nsrun -c 4"),
 }
 WRONG = {
-    "without srun": (repaired().replace("srun ", ""), "runs once, on the job's first node"),
+    "without srun": (
+        repaired().replace("srun --cpus-per-task=4 ", ""),
+        "runs once, on the job's first node",
+    ),
     "a refused option": (repaired().replace("node=4", "node=four"), "invalid int value: 'four'"),
     "no interpreter": (repaired().replace("#!", "# "), "its first line must name an interpreter"),
     "an open quote": (repaired().replace("job-name=", "job-name='"), "No closing quotation"),
@@ -82,7 +89,10 @@ WRONG = {
         "the time limit is the partition's default",
     ),
     "too many": (repaired().replace("node=4", "node=8"), "srun starts 8 processes for 4 GPUs"),
-    "too many cores": (repaired().replace("task=4", "task=40"), "Where a node has fewer"),
+    "too many cores": (
+        repaired().replace("BATCH --cpus-per-task=4", "BATCH --cpus-per-task=40"),
+        "Where a node has fewer",
+    ),
 }
 
 
@@ -121,11 +131,14 @@ def test_the_learners_file_is_written_once_and_checked(
     assert state() == "open"
     path = lab.write_broken_script()
     checked = lab.check_batch_script(path)
-    assert checked.failed and len(checked.parts) == 6 and state() == "failed"
+    assert checked.failed and len(checked.parts) == 7 and state() == "failed"
     path.write_text(repaired())
     assert lab.write_broken_script() == path and path.read_text() == repaired()
     checked = lab.check_batch_script(path)
-    assert checked.passed and "module load pytorch, then srun python hello.py" in repr(checked)
+    assert (
+        checked.passed
+        and "module load pytorch, then srun --cpus-per-task=4 python hello.py" in repr(checked)
+    )
     assert state() == "passed"
 
 
@@ -137,6 +150,7 @@ def test_a_real_slurm_reads_the_scripts_alike(
     programs.mkdir()
     shutil.copy(shutil.which("true"), programs / "module")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CPU_BIND", "none")  # the nodes claim more cores than exist here
     monkeypatch.chdir(runs_root)
     for text, tasks, limit in ((BROKEN, 1, "00:02:00"), (repaired(), 4, "01:30:00")):
         path.write_text(text)

@@ -86,8 +86,9 @@ def submit_calls(
         nodes=nodes,
         ntasks_per_node=tasks,
         cpus_per_task=site.cpus_per_gpu,
-        gres=f"gpu:{tasks}",
+        gres=":".join(filter(None, ("gpu", site.gpu_type, str(tasks)))),
         time=math.ceil(site.time_min) + GRACE_MIN,
+        signal_delay_s=1,  # submitit's signal must not end a run before its supervisor does
         wckey=None,
         setup=[
             *site.preparation,

@@ -275,7 +275,8 @@ def explain(run: Run) -> str:
     if record is None:
         return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
     advice = {
-        "oom": "It needs more memory than is available: lower batch_size or image_px.",
+        "oom": "It needs more memory than is available: lower batch_size or image_px. If Slurm "
+        "ended it, request more memory for the host, as with mem-per-gpu in your site's entry.",
         "timeout": "Give it more time (time_min=…) or fewer steps.",
         "cancelled": "Launch it again if you still need it.",
         "lost": "If memory ran out, lower batch_size or image_px; otherwise, launch it again.",

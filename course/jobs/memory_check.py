@@ -65,8 +65,10 @@ def _peaks_gib(configs: Sequence[Config]) -> float:
 def _host_free_gib(runs: Sequence[Run]) -> float:
     """Return the free GiB of this machine, container or job, less what DataLoader workers need."""
     free = psutil.virtual_memory().available
-    group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-    for folder in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
+    top = Path("/sys/fs/cgroup")
+    group = top / Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+    # Each group above may have a lower limit: Slurm's is that of the job, not of its task.
+    for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
         with suppress(OSError, ValueError):  # no such group, or "max": no limit
             limit = int((folder / "memory.max").read_text())
             free = min(free, limit - int((folder / "memory.current").read_text()))

@@ -52,6 +52,7 @@ class Site:
     shared: bool = False  # only local: all users of the machine take turns
     # Only for Slurm:
     gpus_per_node: int = 4
+    gpu_type: str = ""  # as in --gres, where a site demands it, such as "a100"
     cpus_per_gpu: int = 1  # for each task; a task has one GPU
     nodes: int = 1  # at most, for one job
     account: str = ""
@@ -75,7 +76,7 @@ class Site:
                 f"site {self.name!r}: executor={self.executor!r}: expected one of "
                 f"{', '.join(EXECUTORS)}"
             )
-        slurm_only = "account partition qos constraint sbatch modules setup python"
+        slurm_only = "gpu_type account partition qos constraint sbatch modules setup python"
         for name in slurm_only.split():
             if self.executor != "slurm" and getattr(self, name):
                 raise ValueError(

@@ -49,6 +49,7 @@ REASONS = {
     "Reservation": "it waits for its reservation to begin",
     "PartitionTimeLimit": "it asks for more time than the partition gives, and will not start",
     "PartitionNodeLimit": "it asks for more nodes than the partition gives, and will not start",
+    "PartitionConfig": "the partition does not allow such a job, and it will not start",
     "Partition": "the partition takes no jobs just now",
     "QOSMaxJobsPerUser": "you have as many jobs running as the QoS allows",
     "QOSMax": "you have reached a limit of the QoS",
@@ -90,7 +91,9 @@ def submit_array(
     offers = partitions()
     check_partition(site, offers)
     try:
-        with environment(job_environment() | own_slurm.environment()):
+        # A login node's limit on threads does not count in jobs.
+        job = {k: v for k, v in job_environment().items() if not k.endswith("_NUM_THREADS")}
+        with environment(job | own_slurm.environment()):
             number = submit_calls(folder, request, site, function, arguments)
     except RuntimeError as error:  # its message has sbatch's output
         raise ValueError(_refusal(str(error), offers, site, request)) from error

@@ -179,7 +179,8 @@ def _gpus(job: argparse.Namespace) -> int:
     nodes = options.get("nodes", 1)
     if "gres" in options:
         return nodes * gpu_count(job.gres)
-    counts = {"gpus": 1, "gpus_per_node": nodes, "gpus_per_task": options.get("ntasks", nodes)}
+    tasks = nodes * options.get("ntasks_per_node", 1)
+    counts = {"gpus": 1, "gpus_per_node": nodes, "gpus_per_task": options.get("ntasks", tasks)}
     return next(
         (n * int(options[key].split(":")[-1]) for key, n in counts.items() if key in options), 0
     )

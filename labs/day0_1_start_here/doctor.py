@@ -220,7 +220,11 @@ def ten_second_job(site: str) -> Result:
     try:
         launch.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
     except launch.JobError as error:
+        row = engine(run.executor).queue_states([run]).get(run.name, {})
         launch.cancel(run)
+        if row.get("state") == "pending":
+            result = f"not started within {JOB_LIMIT_MIN} minutes: {row['reason']}"
+            return "note", result, "try again later, or in a reservation"
         fix = "read the log that it names; if it waited for a different run, try again later"
         return "fail", str(error), fix
     record = run.record
@@ -229,6 +233,9 @@ def ten_second_job(site: str) -> Result:
     while engine(run.executor).is_alive(run) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     shutil.rmtree(run.folder, ignore_errors=True)
+    if run.executor == "slurm" and record.device == "cpu":
+        fix = "if its node has one: update NVIDIA's driver, or install a build of PyTorch for it"
+        return "note", f"{result}: the job found no GPU", fix
     return record.status, result
 
 

@@ -133,6 +133,6 @@ LAB = Lab(
     checks=CHECKS,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",
-    prepare="nothing; on Slurm, a job is put back into the queue",
+    prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
     stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

@@ -6,7 +6,7 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --error=RUN_FOLDER/logs/%j_0_log.err
 #SBATCH --exclusive
-#SBATCH --gres=gpu:8
+#SBATCH --gres=gpu:a100:8
 #SBATCH --hint=nomultithread
 #SBATCH --job-name=RUN_NAME
 #SBATCH --nodes=2
@@ -15,7 +15,7 @@
 #SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
 #SBATCH --partition=gpu_p5
 #SBATCH --reservation='my course'
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@1
 #SBATCH --time=93
 
 # setup

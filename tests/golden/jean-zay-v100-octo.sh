@@ -13,7 +13,7 @@
 #SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
 #SBATCH --partition=gpu_p2
 #SBATCH --qos=qos_gpu-dev
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@1
 #SBATCH --time=22
 
 # setup

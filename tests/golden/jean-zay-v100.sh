@@ -11,7 +11,7 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --open-mode=append
 #SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@1
 #SBATCH --time=62
 
 # setup

@@ -9,7 +9,7 @@
 #SBATCH --ntasks-per-node=2
 #SBATCH --open-mode=append
 #SBATCH --output=RUN_FOLDER/logs/%j_0_log.out
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@1
 #SBATCH --time=7
 
 # setup

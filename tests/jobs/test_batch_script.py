@@ -26,6 +26,7 @@ qos = "qos_gpu-dev"
 
 [jean-zay-a100]
 account = "abc@a100"
+gpu_type = "a100"
 sbatch = ["hint=nomultithread", "reservation=my course", "exclusive"]
 """
 

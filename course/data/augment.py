@@ -63,7 +63,7 @@ def randaugmented(images: torch.Tensor) -> torch.Tensor:
         images: bytes of shape (N, 3, height, width).
     """
     for _ in range(DRAWS):
-        # Drawn on the host, so that the sizes of the groups are known without synchronising.
+        # Drawn on the host, so that the sizes of the groups are known without waiting for a GPU.
         kinds = KIND_OF[torch.randint(len(CHANGES), (len(images),))]
         order = kinds.argsort()
         counts = kinds.bincount(minlength=len(KINDS)).tolist()

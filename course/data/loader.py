@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def loaders(
     failures.set_worker_timeout(train)
     failures.set_worker_timeout(val)
     if cfg.data == "crops":
-        batches = OnDevice(train, sets.train, device, cfg.seed + _rank_and_size()[0])
+        seed = cfg.seed + getattr(sampler, "rank", _rank_and_size()[0])
+        batches = OnDevice(train, sets.train, device, seed)
         return batches, OnDevice(val, sets.val.dataset, device)
     if cfg.format == "gpu_decode":
         decoded = gpu_decode.Decoded
@@ -194,8 +196,12 @@ def _lower_priority(worker: int) -> None:
 
     If workers keep all cores busy, the process that starts the device's kernels would wait for a
     core again and again, and so would the device.
+
+    Slurm may send SIGTERM to all processes of a job: a worker ignores the first, so that the main
+    process can finish its step and save.
     """
     os.nice(NICENESS)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def last_val_loader() -> DataLoader | None:

@@ -9,7 +9,7 @@ import torch
 
 
 class HostClock:
-    """The host's clock. It waits for an accelerator without timed events at each mark."""
+    """The host's clock. It waits for the accelerator at each mark, also on Apple's."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -48,7 +48,7 @@ Clock = HostClock | EventClock
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Return device events where they exist (CUDA, ROCm, XPU), or else the host's clock."""
+    """Return device events on CUDA, ROCm and XPU, and the host's clock elsewhere."""
     return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
 
 

@@ -12,7 +12,10 @@ from nbformat import NotebookNode
 from course.runs.run import runs_root
 
 NO_OUTPUTS = "This page has no outputs: its notebook was not executed for this site."
-SOURCE = "The outputs are from {day}, executed with {parameters}. Yours will differ."
+SOURCE = (
+    "The outputs are from {day}, executed with {parameters}. Yours will differ. Scripts have their "
+    "solutions here; cells with blanks have none, so their checks fail."
+)
 STOPPED = " The execution stopped before the notebook's end."
 
 

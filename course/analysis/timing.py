@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.benchmark import Timer
 
 from course.data.images import one_thread
 from course.training.precision import HALF, set_tf32, tf32_settings
@@ -81,6 +81,10 @@ def time_stages(read: Callable[[], Iterable[Any]], stages: Sequence[Callable]) -
 
 def median_ms(work: Callable[[], Any]) -> float:
     """Time some work on any device: the median of its calls, in milliseconds."""
+    # Its import warns where it finds nvcc and no GPU, as on a login node.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    from torch.utils.benchmark import Timer
+
     timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
     return 1e3 * timer.blocked_autorange().median
 

@@ -47,7 +47,7 @@ def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
         notes.append(f"{len(frame) - MAX_ROWS:,} more rows")
     texts = [name for name in shown if any(isinstance(x, str | tuple) for x in shown[name])]
     right = [
-        {"selector": f"th.col{place}", "props": "text-align: right"}
+        {"selector": f".col{place}", "props": "text-align: right"}
         for place, name in enumerate(shown)
         if name not in texts
     ]

@@ -30,9 +30,9 @@ CUT_DIMENSIONS = {"fc1.weight": 0, "fc1.bias": 0, "fc2.weight": 1}
 def communication_volume(model: str, images: Sequence[int]) -> pd.DataFrame:
     """Compute the GB that a step reduces over the ranks, in bf16 autocast, by number of images.
 
-    Columns: data, the gradients of all weights, fp32; tensor, for each MLP its result in forward,
-    bf16, and its input's gradient in backward, fp32 (Shoeybi et al. 2019, Megatron-LM,
-    arXiv:1909.08053, section 3).
+    Columns: data_parallel, the gradients of all weights, fp32; tensor_parallel, for each MLP its
+    result in forward, bf16, and its input's gradient in backward, fp32 (Shoeybi et al. 2019,
+    Megatron-LM, arXiv:1909.08053, section 3).
     """
     net, mlps = _network_and_mlps(model)
     sizes: list[int] = []
@@ -42,7 +42,9 @@ def communication_volume(model: str, images: Sequence[int]) -> pd.DataFrame:
         net.eval()(torch.empty(1, 3, 224, 224, device="meta"))
     weights = FP32 * models.parameter_count(net)
     rows = [(weights / 1e9, count * (HALF + FP32) * sum(sizes) / 1e9) for count in images]
-    return pd.DataFrame(rows, columns=["data", "tensor"], index=pd.Index(images, name="images"))
+    return pd.DataFrame(
+        rows, columns=["data_parallel", "tensor_parallel"], index=pd.Index(images, name="images")
+    )
 
 
 def weight_share(model: str, ranks: int) -> float:
@@ -241,7 +243,7 @@ def _parallelize(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
         try:
             sharded = parallel.parallelize_module(deepcopy(mlp), mesh, plan)
         except NotImplementedError as error:
-            rows[title] = {"message": f"{type(error).__name__}: {str(error)[:60]}"}
+            rows[title] = {"message": f"{type(error).__name__}: {error}"}
             continue
         with (mode := CommDebugMode()):
             error = relative_error(sharded(features), mlp(features))

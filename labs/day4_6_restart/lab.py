@@ -103,7 +103,7 @@ CHECKS = {
         causes=(SAVING,),
     ),
     "day4.restart": _interrupted(
-        "after SIGKILL during a save, it resumes bit by bit",
+        "after SIGKILL during a save, it resumes bit for bit",
         36,
         configs=(
             {"save_every": 0},
@@ -114,7 +114,7 @@ CHECKS = {
         causes=RESTORING,
     ),
     "day4.sigterm": _interrupted(
-        "after SIGTERM, it saves and resumes bit by bit",
+        "after SIGTERM, it saves and resumes bit for bit",
         37,
         configs=(
             {"save_every": 0},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -196,12 +195,8 @@ def _lower_priority(worker: int) -> None:
 
     If workers keep all cores busy, the process that starts the device's kernels would wait for a
     core again and again, and so would the device.
-
-    Slurm may send SIGTERM to all processes of a job: a worker ignores the first, so that the main
-    process can finish its step and save.
     """
     os.nice(NICENESS)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def last_val_loader() -> DataLoader | None:

@@ -34,9 +34,7 @@ def main(run):
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)
-    # Otherwise DDP would group the gradients differently in the first step after a restart.
-    fixed = {"find_unused_parameters": cfg.deterministic}
-    model = DDP(net, **fixed) if run.world_size > 1 else net
+    model = DDP(net) if run.world_size > 1 else net
     torch.manual_seed(cfg.seed + run.rank)
     mix = {"mixup": v2.MixUp, "cutmix": v2.CutMix}.get(cfg.mix)
     mix = mix and mix(alpha=cfg.mix_alpha, num_classes=sets.classes)
@@ -65,7 +63,7 @@ def main(run):
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             if mix:
                 images, labels = mix(images, labels)
-            images = images.to(memory_format=layout)
+            images = images.contiguous(memory_format=layout)
             meter.lap("load")
             with autocast:
                 scores = model(images)
@@ -79,7 +77,7 @@ def main(run):
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
 
-            step, ends = meter.step, any_rank(end_requests)
+            step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
                 # TODO 35, day 4: one rank stores all states, the step and the random states

@@ -166,11 +166,6 @@ def _check_parallel(config: Config, gpus: int) -> None:
             f"tensor={config.tensor} ranks share each MLP, and gpus={gpus} make no whole number of "
             f"such groups: choose a multiple of {config.tensor}"
         )
-    if gpus == 1 and (config.gather_bf16 or config.prefetch):
-        raise ValueError(
-            "gather_bf16 and prefetch are settings of FSDP, which needs several ranks: choose "
-            "gpus=2 or more, or leave them off"
-        )
     passes = config.batch_size // (config.micro_batch or config.batch_size)
     if config.pipeline in ("interleaved", "zero_bubble") and passes % gpus:
         raise ValueError(

@@ -31,14 +31,11 @@ def join_group(run: Recorder) -> torch.device:
     return device
 
 
-def any_rank(value: Any) -> bool:
-    """Return whether the value is true on any rank. All ranks must call it.
-
-    The flag stays on the host, where gloo sends it: no rank waits for its GPU.
-    """
+def any_rank(value: Any, device: torch.device) -> bool:
+    """Return whether the value is true on any rank. All ranks must call it."""
     if not distributed.is_initialized():
         return bool(value)
-    flag = torch.tensor(bool(value), dtype=torch.uint8)
+    flag = torch.tensor(bool(value), dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
     return bool(flag)
 
@@ -77,5 +74,4 @@ def validate(
     loss, correct, images = totals.tolist()
     if not images:
         raise ValueError("no complete batch to validate on: lower batch_size, or set val_steps=0")
-    count = round(images / cfg.tensor)  # ranks that share an MLP have the same images
-    return {"val_loss": loss / images, "val_top1": correct / images, "val_images": count}
+    return {"val_loss": loss / images, "val_top1": correct / images, "val_images": round(images)}

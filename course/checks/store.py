@@ -23,6 +23,7 @@ from course.runs.run import runs_root
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
 UNMEASURABLE = "not measurable here"  # a verdict that is neither pass nor failure
+NOISY = "too noisy to judge"  # neither; a repetition may show it
 UNTIMED = "not checked"  # the effect's verdict if no speedup is expected
 SECTIONS = ("predictions", "checks", "answers")
 Store = dict[str, dict[str, Any]]

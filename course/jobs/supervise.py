@@ -33,7 +33,16 @@ from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
-from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
+from course.runs.run import (
+    ENDED,
+    FOLDER_VARIABLE,
+    OPEN,
+    RACE_BEGAN,
+    RACE_CLOCK,
+    Run,
+    record_of,
+)
+from course.runs.scripts import calls
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
@@ -378,7 +387,23 @@ class SupervisedRank:
             return None
         if code:
             return self._failure(code)
+        if error := self._ended_early(record):
+            return Record("failed", error=f"rank {self.rank}: " * (self.ranks > 1) + error)
         return self._with_others(record)
+
+    def _ended_early(self, record: Record | None) -> str:
+        """Return an error if a script ended with code 0 before its recorder noticed; else ""."""
+        folder = self.run.folder
+        if self.run.is_command or record or (folder / ENDED.format(rank=self.rank)).exists():
+            return ""
+        if (folder / OPEN.format(rank=self.rank)).exists():
+            config, steps = self.run.config, len(self.run.rank_steps(self.rank))
+            where = f"in step {steps} of {config.epochs * config.steps}"
+            error = failures.ended_early(where, is_exit=True)
+            return f"{error}. The steps of its last second may be missing in this count"
+        if calls(self.run.script.read_text(), "recording"):
+            return failures.ended_early("before its first step", is_exit=True)
+        return ""  # without a recorder, a script may do anything
 
     def _look_at_race(self) -> None:
         """Note when the clock of a race started, the first time that the file is there."""

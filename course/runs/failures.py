@@ -56,6 +56,20 @@ def is_echo(text: str) -> bool:
     return advice(text) == _LEFT
 
 
+def ended_early(where: str, *, is_exit: bool) -> str:
+    """Return the error of a script that ended without an exception before its last step.
+
+    Args:
+        where: such as "in step 3 of 64".
+        is_exit: its process ended, instead of the loop over the steps.
+    """
+    code = " (exit code 0)" * is_exit
+    return (
+        f"the script ended {where}{code}: a run is ok only after all steps and epochs of its "
+        f"config. For a shorter run, set steps or epochs"
+    )
+
+
 def summarize(error: BaseException) -> str:
     """Return the error, the line of the script, and the advice in one line, for the record."""
     text, kind, explanation = str(error).strip(), type(error).__name__, advice(error)

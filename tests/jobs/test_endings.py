@@ -1,5 +1,6 @@
 """Every way in which a job can end, caused for real, leaves the right record."""
 
+import json
 import os
 import re
 import signal
@@ -22,7 +23,10 @@ from job_helpers import (
     processes_of,
     trainings_of,
 )
+from typer.testing import CliRunner
 
+from course import report
+from course.__main__ import app
 from course.jobs import launch as jobs
 from course.runs import logs, ranks
 
@@ -50,6 +54,123 @@ def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
     assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
     assert "train.py, line" not in run.record.error
     assert "The cause is the data, not the script" in jobs.explain(run)
+
+
+STEPS = """
+import os, sys
+import torch
+from course.runs.record import PHASES
+from course.training.meter import Meter
+from course.training.recorder import recording
+
+
+IMAGES = torch.zeros(1), torch.zeros(1)
+
+
+def main(run):
+    meter = Meter(run, torch.device("cpu"))
+    for epoch in range(run.config.epochs):
+        for number, _ in enumerate(meter.steps([IMAGES] * run.config.steps, epoch)):
+            INSIDE
+            for phase in PHASES:
+                meter.lap(phase, torch.tensor(1.0) if phase == "optimizer" else None)
+        AFTER
+
+
+BEFORE
+with recording() as run:
+    if run.world_size > 1:
+        torch.distributed.init_process_group("gloo")
+    main(run)
+    END
+"""
+SHORT = replace(CONFIG, epochs=2, steps=4, budget_s=0.0, warmup_steps=0)
+
+
+def steps_script(folder: Path, **lines: str) -> Path:
+    """Write a script of which every step is empty, with other lines at a place."""
+    text = STEPS
+    for place in ("INSIDE", "AFTER", "BEFORE", "END"):
+        text = text.replace(place, lines.get(place.lower(), "pass"))
+    (folder / "mine.py").write_text(text)
+    return folder / "mine.py"
+
+
+@pytest.mark.parametrize(
+    "lines, error",
+    [
+        ({"inside": "exit()"}, "the script ended in step 0 of 8 (exit code 0)"),
+        ({"inside": "number == 2 and sys.exit(0)"}, "the script ended in step 2 of 8 (exit"),
+        ({"inside": "os._exit(0)"}, "the script ended in step 0 of 8 (exit code 0)"),
+        ({"inside": "if number == 3: break"}, "the script ended in step 6 of 8: a run"),
+        ({"inside": "if number == 3: return"}, "the script ended in step 3 of 8: a run"),
+        ({"after": "break"}, "the script ended in step 4 of 8: a run"),
+        ({"before": "sys.exit()"}, "the script ended before its first step (exit code 0)"),
+    ],
+)
+def test_a_script_that_ends_early_has_failed(runs_root, tmp_path, lines, error):
+    """An exit code of 0 proves nothing; and what failed is launched again."""
+    script = steps_script(tmp_path, **lines)
+    run = over(jobs.launch(script, SHORT))
+    assert run.status == "failed" and error in run.record.error
+    assert run.record.images_per_s is None or run.record.steps_measured
+    again = jobs.launch(script, SHORT)
+    assert again != run
+    jobs.cancel(again)
+
+
+@pytest.mark.parametrize("line", ["exit()", "sys.exit(0)"])
+def test_an_exit_after_the_last_step_is_ok(runs_root, tmp_path, line):
+    run = over(jobs.launch(steps_script(tmp_path, end=line), SHORT))
+    assert (run.status, run.record.steps_measured) == ("ok", 8), jobs.explain(run)
+    assert run.record.load > 0
+
+
+def test_images_that_end_or_a_budget_end_a_run_that_is_ok(runs_root, tmp_path):
+    script = steps_script(tmp_path)
+    few = script.with_name("few.py")
+    few.write_text(script.read_text().replace("* run.config.steps", "* 3"))
+    run = over(jobs.launch(few, SHORT))
+    assert (run.status, run.record.steps_measured) == ("ok", 6), jobs.explain(run)
+    run = over(jobs.launch(script, replace(SHORT, epochs=1, budget_s=1e-9)))
+    assert (run.status, run.record.steps_measured) == ("ok", 1), jobs.explain(run)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("call", ["sys.exit(0)", "os._exit(0)"])
+def test_one_rank_that_ends_early_fails_the_run(runs_root, tmp_path, call):
+    script = steps_script(tmp_path, inside=f"run.rank and {call}")
+    run = over(jobs.launch(script, SHORT, gpus=2))
+    assert run.status == "failed"
+    assert "rank 1: " in run.record.error
+    assert "the script ended in step 0 of 8 (exit code 0)" in run.record.error
+
+
+def test_a_script_without_meter_is_not_measured_and_says_so(runs_root):
+    run = over(launch("ok_light.py"))
+    record = run.record
+    assert (record.config, record.data, record.machine) == ({}, "", "")
+    assert record.not_measured.startswith("the script does not call meter.steps(…)")
+    assert json.loads((run.folder / "record.json").read_text())["config"] == {}
+    with pytest.raises(jobs.JobError, match="not measured: the script does not call meter.steps"):
+        report(run)
+    shown = CliRunner().invoke(
+        app, ["run", str(SCRIPTS / "ok_light.py"), "--quick", "--against", run.name]
+    )
+    assert "images/s  not measured: the script does not call meter.steps(…)" in shown.output
+    assert "No ratio: " in shown.output and shown.exit_code == 0
+
+
+def test_two_runs_in_turns_print_their_ratio(runs_root, tmp_path):
+    script = steps_script(tmp_path, inside="__import__('time').sleep(0.001)")
+    baseline = over(jobs.launch(script, replace(CONFIG, budget_s=0.5)))
+    faster = script.with_name("faster.py")
+    faster.write_text(script.read_text() + "print('another script')\n")
+    words = ["run", str(faster), "--quick", "--set", "budget_s=0.5", "--against", baseline.name]
+    shown = CliRunner().invoke(app, words)
+    assert "baseline against baseline: " in shown.output and "× (" in shown.output
+    assert "The two computed in turns" in shown.output
+    assert "same computation" not in shown.output, "the scripts differ"
 
 
 def test_ok(runs_root):

@@ -28,7 +28,14 @@ import psutil
 from course.jobs.conductor import Conductor, RemoteConductor, start_turns
 from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
 from course.jobs.rank_store import start_store
-from course.jobs.scripts import Surroundings, process_context, run_command, run_script
+from course.jobs.scripts import (
+    FORK_SERVER_ENDED,
+    Surroundings,
+    fork_server_has_ended,
+    process_context,
+    run_command,
+    run_script,
+)
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
@@ -51,6 +58,7 @@ DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes befo
 # the job itself, after its own grace period.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
+TRACEBACK_LINES = 200  # of a log, to search for the script's line
 COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
 # Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
 # connections, so one might be taken.
@@ -446,6 +454,8 @@ class SupervisedRank:
     def _failure(self, code: int) -> Record:
         """Return the verdict by a process's exit code, for a run that leaves no record."""
         last_words = logs.text(self.run, err=True, lines=20)
+        if code == FORK_SERVER_ENDED and fork_server_has_ended():
+            return Record("lost", error=f"{failures.FORK_SERVER}\n{last_words}")
         if hung := ranks.hangs(self.run):
             verdict = Record("failed", error=failures.describe_hangs(self.rank, hung))
         elif code < 0:
@@ -456,6 +466,10 @@ class SupervisedRank:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
+            if place := failures.place_in(logs.text(self.run, err=True, lines=TRACEBACK_LINES)):
+                headline += f" {place}"
+            if explanation := failures.advice(last_words):
+                headline += f". {explanation}"
             verdict = Record("failed", error=f"{headline}\n{last_words}")
         for report in self.run.ranks:  # what this rank's script recorded, instead of its log's end
             if report["rank"] == self.rank and report["error"]:
@@ -550,4 +564,4 @@ class SupervisedCommand(SupervisedRank):
 def _unwritable(error: OSError) -> Record:
     if isinstance(error, NotADirectoryError | ConnectionError):  # a folder of a command; turns
         return Record("failed", error=str(error))
-    return Record("failed", error=f"the run's folder cannot be written: {error}")
+    return Record("failed", error=f"{failures.UNWRITABLE}: {error}")

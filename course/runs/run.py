@@ -8,7 +8,8 @@ started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
 rank-0.json    of a run with several ranks: this rank's part of the record
-rank0.open     (rank1.open, …) exists while the rank's recorder is open; then it is rank0.ended
+rank0.open     (rank1.open, …) exists while the rank's recorder is open; one of several ranks
+               renames it to rank0.ended
 rank0.done     (rank1.done, …) written when a rank has finished without an error
 record.json    written once, atomically, when the run is over: the source of every number
 checkpoints/   (weights.pt, report.png, …) what the script or `report` saved

@@ -393,8 +393,10 @@ class Recorder:
         if self.world_size > 1:
             self._write_rank(status, error)
         with suppress(OSError):  # a rename needs no space on a full disk
-            opened, ended = (name.format(rank=self.rank) for name in (OPEN, ENDED))
-            os.replace(self._run.folder / opened, self._run.folder / ended)
+            opened = self._run.folder / OPEN.format(rank=self.rank)
+            if self.world_size > 1:  # else the record shows that it has ended
+                opened.rename(self._run.folder / ENDED.format(rank=self.rank))
+            opened.unlink(missing_ok=True)
         # The first record counts; a rank that only lost its connection to another rank knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(RANK_WAIT_S)

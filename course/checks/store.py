@@ -73,7 +73,10 @@ def now() -> str:
 
 
 def save_check(name: str, outcome: dict[str, str]) -> None:
-    """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts."""
+    """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts.
+
+    `outcome` may also have "script", the digest of the text that was checked.
+    """
     with changing() as store:
         store["checks"][name] = {**outcome, "checked_at": now()}
 

@@ -20,6 +20,7 @@ from course.checks import discovery
 from course.checks.compare import compare
 from course.checks.exercises import (
     SOLUTIONS,
+    digest,
     exercise_of,
     open_todos,
     read,
@@ -130,7 +131,8 @@ def check(
         parts = tuple(_parts(wanted, run, against, read(script), script))
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
-    save_check(name, {part.part: part.verdict for part in parts})
+    verdicts = {part.part: part.verdict for part in parts}
+    save_check(name, verdicts | {"script": digest(run.script.read_text())})
     return Checked(name, wanted.title, parts)
 
 

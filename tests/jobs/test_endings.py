@@ -135,8 +135,9 @@ def test_images_that_end_or_a_budget_end_a_run_that_is_ok(runs_root, tmp_path):
     few.write_text(script.read_text().replace("* run.config.steps", "* 3"))
     run = over(jobs.launch(few, SHORT))
     assert (run.status, run.record.steps_measured) == ("ok", 6), jobs.explain(run)
-    run = over(jobs.launch(script, replace(SHORT, epochs=1, budget_s=1e-9)))
-    assert (run.status, run.record.steps_measured) == ("ok", 1), jobs.explain(run)
+    slow = steps_script(tmp_path, inside="__import__('time').sleep(0.6)")  # longer than a budget
+    run = over(jobs.launch(slow, replace(SHORT, epochs=1, steps=16, budget_s=0.5)))
+    assert run.status == "ok" and run.record.steps_measured < 16, jobs.explain(run)
 
 
 @needs_two_cores

@@ -271,6 +271,21 @@ def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
     assert words in shown.output.replace("\n", " ")
 
 
+def test_every_setting_that_a_todo_reads_is_named_before_its_solution_is_shown() -> None:
+    """By its title, the lines to replace, or hints 1 and 2: no one can guess `cfg.offload`."""
+    hints, missing = todo.all_hints(), []
+    for path in exercises.solutions():
+        for number in exercises.numbers(path.read_text(), path.name):
+            seams = exercises.seams(path.read_text(), path.name, number)
+            shown = [line for seam in seams for line in (seam.title, *seam.before)]
+            shown += [hints[number]["nudge"], *hints[number]["calls"]]
+            solution = "\n".join(line for seam in seams for line in seam.solution)
+            for name in sorted({*re.findall(r"\bcfg\.\w+", solution)}):
+                if not re.search(rf"{re.escape(name)}\b", "\n".join(shown)):
+                    missing.append(f"TODO {number}: {name}")
+    assert not missing
+
+
 def test_refused_write_changes_nothing(workshop: Path) -> None:
     workshop.write_text(EDIT)
     before = workshop.read_bytes()

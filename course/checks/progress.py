@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.checks import discovery, exercises
 from course.checks.predictions import as_stored, launched_rungs
-from course.checks.store import PARTS, UNMEASURABLE, UNTIMED, read
+from course.checks.store import NOISY, PARTS, UNMEASURABLE, UNTIMED, read
 from course.text import digits
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Progress:
         filled, passed = self.todos["state"] != "open", self.checks["state"] == "passed"
         quizzes, late = self.quizzes, self.predictions["late"]
         yield f"TODOs: {filled.sum()} of {len(filled)} filled", self.todos
-        partly = (self.checks["state"] == UNMEASURABLE).sum()
+        partly = self.checks["state"].isin([UNMEASURABLE, NOISY]).sum()
         more = f", {partly} more as far as this machine can measure" if partly else ""
         yield f"Checks: {passed.sum()} of {len(passed)} passed{more}", self.checks
         yield (

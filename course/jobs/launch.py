@@ -128,6 +128,8 @@ def _answer(planned: Plan) -> Run | None:
     machine, request = planned.site.name.removeprefix(recordings.SITE), planned.request
     run = recordings.answer(machine, planned.config, request["gpus"], request.get("added"))
     print(f"{run.name} [{run.status}]: {run.record.machine}")
+    if not planned.request.get("added") and planned.source.name != run.script.name:
+        print(f"It is a run of solutions/{run.script.name}, because no other script was recorded")
     return run
 
 

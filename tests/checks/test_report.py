@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, plots, predict, report, rung
+from course import compare, plots, predict, recall, report, rung
 from course.checks import exercises
 from course.checks.ladder import ladder
 from course.checks.predictions import prediction
@@ -16,6 +16,7 @@ from course.config import FULL_SIZE
 from course.jobs.launch import JobError, launch
 from course.runs.ratio import idle_gpu_warning, ratio
 from course.runs.record import Record
+from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -164,6 +165,14 @@ def test_two_versions_of_pytorch_are_not_the_same_computation(make_run) -> None:
     assert not any("same computation" in text for text in report(new, against=old).sentences)
 
 
+def test_a_recorded_site_says_that_it_ran_no_script_of_yours(tmp_path, capsys) -> None:
+    (tmp_path / "mine.py").write_text("print('mine')\n")
+    launch(tmp_path / "mine.py", rung("device", **FULL_SIZE), site="recorded-nvidia-h100")
+    assert "It is a run of solutions/train.py, because no other" in capsys.readouterr().out
+    launch("exercises/train.py", rung("device", **FULL_SIZE), site="recorded-nvidia-h100")
+    assert "It is a run" not in capsys.readouterr().out
+
+
 HALF = replace(CONFIG, rung="amp", precision="bf16")
 NOISY_STEPS = [1, 1, 0.02, 0.5, 0.03, 0.4, 0.6, 0.02]
 
@@ -181,6 +190,23 @@ def test_a_single_measured_step_is_too_noisy_to_judge(make_run) -> None:
     assert shown.table.loc["images/s (quartiles)", "amp"] == "–"
     assert f"The speed is too noisy to judge: {reason}." in report(fast).sentences
     assert "too noisy to judge: 1 measured step" in repr(compare(slow, fast))
+
+
+def test_a_recalled_speed_is_of_the_runs_site_and_not_of_noise(make_run, capsys) -> None:
+    short = make_run("short", [1, 1, 0.1], steps_measured=1)
+    steady, fast = make_run("steady", STEADY, steps_measured=6), make_run("fast", FAST)
+    predict("speed", 40, rung="baseline")
+    predict("twice", 2)
+    recall("speed", 80.0, "images/s", run=short)
+    assert "Measured: 80 images/s: too noisy to judge, 1 measured step" in capsys.readouterr().out
+    assert prediction("speed").measured is None
+    recall("speed", 40.0, "images/s", run=steady)
+    recall("twice", ratio(fast, steady), "times the images/s", run=fast)
+    assert capsys.readouterr().out.count("✓") == 2
+    (h100,) = [run for run in recorded_runs("nvidia-h100") if run.name == "amp-1af58a68"]
+    recall("speed", 2000.0, "images/s", run=h100)
+    assert "You made no prediction. Measured: 2,000" in capsys.readouterr().out
+    assert prediction("speed").measured == 40
 
 
 def test_an_interval_with_faster_and_slower_earns_no_mark(make_run) -> None:
@@ -270,6 +296,16 @@ def test_compare_shows_settings_source_and_ratio(make_run) -> None:
     page = comparison._repr_html_()
     assert "&lt;world&gt;" in page
     assert "color" in page
+
+
+def test_the_printed_ladder_says_what_is_open_and_what_is_noise(make_run, capsys) -> None:
+    plain = make_run("plain", [1, 1, 0.2], steps_measured=1)
+    amp = make_run("amp", [1, 1, 0.1], HALF, hardware={"half_units": ["bf16"]})
+    amp.script.write_text(exercises.render((exercises.SOLUTIONS / "train.py").read_text(), 1))
+    tables.show_ladder(ladder_table([plain, amp]))
+    output = capsys.readouterr().out
+    assert "baseline: too noisy to judge: 1 measured step, where 6 are needed." in output
+    assert "amp: TODO 2 is still open in this script, so it changed nothing." in output
 
 
 def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -> None:

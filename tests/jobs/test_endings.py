@@ -15,6 +15,7 @@ from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
+    SHORT,
     eventually,
     expect_no_process,
     launch,
@@ -23,6 +24,7 @@ from job_helpers import (
     over,
     printed,
     processes_of,
+    steps_script,
     trainings_of,
 )
 from typer.testing import CliRunner
@@ -57,46 +59,6 @@ def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
     assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
     assert "train.py, line" not in run.record.error
     assert "The cause is the data, not the script" in jobs.explain(run)
-
-
-STEPS = """
-import os, sys
-import torch
-from course.runs.record import PHASES
-from course.training.meter import Meter
-from course.training.recorder import recording
-
-
-IMAGES = torch.zeros(1), torch.zeros(1)
-
-
-def main(run):
-    meter = Meter(run, torch.device("cpu"))
-    for epoch in range(run.config.epochs):
-        for number, _ in enumerate(meter.steps([IMAGES] * run.config.steps, epoch)):
-            INSIDE
-            for phase in PHASES:
-                meter.lap(phase, torch.tensor(1.0) if phase == "optimizer" else None)
-        AFTER
-
-
-BEFORE
-with recording() as run:
-    if run.world_size > 1:
-        torch.distributed.init_process_group("gloo")
-    main(run)
-    END
-"""
-SHORT = replace(CONFIG, epochs=2, steps=4, budget_s=0.0, warmup_steps=0)
-
-
-def steps_script(folder: Path, **lines: str) -> Path:
-    """Write a script of which every step is empty, with other lines at a place."""
-    text = STEPS
-    for place in ("INSIDE", "AFTER", "BEFORE", "END"):
-        text = text.replace(place, lines.get(place.lower(), "pass"))
-    (folder / "mine.py").write_text(text)
-    return folder / "mine.py"
 
 
 @pytest.mark.parametrize(

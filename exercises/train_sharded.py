@@ -60,7 +60,7 @@ def main(run):
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # TODO 23, day 4: the policy replaces autocast
-    # TODO 20, day 4: keep backward's tensors in host memory if the config requests it
+    # TODO 20, day 4: keep backward's tensors in host memory if cfg.offload is set
     offloading = nullcontext()
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True

@@ -107,7 +107,7 @@ def main(run):
         autocast = nullcontext()
     # --- before
     # <<<
-    # >>> TODO 20, day 4: keep backward's tensors in host memory if the config requests it
+    # >>> TODO 20, day 4: keep backward's tensors in host memory if cfg.offload is set
     offloading = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
     # --- before
     # offloading = nullcontext()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,6 +42,46 @@ narrow.use()
 # but each of its tasks starts a separate Python.
 WHOLE = 'executor = "slurm"\nnodes = 2\ngpus_per_node = 1\nsbatch = ["exclusive"]\n'
 SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
+
+
+STEPS = """
+import os, sys
+import torch
+from course.runs.record import PHASES
+from course.training.meter import Meter
+from course.training.recorder import recording
+
+
+IMAGES = torch.zeros(1), torch.zeros(1)
+
+
+def main(run):
+    meter = Meter(run, torch.device("cpu"))
+    for epoch in range(run.config.epochs):
+        for number, _ in enumerate(meter.steps([IMAGES] * run.config.steps, epoch)):
+            INSIDE
+            for phase in PHASES:
+                meter.lap(phase, torch.tensor(1.0) if phase == "optimizer" else None)
+        AFTER
+
+
+BEFORE
+with recording() as run:
+    if run.world_size > 1:
+        torch.distributed.init_process_group("gloo")
+    main(run)
+    END
+"""
+SHORT = replace(CONFIG, epochs=2, steps=4, budget_s=0.0, warmup_steps=0)
+
+
+def steps_script(folder: Path, **lines: str) -> Path:
+    """Write a script of which every step is empty, with other lines at a place."""
+    text = STEPS
+    for place in ("INSIDE", "AFTER", "BEFORE", "END"):
+        text = text.replace(place, lines.get(place.lower(), "pass"))
+    (folder / "mine.py").write_text(text)
+    return folder / "mine.py"
 
 
 def launch(script: str, **options: Any) -> Run:

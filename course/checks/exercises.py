@@ -28,6 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
+from course.checks import discovery, store
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
@@ -250,21 +251,84 @@ def write(solved: int, name: str = "train.py") -> Path | None:
     if not solution.is_file():
         known = ", ".join(path.name for path in solutions())
         raise ValueError(f"no exercise {name!r}: there are {known}")
-    text = solution.read_text()
-    view = render(text, solved, name)
-    views = {render(text, k, name) for k in range(count(text) + 1)}
+    return _replace(target, render(solution.read_text(), solved, name), solution.read_text())
+
+
+def _replace(target: Path, view: str, solution: str) -> Path | None:
+    """Write an exercise; back it up first unless it is a view of the solution."""
+    views = {render(solution, k, target.name) for k in range(count(solution) + 1)}
     backup = None
-    if target.exists() and target.read_text() not in views:
+    if target.exists() and target.read_text() not in {*views, view}:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        backup = target.with_name(f"{name}.backup-{stamp}")
+        backup = target.with_name(f"{target.name}.backup-{stamp}")
         backup.write_bytes(target.read_bytes())
     EXERCISES.mkdir(exist_ok=True)
     write_atomically(target, view)
     return backup
 
 
+def fill(solved: int, name: str = "train.py") -> Path | None:
+    """Fill those TODOs up to `solved` that are open, or failed; all other lines stay.
+
+    A TODO has failed if its check found this very text wrong. If hardly anything is left of the
+    exercise, it is written anew.
+
+    Returns:
+        The backup, or None if there were no edits.
+    """
+    solution, target = (SOLUTIONS / name).read_text(), EXERCISES / name
+    if not target.exists():
+        return write(solved, name)
+    text = target.read_text()
+    items, lines = parse(solution, name), text.splitlines()
+    places: list[tuple[Seam, int, int]] = []
+    view: list[str] = []
+    for item in items:
+        first = len(view)
+        view += item.shown(False) if isinstance(item, Seam) else [item]
+        if isinstance(item, Seam):
+            places.append((item, first, len(view)))
+    blocks = difflib.SequenceMatcher(None, view, lines, autojunk=False).get_matching_blocks()
+    line_of = {a + k: b + k for a, b, size in blocks for k in range(size)}
+    if 2 * len(line_of) < len(view):
+        return write(solved, name)
+    wanted = (open_todos(text, name) | failed_todos(text)) & {*range(1, solved + 1)}
+    parts = [
+        (
+            line_of.get(first, line_of.get(first - 1, -2) + 1),
+            line_of.get(end - 1, line_of.get(end, 0) - 1) + 1,
+            seam,
+        )
+        for seam, first, end in places
+        if seam.number in wanted
+    ]
+    lost = {seam.number for first, end, seam in parts if not 0 <= first < end}
+    for first, end, seam in reversed(parts):
+        if seam.number not in lost:
+            lines[first:end] = seam.shown(True)
+    return _replace(target, "\n".join(lines) + "\n", solution)
+
+
+def failed_todos(text: str) -> set[int]:
+    """Return the TODOs whose checks found this text of a script wrong."""
+    stored, sha = store.read()["checks"], digest(text)
+    failed = [
+        name
+        for name, outcome in stored.items()
+        if outcome.get("script") == sha and outcome["correct"] == "failed"
+    ]
+    return {discovery.checks()[name].todo for name in failed if name in discovery.checks()}
+
+
+def digest(text: str) -> str:
+    """Return a short name of a script's text, to store with a check of it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def catch_up(solved: int) -> dict[str, Path | None]:
-    """Write exercises with the TODOs up to `solved` filled; scripts without one stay as they are.
+    """Fill the TODOs up to `solved`, as `fill` does; 0: write all exercises anew.
+
+    Scripts without such a TODO stay as they are.
 
     Returns:
         The scripts that were written, each with the backup of edits, if any.
@@ -275,8 +339,9 @@ def catch_up(solved: int) -> dict[str, Path | None]:
     if solved:
         solution_of(solved)  # raises if there is none
     todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
+    fresh = write if solved == 0 else fill
     return {
-        name: write(min(solved, script_todos[-1]), name)
+        name: fresh(min(solved, script_todos[-1]), name)
         for name, script_todos in todos.items()
         if script_todos[0] <= solved or not solved
     }

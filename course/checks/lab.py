@@ -145,3 +145,13 @@ class Lab:
     prepare: str = ""
     stuck: str = ""
     name: str = ""  # of the folder; discovery sets it
+
+    @property
+    def todos(self) -> list[int]:
+        """The TODOs that it checks."""
+        return sorted({check.todo for check in self.checks.values()})
+
+    @property
+    def all_checks(self) -> list[str]:
+        """The names of all its checks."""
+        return [*self.checks, *self.functions, *self.file_checks]

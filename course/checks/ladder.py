@@ -11,7 +11,8 @@ import pandas as pd
 
 from course import charts
 from course.checks import discovery
-from course.checks.predictions import prediction
+from course.checks.predictions import prediction, site_of
+from course.checks.store import NOISY
 from course.config import COMPILED, LADDER, RUNGS
 from course.runs import recordings
 from course.runs.ratio import ratio
@@ -26,8 +27,9 @@ class Ladder:
     """The rungs that were measured, displayed as a figure, or as text.
 
     table: one row per rung with lab, predicted, ratio (to the previous rung), low and high (ends of
-    the ratio's interval), images_per_s, setup (data, sizes); and for the recorded machine
-    recorded_images_per_s and recorded_on ("CPU" if its GPU was not used). NaN: not measured yet.
+    the ratio's interval), noise (why the ratio is too noisy to judge), images_per_s, setup (data,
+    sizes); and for the recorded machine recorded_images_per_s and recorded_on ("CPU" if its GPU was
+    not used). NaN: not measured yet.
     """
 
     table: pd.DataFrame
@@ -59,13 +61,14 @@ def ladder(beside: str = BESIDE) -> Ladder:
     if climbed[second][1]:  # the run that the second rung was compared with
         climbed[first] = climbed[second][1], None
     for name, (run, partner) in climbed.items():
-        row = {"rung": name, "lab": _lab_of(name), **_predicted(name)}
+        row = {"rung": name, "lab": _lab_of(name), **_predicted(name, run), "noise": ""}
         if run is not None:
             machine = run.record.machine
             row |= {"images_per_s": run.record.images_per_s, "setup": run.config.setup}
             if partner is not None:
                 speedup = ratio(run, partner)
                 row |= {"ratio": speedup.value, "low": speedup.low, "high": speedup.high}
+                row["noise"] = speedup.noise()
         if name in recorded_rungs.index:
             other = recorded_rungs.loc[name]
             row |= {
@@ -89,6 +92,7 @@ COLUMNS = [
     "ratio",
     "low",
     "high",
+    "noise",
     "images_per_s",
     "setup",
     "recorded_images_per_s",
@@ -129,8 +133,8 @@ def _computes(before: str, other: Run, run: Run) -> bool:
     return is_alike and other.record.device == run.record.device
 
 
-def _predicted(name: str) -> dict[str, Any]:
-    stored = prediction(name)
+def _predicted(name: str, run: Run | None) -> dict[str, Any]:
+    stored = prediction(name, site_of(run)) if run else prediction(name)
     is_number = stored is not None and not isinstance(stored.value, str)
     return {"predicted": stored.value} if is_number else {}
 
@@ -157,6 +161,7 @@ def _lines(table: pd.DataFrame) -> Iterator[str]:
             yield f"{row.rung:15}not yet: lab {row.lab}{guess}"
             continue
         against = f", {digits(row.ratio)}× the previous rung" if pd.notna(row.ratio) else ""
+        against += f" ({NOISY})" * bool(row.noise)
         changed = f" ({row.setup})" if setup not in ("", row.setup) else ""
         setup = row.setup
         yield f"{row.rung:15}{digits(row.images_per_s)} images/s{against}{changed}{guess}"

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course.checks.store import changing, now, read
-from course.config import COMPILED, LADDER
-from course.runs.run import all_runs
+from course.checks.store import NOISY, changing, now, read
+from course.config import COMPILED, LADDER, RUNGS, resolve_half
+from course.runs import recordings
+from course.runs.ratio import Ratio, few_steps
+from course.runs.run import Run, all_runs
 from course.text import digits, wrap_text
+from course.valid import HALF_FORMATS
 
+LOCAL = "local"  # the default site
 CLOSE = 0.2  # relative: a predicted number this close to the measured one is right
 BLANK = "replace ... with your number (or a choice in quotes) and run the cell again"
 
@@ -49,7 +53,13 @@ class Prediction:
 
 
 def predict(
-    key: str, value: Any, note: str = "", *, rung: str | None = None, choices: Sequence[str] = ()
+    key: str,
+    value: Any,
+    note: str = "",
+    *,
+    rung: str | None = None,
+    choices: Sequence[str] = (),
+    site: str = LOCAL,
 ) -> Prediction | None:
     """Store what you expect. You can change a prediction until you launch a run of its rung.
 
@@ -61,26 +71,29 @@ def predict(
         rung: label of the runs that decide it, if `key` is not a rung itself. Without one the
             prediction answers a question, and the first answer counts.
         choices: the texts to choose from, for a prediction that is not a number.
+        site: where the runs that decide it compute. A prediction is for one site, because another
+            one, such as a recorded GPU, gives another result.
 
     Raises:
         ValueError: an empty key, or a value that is not a finite number or not one of the choices.
     """
     key = _text(key, "the key of a prediction")
     if value is ...:
-        if (stored := prediction(key)) is None:
+        if (stored := prediction(key, site)) is None:
             print(f"{key}: {BLANK}")
         return stored
     value = _choice(key, value, choices) if choices else _number(key, value)
     if rung is None:
         rung = key if key in (*LADDER, *COMPILED) else ""
-    stored = _store(key, value, str(note), rung)
+    stored = _store(_name(key, site), value, str(note), rung, site)
     if stored.value != value:
         reason = f"a run of {stored.rung} was launched" if stored.rung else "it was the first"
+        reason = "its result is known" if stored.measured is not None else reason
         print(f"{key}: your {stored.text} counts because {reason}; {value!r} is not stored.")
     return stored
 
 
-def _store(key: str, value: float | str, note: str, rung: str) -> Prediction:
+def _store(key: str, value: float | str, note: str, rung: str, site: str) -> Prediction:
     """Store a prediction unless an earlier one can no longer change; return the stored one."""
     launched = launched_rungs()
     with changing() as store:
@@ -91,15 +104,40 @@ def _store(key: str, value: float | str, note: str, rung: str) -> Prediction:
                 "note": note,
                 "rung": rung,
                 "made_at": now(),
-                "late": rung in launched,
+                "late": (rung, site) in launched,
+                "site": site,
             }
     return as_stored(key, entry, launched)
 
 
-def prediction(key: str) -> Prediction | None:
-    """Return the prediction stored for a key, or None."""
-    entry = read()["predictions"].get(key)
-    return as_stored(key, entry, launched_rungs()) if entry else None
+def prediction(key: str, site: str = LOCAL) -> Prediction | None:
+    """Return the prediction stored for a key and a site, or None."""
+    entry = read()["predictions"].get(_name(key, site))
+    return as_stored(_name(key, site), entry, launched_rungs()) if entry else None
+
+
+def _name(key: str, site: str) -> str:
+    """Return the name under which a prediction is stored and shown."""
+    return key if site == LOCAL else f"{key} on {site}"
+
+
+def site_of(run: Run) -> str:
+    """Return the site whose predictions a run decides."""
+    return recordings.SITE + run.recorded_on if run.is_recorded else run.launched.get("site", LOCAL)
+
+
+def key_of(run: Run) -> str:
+    """Return the key of the prediction that a run decides: its rung, in the rung's own format.
+
+    A run of the rung in a different format, such as amp in fp16 where the machine's own format is
+    bf16, decides the prediction that has this format as its key.
+    """
+    label, precision = run.config.rung, run.config.precision
+    wanted = RUNGS[label].precision if label in RUNGS else precision
+    if wanted == "half" and run.requested_config.precision != "half":
+        units = run.record.hardware.get("half_units") or HALF_FORMATS[:1]
+        wanted = resolve_half(units, scales_loss=run.config.scales_loss)
+    return label if wanted in ("half", precision) else precision
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,24 +151,40 @@ class Verdict:
         return self.text + {True: " ✓", False: " ✗", None: ""}[self.right]
 
 
-def recall(key: str, measured: float | str, detail: str = "", *, how: str = "Measured") -> None:
+def recall(
+    key: str,
+    measured: float | str | Ratio,
+    detail: str = "",
+    *,
+    how: str = "Measured",
+    run: Run | None = None,
+) -> None:
     """Print a prediction's verdict, and store the measured value with it.
 
     Args:
-        measured: a number or a choice, as the prediction is.
+        measured: a number or a choice, as the prediction is, or a ratio with its interval.
         detail: printed after the measured value: its unit, or evidence.
         how: the verb to print, "Computed" for a value that was not measured.
+        run: the run that measured it, for a prediction of its site.
 
     Raises:
         ValueError: a text for a predicted number, or a number for a predicted text.
     """
-    settle(key, measured)
-    stored = prediction(key)
-    print(verdict(stored.value if stored else None, measured, detail=detail, how=how))
+    site, noise = (site_of(run), few_steps(run)) if run else (LOCAL, "")
+    spread: dict[str, Any] = {}
+    if isinstance(measured, Ratio):
+        spread, noise = {"low": measured.low, "high": measured.high}, measured.too_few
+        measured = measured.value
+    if not noise:
+        settle(key, measured, site)
+    stored = prediction(key, site)
+    predicted = stored.value if stored else None
+    print(verdict(predicted, measured, **spread, detail=detail, how=how, noise=noise))
 
 
-def settle(key: str, measured: float | str) -> None:
+def settle(key: str, measured: float | str, site: str = LOCAL) -> None:
     """Store the measured value with a prediction, if there is one; the latest value counts."""
+    key = _name(key, site)
     measured = measured if isinstance(measured, str) else float(measured)
     with changing() as store:
         if (entry := store["predictions"].get(key)) is None:
@@ -151,13 +205,18 @@ def verdict(
     high: float | None = None,
     detail: str = "",
     how: str = "Measured",
+    noise: str = "",
 ) -> Verdict:
-    """Judge a prediction. A number is right within CLOSE, or within the measured interval.
+    """Judge a prediction. A number is right within CLOSE of the measured one.
+
+    It is too noisy to judge if it is inside an interval that is wider than that: then the interval
+    has values with which it would be right, and others with which it would be wrong.
 
     Args:
         low, high: ends of the measured value's interval, if it has one.
         detail: unit or evidence, printed after the measured value.
         how: the verb to print, "Computed" for a value that was not measured.
+        noise: why the measurement is too noisy, whatever its interval is.
     """
     is_text = isinstance(measured, str)
     shown = measured if is_text else digits(measured)
@@ -169,11 +228,14 @@ def verdict(
         return Verdict(f"You made no prediction. {how}: {shown}")
     if is_text:
         return Verdict(f"You: {predicted}. {how}: {shown}", predicted.lower() == measured.lower())
-    inside = low is not None and low <= predicted <= high
-    far = ": within the interval" if inside else _distance(predicted, measured, detail)
+    far = abs(CLOSE * measured)
+    if low is not None and low <= predicted <= high and max(high - measured, measured - low) > far:
+        noise = noise or f"the interval is wider than ± {CLOSE:.0%}"
+    if noise:
+        return Verdict(f"You: {digits(predicted)}. {how}: {shown}: {NOISY}, {noise}")
     return Verdict(
-        f"You: {digits(predicted)}. {how}: {shown}{far}",
-        inside or abs(predicted - measured) <= CLOSE * abs(measured),
+        f"You: {digits(predicted)}. {how}: {shown}{_distance(predicted, measured, detail)}",
+        abs(predicted - measured) <= far,
     )
 
 
@@ -193,20 +255,21 @@ def _distance(predicted: float, measured: float, unit: str) -> str:
     return f": {abs(factor - 1):.0%} {more} than you predicted"
 
 
-def launched_rungs() -> set[str]:
-    """Return the rungs that have had a run."""
-    return {str(run.launched.get("rung", "")) for run in all_runs()} - {""}
+def launched_rungs() -> set[tuple[str, str]]:
+    """Return the rungs that have had a run, each with its site."""
+    return {(str(run.launched.get("rung", "")), site_of(run)) for run in all_runs()}
 
 
-def as_stored(key: str, entry: dict[str, Any], launched: set[str]) -> Prediction:
+def as_stored(key: str, entry: dict[str, Any], launched: set[tuple[str, str]]) -> Prediction:
     """Create a prediction from its entry in the store."""
     values = {field: entry[field] for field in ("value", "note", "rung", "made_at", "late")}
     measured = entry.get("measured")
     return Prediction(key, **values, stands=_stands(entry, launched), measured=measured)
 
 
-def _stands(entry: dict[str, Any], launched: set[str]) -> bool:
-    return not entry["rung"] or entry["rung"] in launched
+def _stands(entry: dict[str, Any], launched: set[tuple[str, str]]) -> bool:
+    is_known = "measured" in entry  # a recorded run is launched nowhere
+    return not entry["rung"] or is_known or (entry["rung"], entry.get("site", LOCAL)) in launched
 
 
 def _text(value: Any, what: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.checks import discovery, exercises
 from course.checks.predictions import as_stored, launched_rungs
-from course.checks.store import PARTS, UNMEASURABLE, UNTIMED, read
+from course.checks.store import NOISY, PARTS, UNMEASURABLE, UNTIMED, read
 from course.text import digits
 
 if TYPE_CHECKING:
@@ -18,29 +18,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """Four tables of what a learner has done and can still do.
+    """Tables of what a learner has done and can still do.
 
-    todos: todo, state (open, edited, solved), title. checks: check, state (open, passed, failed,
-    not measurable here), correct, mechanism, effect, title. quizzes: quiz, right, answered,
-    questions, title. predictions: key, value, measured, rung, note, made_at, late,
-    stands.
+    Displayed, it is a summary: days, and the labs that were begun, with the next one. If
+    `everything`, it is all of the other four tables.
+
+    days: day, todos, checks, quiz (each as "2 of 6"). labs: lab, title, todos, checks, quiz, left
+    (names of checks that did not pass), begun. todos: todo, state (open, edited, solved), title.
+    checks: check, state (open, passed, failed, too noisy to judge, not measurable here), correct,
+    mechanism, effect, title. quizzes: quiz, right, answered, questions, title. predictions: key,
+    value, measured, rung, note, made_at, late, stands.
     """
 
     todos: pd.DataFrame
     checks: pd.DataFrame
     quizzes: pd.DataFrame
     predictions: pd.DataFrame
+    days: pd.DataFrame
+    labs: pd.DataFrame
+    everything: bool = False
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the tables as lists of rows, of JSON values only."""
-        return {name: table.to_dict(orient="records") for name, table in vars(self).items()}
+        """Return the last four tables as lists of rows, of JSON values only."""
+        names = ("todos", "checks", "quizzes", "predictions")
+        return {name: getattr(self, name).to_dict(orient="records") for name in names}
 
     def sections(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Yield a heading with counts and the table, for each of the four."""
+        """Yield headings with counts, each with a table, which may be empty."""
+        import pandas as pd
+
+        if not self.everything:
+            yield "Days", self.days
+            yield "Labs that you began, and the next", self._begun_labs()
+        for heading, table in self._tables():
+            yield heading, table if self.everything else pd.DataFrame()
+        if not self.everything:
+            yield "All of them: course progress --all, or progress(everything=True)", pd.DataFrame()
+
+    def _begun_labs(self) -> pd.DataFrame:
+        """Return the labs that were begun, and the first one after the last of them."""
+        begun = self.labs["begun"]
+        first = begun[begun].index.max() + 1 if begun.any() else 0
+        return self.labs[begun | (self.labs.index == first)].drop(columns="begun")
+
+    def _tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
         filled, passed = self.todos["state"] != "open", self.checks["state"] == "passed"
         quizzes, late = self.quizzes, self.predictions["late"]
         yield f"TODOs: {filled.sum()} of {len(filled)} filled", self.todos
-        partly = (self.checks["state"] == UNMEASURABLE).sum()
+        partly = self.checks["state"].isin([UNMEASURABLE, NOISY]).sum()
         more = f", {partly} more as far as this machine can measure" if partly else ""
         yield f"Checks: {passed.sum()} of {len(passed)} passed{more}", self.checks
         yield (
@@ -53,8 +78,9 @@ class Progress:
     def __repr__(self) -> str:
         parts = []
         for heading, table in self.sections():
-            parts += [heading, *(f"  {line}" for line in _lines(table)), ""]
-        return "\n".join(parts[:-1])
+            lines = [f"  {line}" for line in _lines(table)]
+            parts += [heading, *lines, *[""] * bool(lines)]
+        return "\n".join(parts).strip()
 
     def _repr_html_(self) -> str:
         from course.charts.tables import as_html
@@ -67,26 +93,76 @@ class Progress:
         return "".join(parts)
 
 
-def progress() -> Progress:
-    """Show TODOs, checks, quizzes and predictions, with what is done."""
+def progress(*, everything: bool = False) -> Progress:
+    """Show what is done: a summary, or all TODOs, checks, quizzes and predictions."""
     import pandas as pd
 
     stored, launched = read(), launched_rungs()
     entries = stored["predictions"].items()
     predictions = [vars(as_stored(key, entry, launched)) for key, entry in entries]
-    return Progress(
-        pd.DataFrame(exercises.all_states(), columns=["todo", "state", "title"]),
-        pd.DataFrame(_check_rows(stored["checks"]), columns=["check", "state", *PARTS, "title"]),
-        pd.DataFrame(
-            _quiz_rows(stored["answers"]),
-            columns=["quiz", "right", "answered", "questions", "title"],
-        ),
-        pd.DataFrame(
-            predictions,
-            columns=["key", "value", "measured", "rung", "note", "made_at", "late", "stands"],
-            dtype=object,
-        ),
+    todos = pd.DataFrame(exercises.all_states(), columns=["todo", "state", "title"])
+    checks = pd.DataFrame(
+        _check_rows(stored["checks"]), columns=["check", "state", *PARTS, "title"]
     )
+    quizzes = pd.DataFrame(
+        _quiz_rows(stored["answers"]), columns=["quiz", "right", "answered", "questions", "title"]
+    )
+    made = pd.DataFrame(
+        predictions,
+        columns=["key", "value", "measured", "rung", "note", "made_at", "late", "stands"],
+        dtype=object,
+    )
+    counts = pd.DataFrame(_lab_rows(todos, checks, quizzes))
+    days = counts.groupby("day", sort=False)[[*COUNTED]].sum().reset_index()
+    labs = _in_words(counts)[["lab", "title", *WORDS, "left", "begun"]]
+    return Progress(
+        todos, checks, quizzes, made, _in_words(days)[["day", *WORDS]], labs, everything
+    )
+
+
+WORDS = ("todos", "checks", "quiz")
+COUNTED = tuple(f"{word}_{part}" for word in WORDS for part in ("done", "all"))
+
+
+def _in_words(counts: pd.DataFrame) -> pd.DataFrame:
+    """Add each pair of COUNTED columns as text, "2 of 6"."""
+    for word in WORDS:
+        pairs = zip(counts[f"{word}_done"], counts[f"{word}_all"])
+        counts[word] = [f"{done} of {total}" if total else "–" for done, total in pairs]
+    return counts
+
+
+def _lab_rows(
+    todos: pd.DataFrame, checks: pd.DataFrame, quizzes: pd.DataFrame
+) -> Iterator[dict[str, Any]]:
+    """Yield for each lab what is done and what there is."""
+    states = dict(zip(todos["todo"], todos["state"]))
+    outcomes = dict(zip(checks["check"], checks["state"]))
+    answers = quizzes.set_index("quiz")
+    for lab in discovery.labs():
+        filled = [states.get(todo, "open") != "open" for todo in lab.todos]
+        results = {name: outcomes.get(name, "open") for name in lab.all_checks}
+        right, answered, asked = 0, 0, 0
+        if lab.name in answers.index:
+            right, answered, asked = answers.loc[lab.name, ["right", "answered", "questions"]]
+        is_day = lab.number[0].isdigit()
+        left = {name: state for name, state in results.items() if state != "passed"}
+        begun = any(filled) or {*results.values()} - {"open"} or answered
+        yield {
+            "day": f"Day {lab.number[0]}" if is_day else "Electives",
+            "lab": lab.number,
+            "title": lab.title,
+            "todos_done": sum(filled),
+            "todos_all": len(filled),
+            "checks_done": len(results) - len(left),
+            "checks_all": len(results),
+            "quiz_done": right,
+            "quiz_all": asked,
+            "left": ", ".join(
+                name + f" ({state})" * (state != "open") for name, state in left.items()
+            ),
+            "begun": bool(begun),
+        }
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:

@@ -13,13 +13,23 @@ import pandas as pd
 from course import charts
 from course.charts.tables import BAD, GOOD, MUTED, as_html
 from course.checks.exercises import open_todos, original_of
-from course.checks.predictions import prediction, settle, verdict
+from course.checks.predictions import key_of, prediction, settle, site_of, verdict
+from course.checks.store import NOISY
 from course.checks.todo import needed_todos
 from course.config import Config
 from course.jobs.launch import JobError, explain, refresh
-from course.runs.ratio import Ratio, explain_ratio, idle_gpu_warning, pair, ratio, ratio_of_pair
+from course.runs.ratio import (
+    Ratio,
+    explain_ratio,
+    few_steps,
+    idle_gpu_warning,
+    pair,
+    ratio,
+    ratio_of_pair,
+)
 from course.runs.record import Record
 from course.runs.run import Run
+from course.runs.scripts import is_same_code
 from course.text import digits
 
 
@@ -50,13 +60,17 @@ class Comparison:
 
     def __repr__(self) -> str:
         settings = self.settings.to_string() if len(self.settings) else "the same settings"
-        speed = f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}"
-        return f"{settings}\n\n{self.source_diff or 'the same script'}\n\n{speed}"
+        return f"{settings}\n\n{self.source_diff or 'the same script'}\n\n{self._speed()}"
+
+    def _speed(self) -> str:
+        noise = self.ratio.noise() if self.ratio else ""
+        shown = f"{self.ratio or 'not measured'}" + f"; {NOISY}: {noise}" * bool(noise)
+        return f"{self.names[1]} ÷ {self.names[0]}: {shown}"
 
     def _repr_html_(self) -> str:
         diff = _coloured(self.source_diff) if self.source_diff else ""
         settings = as_html(self.settings) if len(self.settings) else "<p>the same settings</p>"
-        speed = html.escape(f"{self.names[1]} ÷ {self.names[0]}: {self.ratio or 'not measured'}")
+        speed = html.escape(self._speed())
         return f"{settings}{diff or '<p>the same script</p>'}<p><b>{speed}</b></p>"
 
 
@@ -147,6 +161,7 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
                 "ratio_low": speedup.low,
                 "ratio_high": speedup.high,
                 "turns": speedup.turns,
+                "noise": speedup.noise() if ok and run != first else few_steps(run) if ok else "",
                 "peak_gib": record.peak_gib,
                 "last_loss": record.last_loss,
                 "val_top1": record.val_top1,
@@ -155,6 +170,7 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
                 "emulated": _emulated(record, run.config),
                 "same_as": "",
                 "lacks_half": run.lacks_half,
+                "open_todos": still_open(run),
                 "run": run.name,
             }
         )
@@ -170,7 +186,7 @@ def _measured(run: Run) -> Record:
     if record is None:
         raise JobError(explain(run))
     if record.images_per_s is None:
-        raise JobError(f"{run.name} is ok but measured no steps: does its script use Meter?")
+        raise JobError(f"{run.name} is ok, but not measured: {record.not_measured or 'no step'}")
     return record
 
 
@@ -181,8 +197,10 @@ def _emulated(record: Record, config: Config) -> str:
 
 
 def _predicted(run: Run) -> float | None:
-    stored = prediction(run.config.rung)
-    return stored.value if stored and not isinstance(stored.value, str) else None
+    stored = prediction(key_of(run), site_of(run))
+    # An answer to a question may have the name of a rung as its key.
+    is_of_runs = stored is not None and stored.rung and not isinstance(stored.value, str)
+    return stored.value if is_of_runs else None
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -207,9 +225,9 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
         {
             name: {
                 "images/s (median)": digits(r.images_per_s),
-                "images/s (quartiles)": (
-                    f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}"
-                ),
+                "images/s (quartiles)": "–"
+                if few_steps(run)
+                else f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}",
                 f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
                 if r.peak_gib is not None
                 else "–",
@@ -229,11 +247,9 @@ def _sentences(
 ) -> Iterator[str]:
     record, config, unfilled = records[-1], run.config, still_open(run)
     if speedup is not None:
-        these = [entry.rung for entry in (record, records[0])]
-        if record.gpus != records[0].gpus:
-            these = [f"{entry.rung} on {entry.gpus}" for entry in (record, records[0])]
-        yield f"{' against '.join(these)}: {speedup} the images per second."
-        yield explain_ratio(speedup, run)
+        yield from _speed_sentences(run, against, records, speedup)
+    elif reason := few_steps(run):
+        yield f"The speed is {NOISY}: {reason}."
     for number in unfilled:
         yield f"TODO {number} is still open in this run's script, so it changed nothing."
     if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
@@ -254,21 +270,46 @@ def _sentences(
         yield "The loss is not finite any more: this run learns nothing, so its speed says nothing."
 
 
+def _speed_sentences(
+    run: Run, against: Run, records: Sequence[Record], speedup: Ratio
+) -> Iterator[str]:
+    these = [entry.rung for entry in (records[-1], records[0])]
+    if records[-1].gpus != records[0].gpus:
+        these = [f"{entry.rung} on {entry.gpus}" for entry in (records[-1], records[0])]
+    yield f"{' against '.join(these)}: {speedup} the images per second."
+    yield explain_ratio(speedup, run)
+    if is_same_computation(run, against):
+        yield "The same computation: the true ratio is 1."
+    elif reason := speedup.noise():
+        yield f"Which is faster is {NOISY}: {reason}."
+
+
+def describe_speedup(run: Run, against: Run) -> list[str]:
+    """Return sentences about a run's speed next to another's, or why there is no ratio."""
+    for member in (run, against):
+        if refresh(member) != "ok":
+            return [f"No ratio: {member.name} is {member.status}."]
+        if member.record.images_per_s is None:
+            why = member.record.not_measured or "no step"
+            return [f"No ratio: {member.name} is not measured: {why}."]
+    compared = pair(run, against)
+    records = [compared[1].record, run.record]
+    return [*_speed_sentences(run, against, records, ratio_of_pair(*compared))]
+
+
 def _judged(run: Run, against: Run, speedup: Ratio, predicted: float | None) -> Iterator[str]:
     """Yield the verdict on the predicted ratio; store the result with a stored prediction."""
-    key = run.config.rung
     # A rung's stored prediction is about one process.
     stored = _predicted(run) if run.gpus == 1 else None
     stored = stored if predicted is None else predicted
     how = "Measured"
     if is_same_computation(run, against):
-        yield "The same computation: the true ratio is 1."
         speedup, how = Ratio(1.0), "True"
     if stored is None:
         return
-    if predicted is None:
-        settle(key, speedup.value)
-    spread = {"low": speedup.low, "high": speedup.high}
+    if predicted is None and not speedup.too_few:
+        settle(key_of(run), speedup.value, site_of(run))
+    spread = {"low": speedup.low, "high": speedup.high, "noise": speedup.too_few}
     yield str(verdict(stored, speedup.value, **spread, detail="times as fast", how=how))
 
 
@@ -276,9 +317,20 @@ def is_same_computation(run: Run, against: Run) -> bool:
     """Return whether two runs compute the same on the same device: neither can be faster."""
     configs = [replace(member.config, rung="same", device="auto") for member in (run, against)]
     places = [
-        (member.record.device, member.record.machine, member.gpus) for member in (run, against)
+        (member.record.device, member.record.machine, member.record.versions, member.gpus)
+        for member in (run, against)
     ]
-    return configs[0] == configs[1] and places[0] == places[1]
+    return configs[0] == configs[1] and places[0] == places[1] and _have_same_code(run, against)
+
+
+def _have_same_code(run: Run, against: Run) -> bool:
+    if run.is_recorded or against.is_recorded:  # no script is kept of these
+        origins = [
+            (member.launched.get("added"), member.record.git_sha, member.is_recorded)
+            for member in (run, against)
+        ]
+        return origins[0] == origins[1]
+    return is_same_code(*(member.script.read_text() for member in (run, against)))
 
 
 def still_open(run: Run) -> list[int]:

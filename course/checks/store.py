@@ -23,6 +23,7 @@ from course.runs.run import runs_root
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
 UNMEASURABLE = "not measurable here"  # a verdict that is neither pass nor failure
+NOISY = "too noisy to judge"  # neither; a repetition may show it
 UNTIMED = "not checked"  # the effect's verdict if no speedup is expected
 SECTIONS = ("predictions", "checks", "answers")
 Store = dict[str, dict[str, Any]]
@@ -72,7 +73,10 @@ def now() -> str:
 
 
 def save_check(name: str, outcome: dict[str, str]) -> None:
-    """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts."""
+    """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts.
+
+    `outcome` may also have "script", the digest of the text that was checked.
+    """
     with changing() as store:
         store["checks"][name] = {**outcome, "checked_at": now()}
 

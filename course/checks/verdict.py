@@ -4,7 +4,8 @@ correct    the script trains like the solution, in small runs of both on the CPU
 mechanism  the run itself did what the TODO adds, as its recorded evidence shows
 effect     the run is faster: the ratio of throughputs, judged by its interval
 
-An effect that this machine cannot show is "not measurable here", which does not count as passed.
+An effect that this machine cannot show is "not measurable here", and one whose interval does not
+tell faster from slower is "too noisy to judge". Neither counts as passed or failed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from course.checks import discovery
 from course.checks.compare import compare
 from course.checks.exercises import (
     SOLUTIONS,
+    digest,
     exercise_of,
     open_todos,
     read,
@@ -27,7 +29,7 @@ from course.checks.exercises import (
 )
 from course.checks.facts import describe
 from course.checks.lab import Check, Place, Unexpected, expect
-from course.checks.store import UNMEASURABLE, UNTIMED, save_check
+from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
 from course.jobs.launch import explain, launch, launch_all, refresh, wait
@@ -81,7 +83,7 @@ class Checked:
 
     def _repr_html_(self) -> str:
         styles = {PASSED: GOOD, FAILED: BAD}
-        signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?", UNTIMED: "–"}
+        signs = {PASSED: "✓", FAILED: "✗", UNMEASURABLE: "?", NOISY: "?", UNTIMED: "–"}
         rows = "".join(
             f"<tr><td style='text-align:left'><b>{part.part}</b></td>"
             f"<td style='text-align:left; {styles.get(part.verdict, MUTED)}'>"
@@ -129,7 +131,8 @@ def check(
         parts = tuple(_parts(wanted, run, against, read(script), script))
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
-    save_check(name, {part.part: part.verdict for part in parts})
+    verdicts = {part.part: part.verdict for part in parts}
+    save_check(name, verdicts | {"script": digest(run.script.read_text())})
     return Checked(name, wanted.title, parts)
 
 
@@ -295,19 +298,23 @@ def _effect(wanted: Check, run: Run, against: Run) -> Part:
 def judge(speedup: Ratio, *, faster: bool) -> Part:
     """Judge the effect by its interval: passed if it is above 1, failed if it is below.
 
+    An interval with both, and one of too few steps or turns, is too noisy to judge.
+
     Args:
         faster: False for a TODO that must cost nothing: the limit is then 1 − SURE.
     """
     line = 1 if faster else 1 - SURE
     how = f"in {speedup.turns} turns" if speedup.turns else "one run after the other"
     evidence = f"{speedup} the images per second, {how}"
-    if speedup.low is None or speedup.low == speedup.high:  # with one step on each side
-        return Part("effect", UNMEASURABLE, f"{evidence}: too few steps to measure the spread")
+    if speedup.low is None:
+        return Part("effect", UNMEASURABLE, f"{evidence}: no steps were kept")
+    if reason := speedup.noise(line):
+        return Part("effect", NOISY, f"{evidence}: {reason}")
     if speedup.low > line:
         return Part("effect", PASSED, evidence)
     if speedup.high < line:
         return Part("effect", FAILED, f"{evidence}: slower")
-    return Part("effect", UNMEASURABLE, f"{evidence}: the spread is wider than the effect")
+    return Part("effect", UNMEASURABLE, f"{evidence}: no effect that can be measured")
 
 
 def _where(text: str, source: str, wanted: Check) -> str:

@@ -19,8 +19,9 @@ def exercises(
     upto: Annotated[
         int | None,
         typer.Option(
-            help="Fill the TODOs up to this one; your edits are backed up. "
-            "`--upto 9`: before Day 3; `--upto 16`: before Day 4."
+            help="Fill the TODOs up to this one that are open, or failed their last check; keep "
+            "the others. `--upto 9`: before Day 3; `--upto 16`: before Day 4; `--upto 0` empties "
+            "all. What you edited is backed up first."
         ),
     ] = None,
     restore: Annotated[
@@ -42,14 +43,27 @@ def exercises(
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto is not None:
+        scripts.restore()
+        before = {row["todo"]: row["state"] for row in scripts.all_states()}
         for name, backup in scripts.catch_up(upto).items():
-            edits = f"; your edits are in {backup}" if backup else ""
-            typer.echo(f"exercises/{name}: TODOs filled up to {upto}{edits}", err=json_)
+            after = scripts.states(name)
+            states = [(row["todo"], before[row["todo"]], row["state"]) for row in after]
+            kept = [todo for todo, was, now in states if was == now != "open"]
+            filled = [todo for todo, was, now in states if was != now == "solved"]
+            done = f"filled TODO {_listed(filled)}" if filled else "filled none"
+            done = "no TODO is filled any more" if upto == 0 else done
+            done += f"; kept TODO {_listed(kept)} as it is" * bool(kept)
+            edits = f"; the file as it was is {backup}" if backup else ""
+            typer.echo(f"exercises/{name}: {done}{edits}", err=json_)
     states = scripts.all_states()
     if json_:
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [state.values() for state in states])
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 @app.command()
@@ -88,11 +102,16 @@ def check(
 
 
 @app.command()
-def progress(json_: AsJson = False) -> None:
-    """Show which TODOs, checks and quizzes are done, and what you predicted."""
+def progress(
+    all_: Annotated[
+        bool, typer.Option("--all", help="List every TODO, check, quiz and prediction.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Show what is done: by day, and the labs that you began, with the next one."""
     from course.checks.progress import progress as read_progress
 
     if json_:
         tables.as_json(read_progress().to_dict())
     else:
-        typer.echo(read_progress())
+        typer.echo(read_progress(everything=all_))

@@ -121,6 +121,11 @@ def run(
         tables.as_json(tables.run_as_dict(launched))
     elif wait:
         tables.show_run(launched)
+        if baseline:
+            from course.checks.report import describe_speedup
+
+            for sentence in describe_speedup(launched, baseline):
+                typer.echo(f"  {sentence}")
     if wait and launch.refresh(launched) not in ("ok", "queued", "running"):
         raise typer.Exit(1)
 

@@ -15,8 +15,6 @@ from course.text import digits
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course.runs.record import Record
-
 
 def as_json(value: Any) -> None:
     """Print a value, or the rows of a DataFrame, as indented JSON; paths become text."""
@@ -44,17 +42,25 @@ def show_run(run: Run) -> None:
         typer.echo(explain(run), err=True)
     reason = why_queued(run, status)
     typer.echo(f"{run.name}: {status}" + f" ({reason})" * bool(reason))
-    rows = dict(_measurements(run.record)) if run.record else {}
+    rows = dict(_measurements(run)) if run.record else {}
     rows |= {"folder": run_as_dict(run)["folder"], "next": _next_command(run, status)}
     for name, value in rows.items():
         typer.echo(f"  {name:10}{value}")
 
 
-def _measurements(record: Record) -> Iterator[tuple[str, str]]:
+def _measurements(run: Run) -> Iterator[tuple[str, str]]:
+    from course.checks.store import NOISY
+    from course.runs.ratio import few_steps
+
+    record = run.record
     if record.images_per_s is not None:
         spread = f"{digits(record.images_per_s_q1)} to {digits(record.images_per_s_q3)}"
-        steps = f"{record.steps_measured} steps, quartiles {spread}"
-        yield "images/s", f"{digits(record.images_per_s)} (median of {steps})"
+        steps = f"median of {record.steps_measured} steps, quartiles {spread}"
+        if reason := few_steps(run):
+            steps = f"{NOISY}: {reason}"
+        yield "images/s", f"{digits(record.images_per_s)} ({steps})"
+    elif record.not_measured:
+        yield "images/s", f"not measured: {record.not_measured}"
     if record.peak_gib is not None:
         yield "memory", f"{record.peak_gib:.2f} GiB at the peak ({record.memory_kind})"
     if record.last_loss is not None:
@@ -118,6 +124,7 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
     """Yield how and where a ladder was measured, and which rungs the machine cannot run."""
     import torch
 
+    from course.checks.store import NOISY
     from course.runs.ratio import MIN_TURNS
 
     turns = int(table["turns"].max()) if len(table) else 0
@@ -136,6 +143,11 @@ def _ladder_notes(table: pd.DataFrame) -> Iterator[str]:
     if lacks:
         note = " The rungs from amp on compute in fp32." * same.empty
         yield f"This machine has {' and '.join(lacks)}.{note}"
+    for row in table[(table["noise"] != "") & (table["same_as"] == "")].itertuples():
+        yield f"{row.rung}: {NOISY}: {row.noise}."
+    for row in table[table["open_todos"].str.len() > 0].itertuples():
+        todos = " and ".join(map(str, row.open_todos))
+        yield f"{row.rung}: TODO {todos} is still open in this script, so it changed nothing."
     for reference, names in same.groupby("same_as", sort=False)["rung"]:
         yield f"{' and '.join(names)}: the same computation as {reference}, so the true ratio is 1."
     emulated = table[table["emulated"] != ""]

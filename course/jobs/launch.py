@@ -128,6 +128,8 @@ def _answer(planned: Plan) -> Run | None:
     machine, request = planned.site.name.removeprefix(recordings.SITE), planned.request
     run = recordings.answer(machine, planned.config, request["gpus"], request.get("added"))
     print(f"{run.name} [{run.status}]: {run.record.machine}")
+    if not planned.request.get("added") and planned.source.name != run.script.name:
+        print(f"It is a run of solutions/{run.script.name}, because no other script was recorded")
     return run
 
 
@@ -264,6 +266,9 @@ def _queue_state(run: Run) -> dict[str, Any]:
 _NOT_THE_SCRIPT = {
     "disk": "This is not the script's fault: free some disk space, and launch it again.",
     "data": "The cause is the data, not the script: follow the message, and launch it again.",
+    "machine": "This is not the script's fault: follow the message, and launch it again.",
+    "environment": "The environment may be the cause: follow the message, and launch it again.",
+    "rank": "Another rank ended first: look for its error, and launch it again.",
 }
 
 
@@ -282,8 +287,7 @@ def explain(run: Run) -> str:
         "lost": "If memory ran out, lower batch_size or image_px; otherwise, launch it again.",
     }.get(
         record.status,
-        _NOT_THE_SCRIPT.get(failures.fault_of(record.error))
-        or f"Fix the cause in {run.source} (the run used a copy of it), and launch it again.",
+        _NOT_THE_SCRIPT.get(failures.fault_of(record.error)) or _blame(run, record.error),
     )
     if run.is_command:
         advice = "Fix the cause, and submit it again."
@@ -291,6 +295,18 @@ def explain(run: Run) -> str:
     logs = "" if run.is_recorded else f" Logs: {folder}"  # no log is recorded
     error = record.error.replace("(train.py, line", f"({run.source}, line")  # the copy's name
     return f"{run.name}: {record.status}. {error}\n{advice}{logs}"
+
+
+def _blame(run: Run, error: str) -> str:
+    """Return the advice on an error that the script may have caused."""
+    name = failures.blamed_file(error)
+    if name == run.script.name:
+        return f"Fix the cause in {run.source} (the run used a copy of it), and launch it again."
+    if name:
+        return f"Fix the cause in {name}, and launch it again."
+    if failures.is_early_end(error):
+        return f"See where {run.source} ends (the run used a copy of it), and launch it again."
+    return f"The error names no line of {run.source}: the logs show more. Then launch it again."
 
 
 def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:

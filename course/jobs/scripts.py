@@ -16,13 +16,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+import psutil
+
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
+FORK_SERVER_ENDED = 255  # exit code that multiprocessing reports without a fork server to ask
 LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
 
 
@@ -57,6 +61,20 @@ def process_context(*, preload: bool) -> BaseContext:
     signal.signal(signal.SIGTERM, before[0])
     tempfile.tempdir = before[1]
     return context
+
+
+def fork_server_has_ended() -> bool:
+    """Return whether the process from which scripts are forked was killed; waits up to a second."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    deadline = time.monotonic() + 1
+    while pid and time.monotonic() < deadline:
+        # Not waited for: multiprocessing does this when it starts the next one.
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)
+                continue
+        return True
+    return False
 
 
 def run_script(

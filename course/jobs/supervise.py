@@ -28,12 +28,28 @@ import psutil
 from course.jobs.conductor import Conductor, RemoteConductor, start_turns
 from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
 from course.jobs.rank_store import start_store
-from course.jobs.scripts import Surroundings, process_context, run_command, run_script
+from course.jobs.scripts import (
+    FORK_SERVER_ENDED,
+    Surroundings,
+    fork_server_has_ended,
+    process_context,
+    run_command,
+    run_script,
+)
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
-from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, RACE_CLOCK, Run, record_of
+from course.runs.run import (
+    ENDED,
+    FOLDER_VARIABLE,
+    OPEN,
+    RACE_BEGAN,
+    RACE_CLOCK,
+    Run,
+    record_of,
+)
+from course.runs.scripts import calls
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
@@ -42,6 +58,7 @@ DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes befo
 # the job itself, after its own grace period.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
+TRACEBACK_LINES = 200  # of a log, to search for the script's line
 COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
 # Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
 # connections, so one might be taken.
@@ -378,7 +395,23 @@ class SupervisedRank:
             return None
         if code:
             return self._failure(code)
+        if error := self._ended_early(record):
+            return Record("failed", error=f"rank {self.rank}: " * (self.ranks > 1) + error)
         return self._with_others(record)
+
+    def _ended_early(self, record: Record | None) -> str:
+        """Return an error if a script ended with code 0 before its recorder noticed; else ""."""
+        folder = self.run.folder
+        if self.run.is_command or record or (folder / ENDED.format(rank=self.rank)).exists():
+            return ""
+        if (folder / OPEN.format(rank=self.rank)).exists():
+            config, steps = self.run.config, len(self.run.rank_steps(self.rank))
+            where = f"in step {steps} of {config.epochs * config.steps}"
+            error = failures.ended_early(where, is_exit=True)
+            return f"{error}. The steps of its last second may be missing in this count"
+        if calls(self.run.script.read_text(), "recording"):
+            return failures.ended_early("before its first step", is_exit=True)
+        return ""  # without a recorder, a script may do anything
 
     def _look_at_race(self) -> None:
         """Note when the clock of a race started, the first time that the file is there."""
@@ -421,6 +454,8 @@ class SupervisedRank:
     def _failure(self, code: int) -> Record:
         """Return the verdict by a process's exit code, for a run that leaves no record."""
         last_words = logs.text(self.run, err=True, lines=20)
+        if code == FORK_SERVER_ENDED and fork_server_has_ended():
+            return Record("lost", error=f"{failures.FORK_SERVER}\n{last_words}")
         if hung := ranks.hangs(self.run):
             verdict = Record("failed", error=failures.describe_hangs(self.rank, hung))
         elif code < 0:
@@ -431,6 +466,10 @@ class SupervisedRank:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
+            if place := failures.place_in(logs.text(self.run, err=True, lines=TRACEBACK_LINES)):
+                headline += f" {place}"
+            if explanation := failures.advice(last_words):
+                headline += f". {explanation}"
             verdict = Record("failed", error=f"{headline}\n{last_words}")
         for report in self.run.ranks:  # what this rank's script recorded, instead of its log's end
             if report["rank"] == self.rank and report["error"]:
@@ -525,4 +564,4 @@ class SupervisedCommand(SupervisedRank):
 def _unwritable(error: OSError) -> Record:
     if isinstance(error, NotADirectoryError | ConnectionError):  # a folder of a command; turns
         return Record("failed", error=str(error))
-    return Record("failed", error=f"the run's folder cannot be written: {error}")
+    return Record("failed", error=f"{failures.UNWRITABLE}: {error}")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from course.config import GIB
+from course.runs.run import PROJECT
 from course.text import TEXT, printable, shortened
 
+COURSE_PACKAGES = ("course", "labs", "fast_resnet", "idr_pytools", "race", "tools")
 SHARED = "/dev/shm"  # DataLoader workers pass their batches through it
 SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers to it
 PATIENCE_S = 120  # a batch that takes longer will not arrive
@@ -56,6 +59,21 @@ def is_echo(text: str) -> bool:
     return advice(text) == _LEFT
 
 
+def ended_early(where: str, *, is_exit: bool) -> str:
+    """Return the error of a script that ended without an exception before its last step.
+
+    Args:
+        where: such as "in step 3 of 64".
+        is_exit: its process ended, instead of the loop over the steps.
+    """
+    return f"the script ended {where}{' (exit code 0)' * is_exit}: {_EARLY}"
+
+
+def is_early_end(text: str) -> bool:
+    """Return whether this is an error of `ended_early`."""
+    return _EARLY in text
+
+
 def summarize(error: BaseException) -> str:
     """Return the error, the line of the script, and the advice in one line, for the record."""
     text, kind, explanation = str(error).strip(), type(error).__name__, advice(error)
@@ -68,22 +86,57 @@ def summarize(error: BaseException) -> str:
     if explanation == _DISK and (lines := re.findall(rf".*(?:{_NO_SPACE}).*", text)):
         text = lines[-1].strip()  # the error of a checkpoint has the tracebacks of all ranks
     summary = f"{kind}: {text}" if kind else text
-    frames = traceback.extract_tb(error.__traceback__)
-    script = [frame for frame in frames if frame.filename.endswith("train.py")]
+    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    place = (in_worker and place_in(str(error))) or _last_place(frames)
     # A worker's death interrupts any line of the script, and a full disk is not its fault.
-    is_external = re.search(_WORKER_ENDED, text) or fault_of(f"{summary}. {explanation}")
-    if script and not is_external:
-        summary += f" (train.py, line {script[-1].lineno})"
+    if place and fault_of(f"{summary}. {explanation}") in ("", "environment"):
+        summary += f" {place}"
     if explanation:
         summary = f"{summary}. {explanation}".replace(".. ", ". ")
     return shortened(printable(summary), TEXT)
 
 
 def fault_of(text: str) -> str:
-    """Return the source of an error: "disk", "data", or "" for anything else, such as a script."""
-    if _DISK in text or (advice(text) == _DISK and "shared memory" not in text):
+    """Return the source of an error: "disk", "data", "machine", "rank", "environment", or "".
+
+    "rank" is a different rank, and "environment" the installed packages. "" is anything else, such
+    as a script: `blamed_file` returns the file whose line failed.
+    """
+    explanation = advice(text)
+    if _DISK in text or (explanation == _DISK and "shared memory" not in text):
         return "disk"
-    return "data" if re.search(r"\bDataError: ", text) else ""
+    if re.search(r"\bDataError: ", text):
+        return "data"
+    if explanation in (_LEFT, _MODULE):
+        return "rank" if explanation == _LEFT else "environment"
+    is_known = explanation and explanation not in (_WAITED, _TOO_FEW_GPUS)
+    return "machine" if is_known or any(words in text for words in NOT_THE_SCRIPT) else ""
+
+
+def blamed_file(text: str) -> str:
+    """Return the file whose line an error names as the last one outside libraries; "" if none."""
+    if named := re.findall(r"\(([\w.-]+\.py), line \d+\)", text):
+        return named[-1]
+    return place_in(text).strip("(").partition(",")[0]
+
+
+def place_in(log: str) -> str:
+    """Return the last place outside libraries in a printed traceback, as "(train.py, line 3)"."""
+    return _last_place(re.findall(r'^\s*File "([^"\n]+)", line (\d+)', log, re.MULTILINE))
+
+
+def _last_place(frames: Iterable[tuple[str, Any]]) -> str:
+    ours = [(name, line) for name, line in frames if not _is_library(name)]
+    return f"({Path(ours[-1][0]).name}, line {ours[-1][1]})" if ours else ""
+
+
+def _is_library(path: str) -> bool:
+    """Return whether a file belongs to Python, a package, or the course's own packages."""
+    if re.search(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/|/torchinductor_", path):
+        return True
+    return Path(path).is_relative_to(PROJECT) and (
+        Path(path).relative_to(PROJECT).parts[0] in COURSE_PACKAGES
+    )
 
 
 @dataclass(frozen=True)
@@ -172,6 +225,32 @@ _WORKER_DIED = (
     f"out of memory, which every worker needs (the record's host_gib is the total). Use "
     f"{_LIGHTER}, or request more memory"
 )
+_EARLY = (
+    "a run is ok only after all steps and epochs of its config. For a shorter run, set steps or "
+    "epochs"
+)
+FORK_SERVER = (
+    "the process from which scripts are started was killed (often: the system ran out of memory)"
+)
+TURNS_ENDED = "the process that controls the turns ended"
+UNWRITABLE = "the run's folder cannot be written"
+NOT_THE_SCRIPT = (FORK_SERVER, TURNS_ENDED, UNWRITABLE)
+_COMPILER = (
+    "torch.compile and Triton need a C++ compiler, and this machine has none that works: install "
+    "one (g++, on a cluster often a module), or use a config with compile=''"
+)
+_DRIVER = (
+    "The GPU, its driver, or what connects GPUs does not work with this PyTorch: nvidia-smi and "
+    "`course doctor` show more; on a cluster, try another node"
+)
+_LIBRARY = (
+    "A library is missing in the environment, or has another version than expected: `make setup` "
+    "installs the course's, and `module list` shows what is loaded"
+)
+_MODULE = (
+    "Python finds no module of this name: check the spelling, or install it into this environment"
+)
+_FILES = "The disk or its network does not work: launch it again later, or tell its administrator"
 _DISK = "A disk is full, or your quota is used up: free some space for data and runs"
 # The system's messages, and PyTorch's file writer's version of them.
 _NO_SPACE = (
@@ -214,5 +293,16 @@ _EXPLANATIONS: tuple[tuple[str, str | Callable[[], str]], ...] = (
     ),
     (r"Caught MemoryError in DataLoader|in DataLoader worker[\s\S]*can't allocate", _MEMORY),
     (r"OSError: \[Errno 12\]", _MEMORY),
+    (r"No working C\+\+ compiler|[Ff]ailed to find C compiler|working triton install", _COMPILER),
+    (r"fatal error: [\w./]+\.h: No such file", _COMPILER),
+    (
+        r"no NVIDIA driver|driver version is insufficient|no kernel image is available|CUDA unknown"
+        r"|uncorrectable ECC|is/are busy or unavailable|no CUDA-capable device|GPU is lost"
+        r"|Driver/library version mismatch|ncclSystemError|unhandled system error",
+        _DRIVER,
+    ),
+    (r"cannot open shared object file|undefined symbol: |version [`']\S+' not found", _LIBRARY),
+    (r"ModuleNotFoundError: ", _MODULE),
+    (r"\[Errno (5|30|107|116|121)\]", _FILES),  # input/output error, read-only, stale, remote
     (r"invalid device ordinal", _TOO_FEW_GPUS),
 )

@@ -19,7 +19,9 @@ RESAMPLES = 1000
 SURE = 0.05  # a ratio is certain enough if its interval extends at most this far on either side
 CONFIDENCE = 0.95
 LEAST_TURNS = 8  # before a ratio can be certain: few turns may agree at random
-MIN_TURNS = 6  # turns for an interval with this confidence
+# Values for an interval with this confidence, turns or the measured steps of a run: the extremes of
+# n values contain the median with a probability of 1 - 2 / 2**n, which is below 95 % for n < 6.
+MIN_TURNS = 6
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
 FEW_PIXELS = 100 * 224**2
@@ -37,17 +39,44 @@ class Ratio:
 
     `turns` is the number of pairs of neighbouring blocks; 0 if the runs did not take turns: then
     the interval includes variation between steps, but not changes of the machine between the runs.
-    With fewer than MIN_TURNS turns, low and high are the smallest and the largest ratio.
+    With fewer than MIN_TURNS turns, low and high are the smallest and the largest ratio. `steps` is
+    the smaller number of measured steps, and `load` the larger load average per core, if known.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
     turns: int = 0
+    steps: int | None = None
+    load: float | None = None
 
     def __str__(self) -> str:
         interval = f" ({digits(self.low)} to {digits(self.high)})" if self.low is not None else ""
         return f"{digits(self.value)}×{interval}"
+
+    @property
+    def too_few(self) -> str:
+        """Why its interval does not have the confidence that it claims; "" if it does."""
+        count, unit = (self.turns, "turn") if self.turns else (self.steps, "measured step")
+        if count is None or count >= MIN_TURNS:
+            return ""
+        return f"{count} {unit}{'s'[: count != 1]}, where {MIN_TURNS} are needed{self.busy}"
+
+    def noise(self, line: float = 1.0) -> str:
+        """Return why it does not show on which side of a line the true ratio is; "" if it does.
+
+        An interval within ± SURE shows the ratio well enough, also next to the line.
+        """
+        if self.too_few or self.low is None or not self.low <= line <= self.high:
+            return self.too_few
+        if self.high <= self.value * (1 + SURE) and self.value <= self.low * (1 + SURE):
+            return ""
+        return f"its interval has both slower and faster{self.busy}"
+
+    @property
+    def busy(self) -> str:
+        """The load of the machine, if more processes wanted to compute than it has cores."""
+        return f"; the machine's load was {self.load:.1f} per core" if (self.load or 0) > 1 else ""
 
 
 def ratio(run: Run, against: Run) -> Ratio:
@@ -70,19 +99,22 @@ def ratio_of_pair(top: Run, bottom: Run) -> Ratio:
     for side in (top, bottom):
         if side.record is None or side.record.images_per_s is None:
             raise ValueError(f"{side} measured nothing: a ratio needs runs that ended ok")
+    loads = [side.record.load for side in (top, bottom) if side.record.load is not None]
+    load = max(loads, default=None)
     if len(ratios := _turn_ratios(top, bottom)):
-        return Ratio(*centre(ratios), turns=len(ratios))
+        return Ratio(*centre(ratios), turns=len(ratios), load=load)
     value = top.record.images_per_s / bottom.record.images_per_s
     times = [_step_times(side) for side in (top, bottom)]
-    if min(map(len, times)) == 0:
-        return Ratio(value)
+    steps = min(map(len, times))
+    if steps == 0:  # their files were not kept
+        return Ratio(value, load=load)
     random = np.random.default_rng(0)
     speeds = [
         side.config.batch_size / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
         for side, t in zip((top, bottom), times)
     ]
     low, high = np.percentile(speeds[0] / speeds[1], [2.5, 97.5])
-    return Ratio(value, float(low), float(high))
+    return Ratio(value, float(low), float(high), steps=steps, load=load)
 
 
 def pair(run: Run, against: Run) -> tuple[Run, Run]:
@@ -183,6 +215,12 @@ def explain_ratio(result: Ratio, run: Run) -> str:
         result.turns < MIN_TURNS
     )
     return f"The two computed in turns, {result.turns} of them, until {reason}{warning}."
+
+
+def few_steps(run: Run) -> str:
+    """Return why a run's speed is too noisy to judge; "" if enough steps were measured."""
+    record = run.record
+    return Ratio(1.0, steps=record.steps_measured or None, load=record.load).too_few
 
 
 def why_not(run: Run) -> str:

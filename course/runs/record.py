@@ -56,6 +56,8 @@ class Record:
     joules_per_image: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
     steps_measured: int = 0
+    not_measured: str = ""  # why a run that is ok has no times
+    load: float | None = None  # the machine's load average at the end, per core
     turns: int = 0  # blocks of steps; 0: the run did not take turns
     left: list[str] = field(default_factory=list)  # of the group, ended before the others
     first_loss: float | None = None

@@ -8,6 +8,8 @@ started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
 rank-0.json    of a run with several ranks: this rank's part of the record
+rank0.open     (rank1.open, …) exists while the rank's recorder is open; one of several ranks
+               renames it to rank0.ended
 rank0.done     (rank1.done, …) written when a rank has finished without an error
 record.json    written once, atomically, when the run is over: the source of every number
 checkpoints/   (weights.pt, report.png, …) what the script or `report` saved
@@ -52,6 +54,7 @@ FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 # Fields that a machine may change (see course.training.precision.resolve).
 RESOLVED = ("precision", "gather_bf16")
 JOB_FILE = "job.json"
+OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a recorder has finished
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
@@ -416,6 +419,8 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     if not run.is_command:
         config = run.requested_config
         known |= {"config": asdict(config), "data": config.data}
+    if values["status"] == "ok" and not run.is_command and "race" not in request:
+        values = values | _unmeasured(values)
     now, began = datetime.now(), run.started.get("started_at")
     known["started_at"] = began or request.get("launched_at", "")
     known["ended_at"] = now.isoformat(timespec="seconds")
@@ -423,6 +428,16 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
         known["wall_s"] = (now - datetime.fromisoformat(began)).total_seconds()
     known["logs"] = [os.path.relpath(path, run.folder) for path in run.logs]
     return Record(**known | values)
+
+
+def _unmeasured(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what to record of a run without a measured step: why, and no config it never read."""
+    if values.get("steps_measured"):
+        return {}
+    if "steps_measured" in values:
+        return {"not_measured": "all its steps are warm-up: lower warmup_steps, or raise steps"}
+    reason = "the script does not call meter.steps(…), so its config may not be what it computed"
+    return {"not_measured": reason, "config": {}, "data": ""}
 
 
 @lru_cache(maxsize=1024)  # it never changes, and `recordings.answer` reads all recorded runs

@@ -66,6 +66,7 @@ class Meter:
         self._range: Any = None  # the current phase in the trace
         self._energy = EnergyMeter(counter(device))
         self._block: list[float] = []  # seconds of each step since this run's turn began
+        self._over = {*range(first // self.config.steps)}  # epochs that need no more steps
         self._running: deque[_Step] = deque()
         self._seconds: list[list[float]] = []  # one row per step: the phases
         self._turns: list[dict[str, int]] = []  # of the same steps
@@ -75,6 +76,7 @@ class Meter:
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
         self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.check_process_group()
+        run.steps_missing = self._steps_missing
         run.keep_steps(first)
         self._observers = Observers(run, device, self.clock, lambda: self.phase, first)
         run.set(**run.describe(device))
@@ -112,8 +114,15 @@ class Meter:
                 if step == self._first or count + 1 == self.config.steps:
                     self._host_gib = max(self._host_gib, memory.host_gib())
                     self._marks = [self.clock.mark()]  # no step includes this measurement
+            self._over.add(epoch)  # unless the script has left the loop
         finally:  # also if the script leaves the loop early
             self._end_epoch(epoch)
+
+    def _steps_missing(self) -> str:
+        """Return in which step the script ended; "" if every epoch had its steps."""
+        epochs, total = self.config.epochs, self.config.epochs * self.config.steps
+        is_complete = self._over.issuperset(range(epochs)) or self.step >= total
+        return "" if is_complete else f"in step {self.step} of {total}"
 
     def _end_epoch(self, epoch: int) -> None:
         self._observers.end_epoch()

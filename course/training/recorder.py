@@ -30,7 +30,16 @@ from course.runs.restarts import (
     METADATA,
     remove_unfinished,
 )
-from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
+from course.runs.run import (
+    ENDED,
+    FOLDER_VARIABLE,
+    OPEN,
+    RACE_BEGAN,
+    Run,
+    rank_file,
+    record_of,
+    steps_file,
+)
 from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
@@ -58,8 +67,8 @@ def recording() -> Iterator[Recorder]:
 
     If you start a script yourself (`python exercises/train.py`), it trains the quick baseline,
     prints a summary, and writes nothing, which suits a debugger. An exception is recorded as `oom`
-    if memory ran out, else as `failed`, and raised again. A trial of a search that is stopped early
-    ends as `cancelled`, with everything it measured.
+    if memory ran out, else as `failed`, and raised again; so is an end before the last step. A
+    trial of a search that is stopped early ends as `cancelled`, with everything it measured.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Run(Path(folder)) if folder else None
@@ -70,8 +79,15 @@ def recording() -> Iterator[Recorder]:
     recorder = Recorder(run)
     if not recorder.config.memory_gib:  # with a limit, freed memory must be returned
         memory.keep_freed()
+    exited = None  # by exit(), which is no error if the training is complete
     try:
-        yield recorder
+        try:
+            yield recorder
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
+            exited = error
+        recorder.check_complete(exited)
     except Pruned as reason:
         recorder.finish("cancelled", error=f"{trials.PRUNED} {reason}")
         return
@@ -90,6 +106,8 @@ def recording() -> Iterator[Recorder]:
     if recorder.is_interrupted:
         sys.exit(GO_ON)  # without a record: the supervisor starts the script again
     recorder.finish("ok")
+    if exited:
+        raise exited
 
 
 class Recorder:
@@ -109,11 +127,15 @@ class Recorder:
         self.is_interrupted = False  # whether this process ends before the run does
         self.before_epoch: Callable[[], None] = lambda: None  # hooks of the meter
         self.before_end: Callable[[], None] = lambda: None
+        self.steps_missing: Callable[[], str] | None = None
         self._start = time.perf_counter()
         on_gpu = self.config.device != "cpu"
         self._watch = Watch(self._start, on_gpu, self.local_rank) if is_race else None
         if self._watch and self._is_main:
             (run.folder / RACE_BEGAN).touch()
+        if run:
+            with suppress(OSError):  # a full disk
+                (run.folder / OPEN.format(rank=self.rank)).touch()
 
     def set(self, **values: Any) -> None:
         """Set fields of the record."""
@@ -282,6 +304,22 @@ class Recorder:
             )
         return path
 
+    def check_complete(self, exited: SystemExit | None) -> None:
+        """Refuse an end before the last step of the config.
+
+        Args:
+            exited: the exception by which the script ended, if it called exit().
+
+        Raises:
+            RuntimeError: steps or epochs are missing, and neither a budget nor the images ended.
+        """
+        missing = "before its first step" if exited and not self._watch else ""
+        if self.steps_missing:
+            missing = self.steps_missing()
+        if missing and not self.is_interrupted:
+            error = RuntimeError(failures.ended_early(missing, is_exit=exited is not None))
+            raise error.with_traceback(exited.__traceback__ if exited else None) from None
+
     @property
     def is_over(self) -> bool:
         """Whether the run has its status, or this process is about to end."""
@@ -339,6 +377,8 @@ class Recorder:
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; without a run, print a summary of it."""
         self.before_end()
+        with suppress(AttributeError, OSError):  # Windows has none
+            self.set(load=os.getloadavg()[0] / os.cpu_count())
         if self._watch and status == "ok":
             self.set(race=self._watch.end())  # if the weights were not saved
             if self._is_main:
@@ -352,6 +392,11 @@ class Recorder:
             return
         if self.world_size > 1:
             self._write_rank(status, error)
+        with suppress(OSError):  # a rename needs no space on a full disk
+            opened = self._run.folder / OPEN.format(rank=self.rank)
+            if self.world_size > 1:  # else the record shows that it has ended
+                opened.rename(self._run.folder / ENDED.format(rank=self.rank))
+            opened.unlink(missing_ok=True)
         # The first record counts; a rank that only lost its connection to another rank knows less.
         if status != "ok" and failures.is_echo(error):
             time.sleep(RANK_WAIT_S)

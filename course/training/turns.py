@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from course.runs import failures
 from course.runs.run import WAITING_FILE
 
 WAIT_S = 1.0  # the progress line shows longer waits for the next turn
@@ -61,7 +62,7 @@ class Turns:
                     self._connection.send(step_times)
                 self.number, self._steps_left, self.left = self._receive()
         except (EOFError, OSError) as error:
-            raise RuntimeError("the process that controls the turns ended: launch again") from error
+            raise RuntimeError(f"{failures.TURNS_ENDED}: launch again") from error
 
     def _receive(self) -> Any:
         """Receive the conductor's next message. During a long wait, a file shows the wait."""

@@ -14,7 +14,7 @@ from course.checks import discovery, exercises
 from course.checks import verdict as checks
 from course.checks.fake_accelerator import first_step
 from course.checks.lab import Place, Unexpected
-from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check, judge
+from course.checks.verdict import FAILED, NOISY, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import rung
 from course.runs.ratio import Ratio
 
@@ -65,10 +65,14 @@ def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.Monk
     "speedup, faster, verdict",
     [
         (Ratio(1.5, 1.4, 1.6), True, PASSED),
-        (Ratio(1.1, 0.9, 1.3), True, UNMEASURABLE),
+        (Ratio(1.1, 0.9, 1.3), True, NOISY),
+        (Ratio(1.01, 0.99, 1.02), True, UNMEASURABLE),  # it shows that there is no effect
+        (Ratio(1.5, 1.4, 1.6, steps=1), True, NOISY),
+        (Ratio(1.5, 1.4, 1.6, turns=5), True, NOISY),
+        (Ratio(1.5, 1.4, 1.6, turns=6, steps=1), True, PASSED),
         (Ratio(0.8, 0.7, 0.9), True, FAILED),
         (Ratio(1.0, 0.98, 1.02), False, PASSED),
-        (Ratio(0.97, 0.9, 1.1), False, UNMEASURABLE),
+        (Ratio(0.97, 0.9, 1.1), False, NOISY),
         (Ratio(0.86, 0.84, 0.88), False, FAILED),
     ],
 )

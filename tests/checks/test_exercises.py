@@ -5,9 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from course.__main__ import app
 from course.checks import discovery, exercises, todo
 from course.checks.exercises import Seam, SeamError
+from course.checks.store import save_check
 from course.checks.todo import show_todo
 from course.jobs import plan
 from course.runs.run import PROJECT
@@ -197,6 +200,90 @@ def test_catching_up_writes_the_scripts_that_it_is_about(
     states = exercises.all_states()
     assert [row["todo"] for row in states] == [*range(1, len(states) + 1)]
     assert {row["script"] for row in states if row["todo"] > TOTAL} == {LATER}
+
+
+MINE = """    # TODO 2, day 1: run the forward pass under autocast in the config's precision
+    formats = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    wanted = formats.get(cfg.precision)
+    autocast = torch.autocast(device.type, wanted, enabled=wanted is not None)
+"""
+
+
+def with_own_amp(view: str) -> str:
+    """Fill TODO 2 in a way of the learner's own, and add a function."""
+    first, _, rest = view.partition("    # TODO 2, day 1")
+    _, before, rest = rest.partition("    autocast = nullcontext()\n")
+    assert before
+    return first + MINE + rest.replace("def mixup(", "def mine():\n    pass\n\n\ndef mixup(")
+
+
+def test_catching_up_keeps_what_the_learner_has_filled(workshop: Path) -> None:
+    mine = with_own_amp(exercises.render(TEXT, 1))
+    workshop.write_text(mine)
+    backup = exercises.catch_up(5)["train.py"]
+    assert backup.read_text() == mine
+    solution = exercises.render(TEXT, 5)
+    first, _, rest = solution.partition("    # TODO 2, day 1, solved")
+    last = "enabled=cfg.precision in HALF)\n"
+    rest = rest[rest.index(last) + len(last) :]
+    expected = first + MINE + rest.replace("def mixup(", "def mine():\n    pass\n\n\ndef mixup(")
+    assert workshop.read_text() == expected, "only TODOs 3, 4 and 5 were open"
+
+
+def test_catching_up_to_less_takes_nothing_away(workshop: Path) -> None:
+    exercises.catch_up(9)
+    assert exercises.catch_up(3) == {"train.py": None}
+    assert workshop.read_text() == exercises.render(TEXT, 9)
+    assert exercises.catch_up(0)["train.py"] is None  # a view needs no backup
+    assert workshop.read_text() == exercises.render(TEXT, 0)
+
+
+@pytest.mark.parametrize("number", range(1, TOTAL + 1))
+def test_catching_up_completes_every_todo_around_one(workshop: Path, number: int) -> None:
+    workshop.write_text(filled_by_hand(number))
+    exercises.catch_up(TOTAL)
+    assert {row["state"] for row in exercises.states()} <= {"edited", "solved"}
+    marks = re.compile(r"(# TODO \d+, day \d), solved")
+    solved = marks.sub(r"\1", exercises.render(TEXT, TOTAL))
+    assert marks.sub(r"\1", workshop.read_text()) == solved
+
+
+def test_catching_up_replaces_what_failed_its_check(workshop: Path, runs_root: Path) -> None:
+    wrong = with_own_amp(exercises.render(TEXT, 1)).replace("is not None", "is None")
+    workshop.write_text(wrong)
+    outcome = {"correct": "failed", "mechanism": "", "effect": ""}
+    save_check("day1.amp", outcome | {"script": exercises.digest(wrong)})
+    workshop.write_text(wrong.replace("is None", "is not None"))  # mended since
+    exercises.catch_up(3)
+    assert MINE in workshop.read_text()
+    workshop.write_text(wrong)
+    backup = exercises.catch_up(3)["train.py"]
+    assert backup.read_text() == wrong and "formats = {" not in workshop.read_text()
+    assert "def mine():" in workshop.read_text()
+    assert [row["state"] for row in exercises.states()][:3] == ["solved"] * 3
+
+
+def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
+    workshop.write_text(with_own_amp(exercises.render(TEXT, 1)))
+    shown = CliRunner().invoke(app, ["exercises", "--upto", "4"])
+    assert shown.exit_code == 0, shown.output
+    words = "exercises/train.py: filled TODO 3, 4; kept TODO 1, 2 as it is; the file as it was is "
+    assert words in shown.output.replace("\n", " ")
+
+
+def test_every_setting_that_a_todo_reads_is_named_before_its_solution_is_shown() -> None:
+    """By its title, the lines to replace, or hints 1 and 2: no one can guess `cfg.offload`."""
+    hints, missing = todo.all_hints(), []
+    for path in exercises.solutions():
+        for number in exercises.numbers(path.read_text(), path.name):
+            seams = exercises.seams(path.read_text(), path.name, number)
+            shown = [line for seam in seams for line in (seam.title, *seam.before)]
+            shown += [hints[number]["nudge"], *hints[number]["calls"]]
+            solution = "\n".join(line for seam in seams for line in seam.solution)
+            for name in sorted({*re.findall(r"\bcfg\.\w+", solution)}):
+                if not re.search(rf"{re.escape(name)}\b", "\n".join(shown)):
+                    missing.append(f"TODO {number}: {name}")
+    assert not missing
 
 
 def test_refused_write_changes_nothing(workshop: Path) -> None:

@@ -1,6 +1,7 @@
 """Predictions that can no longer change, a store that loses nothing, and its tables."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from course.__main__ import app
 from course.checks import discovery, exercises
 from course.checks.predictions import predict, prediction, recall
 from course.checks.progress import progress
@@ -245,6 +248,26 @@ class TestProgress:
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
         save_answer("day1_1_gpu", 99, "a", True)
         assert progress().quizzes["answered"].sum() == 0
+
+    def test_shows_days_and_the_labs_begun_with_the_next(self, runs_root: Path) -> None:
+        """After one lab, a screen; and all of it on request."""
+        save_check("day1.device", PASSED)
+        save_check("day1.amp", UNMEASURABLE | {"correct": "failed"})
+        save_answer("day1_1_gpu", 1, "b", True)
+        predict("amp", 2.0, "<b>half</b> the bits")
+        lines = repr(progress()).splitlines()
+        assert len(lines) < 25
+        labs = [line.split()[0] for line in lines if re.match(r"  [\dA-Z](\.\d)? ", line)]
+        assert labs == ["1.1", "1.3", "1.4"]
+        (day,) = [line for line in lines if line.startswith("  Day 1")]
+        assert re.search(r"  1 of \d+ +1 of \d+$", day)
+        assert any("day1.amp (failed), day1.scaler" in line for line in lines)
+        everything = progress(everything=True)
+        assert len(repr(everything).splitlines()) > 100 and "half</b> the bits" in repr(everything)
+        assert "<b>half" not in everything._repr_html_()
+        shown = CliRunner().invoke(app, ["progress"])
+        assert shown.output.strip() == repr(progress())
+        assert CliRunner().invoke(app, ["progress", "--all"]).output.strip() == repr(everything)
 
     def test_is_json(self, checks: None) -> None:
         save_check("day1.amp", PASSED)

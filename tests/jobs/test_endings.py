@@ -1,9 +1,11 @@
 """Every way in which a job can end, caused for real, leaves the right record."""
 
+import json
 import os
 import re
 import signal
 import socket
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +15,24 @@ from job_helpers import (
     CONFIG,
     DEADLINE_S,
     SCRIPTS,
+    SHORT,
     eventually,
     expect_no_process,
     launch,
+    launch_running,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
     printed,
     processes_of,
+    steps_script,
     trainings_of,
 )
+from typer.testing import CliRunner
 
+from course import report
+from course.__main__ import app
 from course.jobs import launch as jobs
+from course.jobs.processes import of_runs
 from course.runs import logs, ranks
 
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
@@ -50,6 +59,165 @@ def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
     assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
     assert "train.py, line" not in run.record.error
     assert "The cause is the data, not the script" in jobs.explain(run)
+
+
+@pytest.mark.parametrize(
+    "lines, error",
+    [
+        ({"inside": "exit()"}, "the script ended in step 0 of 8 (exit code 0)"),
+        ({"inside": "number == 2 and sys.exit(0)"}, "the script ended in step 2 of 8 (exit"),
+        ({"inside": "os._exit(0)"}, "the script ended in step 0 of 8 (exit code 0)"),
+        ({"inside": "if number == 3: break"}, "the script ended in step 6 of 8: a run"),
+        ({"inside": "if number == 3: return"}, "the script ended in step 3 of 8: a run"),
+        ({"after": "break"}, "the script ended in step 4 of 8: a run"),
+        ({"before": "sys.exit()"}, "the script ended before its first step (exit code 0)"),
+    ],
+)
+def test_a_script_that_ends_early_has_failed(runs_root, tmp_path, lines, error):
+    """An exit code of 0 proves nothing; and what failed is launched again."""
+    script = steps_script(tmp_path, **lines)
+    run = over(jobs.launch(script, SHORT))
+    assert run.status == "failed" and error in run.record.error
+    assert run.record.images_per_s is None or run.record.steps_measured
+    again = jobs.launch(script, SHORT)
+    assert again != run
+    jobs.cancel(again)
+
+
+@pytest.mark.parametrize("line", ["exit()", "sys.exit(0)"])
+def test_an_exit_after_the_last_step_is_ok(runs_root, tmp_path, line):
+    run = over(jobs.launch(steps_script(tmp_path, end=line), SHORT))
+    assert (run.status, run.record.steps_measured) == ("ok", 8), jobs.explain(run)
+    assert run.record.load > 0
+
+
+def test_images_that_end_or_a_budget_end_a_run_that_is_ok(runs_root, tmp_path):
+    script = steps_script(tmp_path)
+    few = script.with_name("few.py")
+    few.write_text(script.read_text().replace("* run.config.steps", "* 3"))
+    run = over(jobs.launch(few, SHORT))
+    assert (run.status, run.record.steps_measured) == ("ok", 6), jobs.explain(run)
+    slow = steps_script(tmp_path, inside="__import__('time').sleep(0.6)")  # longer than a budget
+    run = over(jobs.launch(slow, replace(SHORT, epochs=1, steps=16, budget_s=0.5)))
+    assert run.status == "ok" and run.record.steps_measured < 16, jobs.explain(run)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("call", ["sys.exit(0)", "os._exit(0)"])
+def test_one_rank_that_ends_early_fails_the_run(runs_root, tmp_path, call):
+    script = steps_script(tmp_path, inside=f"run.rank and {call}")
+    run = over(jobs.launch(script, SHORT, gpus=2))
+    assert run.status == "failed"
+    assert "rank 1: " in run.record.error
+    assert "the script ended in step 0 of 8 (exit code 0)" in run.record.error
+
+
+def test_a_script_without_meter_is_not_measured_and_says_so(runs_root):
+    run = over(launch("ok_light.py"))
+    record = run.record
+    assert (record.config, record.data, record.machine) == ({}, "", "")
+    assert record.not_measured.startswith("the script does not call meter.steps(…)")
+    assert json.loads((run.folder / "record.json").read_text())["config"] == {}
+    with pytest.raises(jobs.JobError, match="not measured: the script does not call meter.steps"):
+        report(run)
+    shown = CliRunner().invoke(
+        app, ["run", str(SCRIPTS / "ok_light.py"), "--quick", "--against", run.name]
+    )
+    assert "images/s  not measured: the script does not call meter.steps(…)" in shown.output
+    assert "No ratio: " in shown.output and shown.exit_code == 0
+
+
+def test_two_runs_in_turns_print_their_ratio(runs_root, tmp_path):
+    script = steps_script(tmp_path, inside="__import__('time').sleep(0.001)")
+    baseline = over(jobs.launch(script, replace(CONFIG, budget_s=0.5)))
+    faster = script.with_name("faster.py")
+    faster.write_text(script.read_text() + "print('another script')\n")
+    words = ["run", str(faster), "--quick", "--set", "budget_s=0.5", "--against", baseline.name]
+    shown = CliRunner().invoke(app, words)
+    assert "baseline against baseline: " in shown.output and "× (" in shown.output
+    assert "The two computed in turns" in shown.output
+    assert "same computation" not in shown.output, "the scripts differ"
+
+
+LIBRARY = """
+import types
+library = types.ModuleType("library")
+code = compile("def call(error): raise error", "/x/site-packages/library.py", "exec")
+exec(code, library.__dict__)
+"""
+
+
+@pytest.mark.parametrize(
+    "error, advice",
+    [
+        ("OSError(28, 'No space left on device')", "not the script's fault: free some disk"),
+        ("OSError(116, 'Stale file handle')", "not the script's fault: follow the message"),
+        (
+            "RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed.')",
+            "not the script's fault: follow",
+        ),
+        ("RuntimeError('Failed to find C compiler.')", "not the script's fault: follow"),
+        ("RuntimeError('Found no NVIDIA driver')", "not the script's fault: follow"),
+        ("ImportError('libx.so.1: cannot open shared object file')", "not the script's fault"),
+        ("RuntimeError('Connection closed by peer')", "Another rank ended first"),
+        ("ModuleNotFoundError('No module named cv3')", "The environment may be the cause"),
+        ("ValueError('3 images, expected 4')", "Fix the cause in"),
+    ],
+)
+@pytest.mark.parametrize("place", ["inside", "before"])  # the recorder, or the log's end
+def test_the_script_is_blamed_only_for_its_own_errors(runs_root, tmp_path, error, advice, place):
+    script = steps_script(tmp_path, **{place: f"library.call({error})"})
+    script.write_text(LIBRARY + script.read_text())
+    run = over(jobs.launch(script, SHORT))
+    text = jobs.explain(run)
+    assert run.status == "failed" and advice in text
+    if place == "inside":  # a line of the script is named only if its error may be there
+        names_line = f"mine.py, line {line_of(script, 'library.call(')})" in text
+        assert names_line == error.startswith(("ValueError", "ModuleNotFoundError"))
+
+
+def line_of(script: Path, words: str) -> int:
+    return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if words in line)
+
+
+def test_a_helper_or_no_one_is_blamed(runs_root, tmp_path):
+    helper = tmp_path / "my_helper.py"
+    helper.write_text("def call():\n    raise ValueError('wrong')\n")
+    script = steps_script(
+        tmp_path,
+        before=f"sys.path.append({str(tmp_path)!r})",
+        inside="import my_helper; my_helper.call()",
+    )
+    run = over(jobs.launch(script, SHORT))
+    assert run.record.error == "ValueError: wrong (my_helper.py, line 2)"
+    assert "Fix the cause in my_helper.py, and" in jobs.explain(run)
+    run = over(jobs.launch(steps_script(tmp_path, inside="sys.exit(7)"), SHORT))
+    assert "the script ended with code 7" in run.record.error
+    assert "The error names no line of" in jobs.explain(run)
+
+
+def test_a_missing_compiler_is_not_the_scripts_fault(runs_root, tmp_path):
+    lines = (
+        "import torch._inductor.config as c; c.cpp.cxx = (None, '/nowhere/g++'); "
+        "c.force_disable_caches = True; torch.compile(lambda x: x * 2 + 1)(torch.ones(8))"
+    )
+    run = over(jobs.launch(steps_script(tmp_path, inside=lines), SHORT))
+    assert "No working C++ compiler" in run.record.error
+    assert "This is not the script's fault" in jobs.explain(run)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the fork server")
+def test_the_fork_servers_end_is_not_the_scripts_fault(runs_root):
+    """The system may end it for its memory, and multiprocessing reports code 255."""
+    run = launch_running("holds.py")
+    eventually(lambda: trainings_of(run) == 1, "the process has begun")
+    (training,) = [p for p in of_runs(run) if p.name() == run.script.name]
+    os.kill(training.ppid(), signal.SIGKILL)
+    assert over(run).status == "lost"
+    assert run.record.error.startswith("the process from which scripts are started was killed")
+    assert "Fix the cause" not in jobs.explain(run)
+    again = over(launch("ok_light.py"))  # another one was started
+    assert again.status == "ok"
 
 
 def test_ok(runs_root):

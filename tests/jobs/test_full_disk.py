@@ -66,7 +66,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_room_for_the_record(tmp_path, scr
     with small_runs_root(tmp_path / "disk", "2m"):
         run = over(launch(script))
         assert run.status == ENDINGS[script], run.record
-        assert run.record.config["image_px"] == CONFIG.image_px
+        assert run.record.rung == CONFIG.rung
 
 
 def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):

@@ -15,6 +15,7 @@ from ipywidgets import HTML
 from job_helpers import (
     CONFIG,
     SCRIPTS,
+    SHORT,
     SITES,
     eventually,
     expect_no_process,
@@ -26,6 +27,7 @@ from job_helpers import (
     printed,
     release,
     slurm_says,
+    steps_script,
 )
 
 from course.config import rung
@@ -189,6 +191,10 @@ def test_every_bad_end_is_recorded_and_accounted(
     late = launch("holds.py", site="slurm", time_min=0.05)
     script = tmp_path / "dying.py"
     script.write_text(DYING)
+    leaving = steps_script(tmp_path, inside="run.rank and os._exit(0)")
+    left = over(jobs.launch(leaving, SHORT, site="slurm", gpus=2))
+    assert left.status == "failed"
+    assert "rank 1: the script ended in step 0 of 8 (exit code 0)" in left.record.error
     dying = over(jobs.launch(script, CONFIG, site="slurm", gpus=2))  # a rank on each node
     assert dying.status == "lost" and "killed by SIGKILL" in dying.record.error
     run = launch_running("holds.py", site="slurm", config=replace(CONFIG, seed=1))

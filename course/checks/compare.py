@@ -25,6 +25,7 @@ from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import FACTS, differences
 from course.checks.lab import Check
 from course.config import Config, rung
+from course.jobs.processes import job_environment
 from course.runs import failures
 from course.runs.run import PROJECT, Run
 
@@ -140,7 +141,7 @@ class Folder:
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "course.checks.small_runs", str(self.root)],
-            env=os.environ | env,
+            env=job_environment() | env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from course.config import Config
 from course.jobs import local, slurm
+from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan
 from course.jobs.sites import Site
@@ -310,6 +311,10 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
         job = engine(site.executor).submit(folders[0], started[0].launched | most, site)
         for run in started:
             write_atomically(run.folder / runs.JOB_FILE, json.dumps(job, indent=1))
+    except UnknownJobError as error:  # the job may have begun, and write into its folder
+        for run in started:
+            write_record(run.folder, record_of(run, {"status": "cancelled", "error": str(error)}))
+        raise
     except BaseException as error:
         if site.executor == "slurm" and not isinstance(error, ValueError):  # not refused by Slurm
             with suppress(TimeoutError):

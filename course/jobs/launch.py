@@ -396,4 +396,7 @@ def reports_steps(run: Run) -> bool:
 def steps_done(run: Run) -> int:
     """Return how many training steps the run has completed."""
     path = run.folder / "steps.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    if not path.exists():
+        return 0
+    with path.open("rb") as lines:
+        return sum(line.endswith(b"\n") for line in lines)

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from course.data import default_set
 from course.data.default_set import DataError
+from course.data.pixels import decode_rgb
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
 INDEX = "index.json"
@@ -259,8 +260,7 @@ def write_part(
 
 def _encode(kind: str, data: bytes) -> Any:
     """Return the stored form of an image file: its bytes, a small JPEG's bytes, or pixels."""
-    with Image.open(io.BytesIO(data)) as image:
-        rgb = image.convert("RGB")  # decodes it: a damaged file must be noticed for shards, too
+    rgb = decode_rgb(data)  # a damaged file must be noticed for shards, too
     if kind == "shards":
         return data
     square = (SMALL_PX, SMALL_PX)

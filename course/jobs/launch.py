@@ -339,7 +339,7 @@ def _group_folders(run: Run, group: Sequence[Run]) -> dict[str, Any]:
 
 def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
     run.folder.mkdir(parents=True)
-    run.script.write_text(planned.text)
+    run.script.write_text(planned.text, encoding="utf-8")
     (run.folder / "config.json").write_text(planned.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = planned.request | {"script": str(planned.source)} | common

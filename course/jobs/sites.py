@@ -16,7 +16,7 @@ from platformdirs import user_config_path
 
 from course.runs.recordings import SITE, machines
 from course.runs.run import EXECUTORS
-from course.text import closest
+from course.text import closest, read_utf8
 
 MIN_RANKS = 4  # processes that any machine may start, even on one core: a mesh of 2 × 2
 
@@ -164,7 +164,7 @@ def _with_account(site: Site) -> Site:
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(read_utf8(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as TOML: {error}") from error
     for name, entry in entries.items():

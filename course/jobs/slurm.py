@@ -97,10 +97,10 @@ def submit_array(
     """
     if not own_slurm.which("sbatch"):
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
-    if misread := re.search(r"[%\\\x00-\x1f]", str(folder)):
+    if misread := re.search(r"[%\\\x00-\x1f\udc80-\udcff]", str(folder)):
         raise ValueError(
             f"the folder {folder} has {misread[0]!r} in its path, which Slurm would not read as it "
-            f"is (%j is a job's id): set COURSE_RUNS to a folder without % and backslashes"
+            f"is (%j is a job's id): set COURSE_RUNS to a folder with a plain name"
         )
     offers = partitions()
     check_partition(site, offers)

@@ -97,7 +97,7 @@ def target_folder(kind: str, root: Path) -> Path:
     """Return the folder of a set in a different format: next to the default set (COURSE_DATA)."""
     name = root.name
     if root != default_set.default_root().resolve():  # two sets may have the same name
-        name += "-" + hashlib.sha256(str(root).encode()).hexdigest()[:8]
+        name += "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     return default_set.default_root().resolve().parent / f"{name}-{kind}"
 
 
@@ -138,7 +138,7 @@ def list_images(root: Path) -> Listing:
                 continue
             status, name = os.stat(path), Path(path).relative_to(root).as_posix()
             images[split].append((name, label))
-            digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
     return Listing(root, classes, images, digest.hexdigest())
 
 

@@ -25,14 +25,17 @@ def read_utf8(path: Path) -> str:
         ValueError: it is not UTF-8; the message names the file and the line.
     """
     data = path.read_bytes()
+    place = data.find(b"\0")
     try:
         text = data.decode("utf-8-sig")  # without the mark that some editors write first
     except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        place = error.start
+    if place >= 0:
+        line = data.count(b"\n", 0, place) + 1
         raise ValueError(
-            f"{'/'.join(path.parts[-2:])}, line {line}: the byte 0x{byte:02x} is not UTF-8: save "
-            f"the file as UTF-8 in your editor"
-        ) from None
+            f"{'/'.join(path.parts[-2:])}, line {line}: the byte 0x{data[place]:02x} is no text in "
+            f"UTF-8: save the file as UTF-8 in your editor"
+        )
     return re.sub(r"\r\n?", "\n", text)
 
 

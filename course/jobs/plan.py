@@ -158,11 +158,6 @@ def _check_syntax(text: str, name: str) -> None:
             f"{name}, line {error.lineno}: {error.msg}: `{line}`. Nothing was launched: fix the "
             f"line and save the file"
         ) from None
-    except ValueError:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise ValueError(
-            f"{name}, line {line}: a NUL character, which no script may have: save it as UTF-8"
-        ) from None
 
 
 def _check_parallel(config: Config, gpus: int) -> None:

@@ -15,6 +15,8 @@ for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders next to 
 
 def main() -> None:
     """Run the command; an expected error is a message, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
     try:
         app()
     except Exception as error:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from textwrap import TextWrapper
 
 LINE, TEXT = 1500, 4000  # characters of a line, and of a record's error, that are shown at most
@@ -15,6 +16,27 @@ CONTROL = re.compile(
     r"|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
     re.MULTILINE,
 )
+
+
+def read_utf8(path: Path) -> str:
+    """Read a text file that a person has edited, such as a script, with any line ends.
+
+    Raises:
+        ValueError: it is not UTF-8; the message names the file and the line.
+    """
+    data = path.read_bytes()
+    place = data.find(b"\0")
+    try:
+        text = data.decode("utf-8-sig")  # without the mark that some editors write first
+    except UnicodeDecodeError as error:
+        place = error.start
+    if place >= 0:
+        line = data.count(b"\n", 0, place) + 1
+        raise ValueError(
+            f"{'/'.join(path.parts[-2:])}, line {line}: the byte 0x{data[place]:02x} is no text in "
+            f"UTF-8: save the file as UTF-8 in your editor"
+        )
+    return re.sub(r"\r\n?", "\n", text)
 
 
 def digits(value: float) -> str:

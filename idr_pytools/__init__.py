@@ -19,6 +19,7 @@ from IPython import get_ipython
 from IPython.display import clear_output
 
 from course.jobs import own_slurm, queue, sites, slurm_partitions
+from course.jobs.batch_script import job_id
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site
@@ -254,7 +255,10 @@ def _sbatch(job: BatchJob) -> str:
     if process.returncode:
         reason = " ".join(process.stderr.replace("sbatch: error: ", "").split())
         raise ValueError(f"Slurm refused the job {job}: {reason}")
-    return process.stdout.strip().partition(";")[0]
+    try:
+        return job_id(process.stdout)
+    except JobError as error:  # other jobs may have its name, so it is not cancelled
+        raise ValueError(f"{error}. The job {job} may run: see display_slurm_queue()") from error
 
 
 def _queue(site: Site, name: str | None) -> str | None:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from course.jobs import launch, local
-from course.jobs.processes import usable_cores
+from course.resources import core_count
 from course.runs.files import write_atomically
 from course.runs.run import COMMAND, JOB_FILE, Run, all_jobs
 from idr_pytools.script import BatchJob, minutes, render
@@ -33,7 +33,7 @@ def submit(job: BatchJob) -> str:
             job=job,
             number=number,
             visible=",".join(available.split(",")[: job.gpus]),
-            cores=len(usable_cores()),
+            cores=core_count(),
             python=sys.executable,
             srun=Path(__file__).with_name("srun.py"),
         )

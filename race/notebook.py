@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from course.runs.run import PROJECT
+from course.text import read_utf8
 from race import board
 from race.entries import Entry, ranked
 from race.submission import read_settings
@@ -119,7 +120,7 @@ def plot_accuracy(
 
 def settings(script: str | Path, track: str) -> dict[str, Any]:
     """Return a script's SETTINGS for a track."""
-    return read_settings((PROJECT / script).read_text(), track)
+    return read_settings(read_utf8(PROJECT / script), track)
 
 
 def difference(before: str, after: str, *, to: str | Path | None = None) -> None:

@@ -23,6 +23,7 @@ from course.jobs.plan import find_script, plan
 from course.runs.files import read_dict, write_atomically
 from course.runs.record import Record
 from course.runs.run import PROJECT, RACE_CLOCK, Run, git_sha
+from course.text import read_utf8
 from race import board
 from race.board import COURSE_ENTRIES
 from race.entries import VERDICT, Entry, Trial
@@ -101,7 +102,7 @@ def enter(
     """
     is_course_entry = str(script) in COURSE_ENTRIES
     source = course_script(str(script)) if is_course_entry else find_script(script)
-    text, name = source.read_text(), name or source.stem
+    text, name = read_utf8(source), name or source.stem
     rules = find_track(track)
     if seeds and seeds < rules.seeds:
         raise ValueError(f"seeds={seeds}: track {track} needs {rules.seeds} or more")

@@ -21,6 +21,7 @@ ROOMS = (
     "lazy",
     "valid",
     "text",
+    "resources",
     "config",
     "runs",
     "data",

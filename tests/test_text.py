@@ -1,8 +1,13 @@
-"""Numbers formatted for people."""
+"""Numbers formatted for people, and texts that people wrote."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from course.text import LINE, digits, printable
+from course.text import LINE, digits, printable, read_utf8
 
 
 @pytest.mark.parametrize(
@@ -30,3 +35,27 @@ def test_a_long_line_keeps_both_its_ends() -> None:
     shown = printable("ValueError: " + "x" * 100_000 + " the end")
     assert shown.startswith("ValueError: x") and shown.endswith("x the end")
     assert "characters left out" in shown and len(shown) < LINE + 50
+
+
+@pytest.mark.parametrize("data", [b"a\nb\n", b"a\r\nb\r\n", b"a\rb\r", b"\xef\xbb\xbfa\nb\n"])
+def test_texts_of_any_editor_are_read_alike(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(data)
+    assert read_utf8(path) == "a\nb\n"
+
+
+@pytest.mark.parametrize("data", ["a\nb".encode("utf-16"), b"\xff\n"])
+def test_other_encodings_are_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="script.py, line 1: the byte 0xff is no text in UTF-8"):
+        read_utf8(path)
+
+
+def test_a_command_shows_names_that_are_no_text(tmp_path: Path) -> None:
+    script = tmp_path / os.fsdecode(b"caf\xe9.py")
+    script.write_bytes(b"one\ntwo\n\0\n")
+    command = [sys.executable, "-m", "course", "run", str(script), "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "caf\\udce9.py, line 3: the byte 0x00 is no text in UTF-8" in done.stderr

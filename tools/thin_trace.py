@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from course.analysis.traces.reader import (
     row_of,
     table_of,
     thread_and_time,
+    timed,
 )
 
 KEPT_ARGS = ("External id", "correlation", "stream", "bytes", "Input type", "Input Dims", *FIELDS)
@@ -35,9 +37,8 @@ def thin(path: str | Path, target: str | Path) -> Path:
         TraceError: the file is not a trace.
     """
     content = load_json(Path(path))
-    events = [
-        e for e in content["traceEvents"] if table_of(e) and e.get("ph") == "X" and "dur" in e
-    ]
+    events = [e for e in content["traceEvents"] if table_of(e) and e.get("ph") == "X"]
+    events = timed(events, Counter(), "ts", "dur")
     if not events:
         raise TraceError(f"{path} has no operator and no kernel: nothing would remain")
     origin = min(event["ts"] for event in events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -63,30 +63,33 @@ def comm_report(run: Run | Trace) -> pd.DataFrame:
             f"processes must have joined one group (TODO 7 and 8)"
         )
     begins = tables.steps(trace).set_index("step")["start_s"]
-    busy = computing(trace)
-    rows = trace.collectives.copy()
-    spans = intervals_of(rows)
-    for column, hiding in (
-        ("overlapped_ms", busy),
-        ("backward_ms", computing(trace, "backward")),
-    ):
-        rows[column] = [1e3 * overlap_s(span, hiding) for span in spans]
+    by_device = trace.collectives.groupby("device", dropna=False, sort=False)
+    parts = [rows.copy() for _, rows in by_device]
+    exposed_s = 0.0
+    for rows in parts:  # computing on one device does not hide messages of another
+        device, spans = rows["device"].iloc[0], intervals_of(rows)
+        for column, phase in (("overlapped_ms", None), ("backward_ms", "backward")):
+            hiding = computing(trace, phase, device)
+            rows[column] = [1e3 * overlap_s(span, hiding) for span in spans]
+        busy = computing(trace, device=device)
+        waits = (subtract_intervals(span, busy) for span in merge_intervals(spans))
+        exposed_s += sum(end - begin for pieces in waits for begin, end in pieces)
+    rows = pd.concat(parts).sort_index()
     rows["duration_ms"] = 1e3 * rows["duration_s"]
     rows["exposed_ms"] = (rows["duration_ms"] - rows["overlapped_ms"]).clip(lower=0)
     rows["start_ms"] = 1e3 * (rows["start_s"] - rows["step"].map(begins).fillna(0.0))
     report = rows[COLUMNS].reset_index(drop=True)
-    waits = (subtract_intervals(span, busy) for span in merge_intervals(spans))
-    exposed_s = sum(end - begin for pieces in waits for begin, end in pieces)
     report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * exposed_s}
     report.attrs["text"] = _summary(report)
     return report
 
 
-def computing(trace: Trace, phase: str | None = None) -> Intervals:
+def computing(trace: Trace, phase: str | None = None, device: Any = None) -> Intervals:
     """List the stretches of time (begin, end) in which the rank computed.
 
     Args:
         phase: only what this phase of the step launched.
+        device: only this GPU, by its number in the trace.
     """
     if trace.kernels.empty:
         names = trace.operators["name"]
@@ -94,6 +97,7 @@ def computing(trace: Trace, phase: str | None = None) -> Intervals:
         rows = trace.operators[computes.astype(bool)]
     else:
         rows = trace.kernels[~trace.kernels["kernel"].str.match(NCCL).astype(bool)]
+        rows = rows if pd.isna(device) else rows[rows["device"] == device]
     return merge_intervals(intervals_of(rows[rows["phase"] == phase] if phase else rows))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
-from course.jobs.processes import loopback
+from course.jobs.processes import job_environment, loopback
 from course.jobs.scripts import process_context
 
 TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU it may compile
@@ -44,7 +44,7 @@ def on_ranks(
         with mock.patch.dict(os.environ, variables):
             method = process_context(preload=True).get_start_method()
             # The environment is that of now: a fork has the one of when its server was started.
-            parameters = (ranks, folder, backend, dict(os.environ), function, arguments)
+            parameters = (ranks, folder, backend, job_environment(), function, arguments)
             context = start_processes(_run_rank, parameters, ranks, join=False, start_method=method)
         try:
             while not context.join():

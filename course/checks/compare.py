@@ -25,9 +25,11 @@ from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import FACTS, differences
 from course.checks.lab import Check
 from course.config import Config, rung
-from course.runs import failures
+from course.jobs.processes import job_environment
+from course.runs import failures, logs
 from course.runs.run import PROJECT, Run
 
+PRINTED_LINES = 1000  # of the script's own output that are shown
 # The config of every small run. Its learning rate and weight decay are large, so that mistakes show
 # in the weights after a few steps; the numbers of images, steps and ranks differ.
 SMALL: dict[str, Any] = {
@@ -140,7 +142,7 @@ class Folder:
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "course.checks.small_runs", str(self.root)],
-            env=os.environ | env,
+            env=job_environment() | env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -281,6 +283,5 @@ def error_of(run: Run) -> str:
 
 
 def _printed(run: Run) -> str:
-    path = run.folder / "printed-0.txt"
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    lines = logs.tail(run.folder / "printed-0.txt", PRINTED_LINES).split("\n")
     return "\n".join(line for line in lines if not re.match(r"epoch \d+ (of|validated)", line))

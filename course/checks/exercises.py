@@ -32,6 +32,7 @@ from course.checks import discovery, store
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
+from course.text import read_utf8
 
 SOLUTION = "solutions/train.py"
 OPEN = re.compile(r"^(\s*)# >>> TODO (\d+)(?:, day (\d+))?: (.+)$")
@@ -198,7 +199,7 @@ def read(script: str | Path) -> str:
     Raises:
         ValueError: it is missing; the message has the command that restores it.
     """
-    return find_script(PROJECT / script).read_text()
+    return read_utf8(find_script(PROJECT / script))
 
 
 def restore() -> list[str]:
@@ -223,7 +224,7 @@ def drifted() -> list[str]:
     expected = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
     actual = _in_git()
     if actual is None:
-        actual = {path.name: path.read_text() for path in EXERCISES.glob("*.py")}
+        actual = {path.name: read_utf8(path) for path in EXERCISES.glob("*.py")}
     return sorted(name for name in expected | actual if expected.get(name) != actual.get(name))
 
 
@@ -258,7 +259,7 @@ def _replace(target: Path, view: str, solution: str) -> Path | None:
     """Write an exercise; back it up first unless it is a view of the solution."""
     views = {render(solution, k, target.name) for k in range(count(solution) + 1)}
     backup = None
-    if target.exists() and target.read_text() not in {*views, view}:
+    if target.exists() and target.read_text(errors="replace") not in {*views, view}:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         backup = target.with_name(f"{target.name}.backup-{stamp}")
         backup.write_bytes(target.read_bytes())
@@ -413,7 +414,7 @@ def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) 
     Raises:
         ValueError: the script does not have a line exactly once.
     """
-    text = (PROJECT / script).read_text()
+    text = read_utf8(PROJECT / script)
     solved = render(text, count(text), script)
     lines = solved.splitlines()
     for anchor, new in after.items():

@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_leaves
 from course.checks import tiny_networks
 from course.data import loader
 from course.data.formats import convert
+from course.resources import core_count
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
@@ -45,7 +46,7 @@ from course.training.evidence import shards
 from course.training.recorder import recording
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
-PROCESSES = max(2, os.cpu_count() or 2)  # at once
+PROCESSES = max(2, core_count())  # at once
 CPU_S, LIMIT_S = 60, 300.0  # of each rank, and of a run on a busy machine
 GRACE_S, SAVING_S = 1.0, 20.0  # for the other ranks, once one has failed, or has saved to go on
 COMPILE = torch.compile

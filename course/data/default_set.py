@@ -26,6 +26,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from platformdirs import user_cache_path
 from tqdm import tqdm
 
+from course.resources import core_count
 from course.runs.files import read_dict
 from course.runs.run import folder_from
 
@@ -186,7 +187,7 @@ def _fill(root: Path, recipe: Recipe) -> None:
     for split, name, _ in jobs:
         (root / split / name).mkdir(parents=True, exist_ok=True)
     # Threads are enough: Pillow and NumPy release the interpreter's lock while they work on pixels.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(core_count()) as pool:
         sizes = pool.map(functools.partial(_write_file, root, recipe.seed), jobs)
         try:
             total = sum(tqdm(sizes, "making the default data set", len(jobs), unit=" files"))

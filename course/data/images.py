@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import simplejpeg
 import torch
-from PIL import Image
 from torch.nn.functional import interpolate
 from torchvision import datasets
 from torchvision.transforms import v2
 
 from course.config import Config
 from course.data.default_set import DataError
+from course.data.pixels import decode_rgb
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 VAL_SHARE = 224 / 256  # the centre crop's share of a validation image's shorter side
@@ -103,7 +102,10 @@ def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Files(datasets.ImageFolder):
-    """Images from a folder per class, decoded on access; hidden files and folders are skipped."""
+    """Images from a folder per class, decoded on access; hidden files and folders are skipped.
+
+    Of links to a folder that the class already has, or that contains it, none is followed.
+    """
 
     def __init__(self, root: Path, view: v2.Transform | None = None) -> None:
         super().__init__(str(root), view, loader=open_image, is_valid_file=self._is_image)
@@ -116,15 +118,59 @@ class Files(datasets.ImageFolder):
         names = [name for name in super().find_classes(directory)[0] if not name.startswith(".")]
         return names, {name: number for number, name in enumerate(names)}
 
+    @staticmethod
+    def make_dataset(
+        directory: str,
+        class_to_idx: dict[str, int],
+        extensions: object = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> list[tuple[str, int]]:
+        """Return path and class of each image, as torchvision's function, but each folder once."""
+        samples, empty = [], []
+        for name, number in sorted(class_to_idx.items()):
+            images = [path for path in _files_in(directory, name) if is_valid_file(path)]
+            samples += [(path, number) for path in images]
+            empty += [] if images else [name]
+        if empty and not allow_empty:
+            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}")
+        return samples
+
     def _is_image(self, path: str) -> bool:
         """Return whether this is an image that is not hidden, as macOS's ._x.JPEG would be."""
-        is_hidden = f"{os.sep}." in path[len(str(self.root)) :]
-        return path.lower().endswith(datasets.folder.IMG_EXTENSIONS) and not is_hidden
+        return path.lower().endswith(datasets.folder.IMG_EXTENSIONS) and not _is_hidden(path)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]
+
+
+def _files_in(root: str, name: str) -> list[str]:
+    """Return the files in a class's folder, sorted by folder and name.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    real = Path(os.path.realpath(root))
+    visited = {str(folder) for folder in (real, *real.parents)}
+    files = []
+    for folder, inside, names in os.walk(os.path.join(root, name), True, refuse, followlinks=True):
+        if (target := os.path.realpath(folder)) in visited:
+            inside.clear()
+            continue
+        visited.add(target)
+        inside[:] = sorted(path for path in inside if not _is_hidden(path))
+        files.append((folder, sorted(names)))
+    return [os.path.join(folder, file) for folder, names in sorted(files) for file in names]
+
+
+def _is_hidden(path: str) -> bool:
+    return os.path.basename(path).startswith(".")
 
 
 def open_folder(
@@ -186,12 +232,11 @@ def decode_image(data: bytes) -> torch.Tensor:
     """Decode an image of any format to RGB bytes of shape (3, height, width).
 
     Raises:
-        OSError: the data are damaged, or no image.
+        OSError: as `decode_rgb`.
     """
     with suppress(ValueError):  # not a JPEG, or damaged: Pillow reports the cause
         return decode_jpeg(data)
-    with Image.open(io.BytesIO(data)) as image:
-        return v2.functional.pil_to_tensor(image.convert("RGB"))
+    return v2.functional.pil_to_tensor(decode_rgb(data))
 
 
 def decode_jpeg(jpeg: bytes) -> torch.Tensor:

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from course.jobs.errors import JobError
 from course.jobs.sites import Site
 from course.runs.run import FOLDER_VARIABLE
+from course.text import LINE, shortened
 
 GRACE_MIN = 2  # from the supervisor's time limit to Slurm's
 STAND_IN = "#!/bin/sh\necho Submitted batch job 0\n"  # for sbatch
@@ -70,6 +73,7 @@ def submit_calls(
 
     Raises:
         RuntimeError: Slurm refuses the job.
+        UnknownJobError: the job was submitted, but its id cannot be read.
     """
     from submitit import SlurmExecutor  # here, because it imports NumPy
 
@@ -98,5 +102,29 @@ def submit_calls(
         additional_parameters=further,
         **{name: value for name, value in options.items() if value},
     )
-    first, *_ = executor.map_array(function, *zip(*arguments))
+    # Not in a subclass: for an array, submitit uses SlurmExecutor itself.
+    with patch.object(SlurmExecutor, "_get_job_id_from_submission_command", staticmethod(job_id)):
+        first, *_ = executor.map_array(function, *zip(*arguments))
     return first.job_id.partition("_")[0]
+
+
+class UnknownJobError(JobError):
+    """sbatch submitted a job, and its output has no id that could be read."""
+
+
+def job_id(output: str) -> str:
+    """Return the job's id from the output of sbatch, or of a site's wrapper around it.
+
+    It is in sbatch's sentence, or alone in a line, perhaps with the cluster's name: 123;cluster.
+    Other lines may be a banner.
+
+    Raises:
+        UnknownJobError: there is no such line.
+    """
+    for pattern in (r"Submitted batch job (\d+)", r"^\s*(\d+)(?:;\S+)?\s*$", r"\bjob (\d+)"):
+        if numbers := re.findall(pattern, output, re.MULTILINE):
+            return numbers[-1]
+    raise UnknownJobError(
+        f"sbatch succeeded, but printed no job id: {shortened(output.strip(), LINE)!r}. Expected "
+        f"'Submitted batch job 123', or only the number, as with --parsable"
+    )

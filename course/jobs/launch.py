@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from course.config import Config
 from course.jobs import local, slurm
+from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan
 from course.jobs.sites import Site
@@ -326,6 +327,10 @@ def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, R
         job = engine(site.executor).submit(folders[0], started[0].launched | most, site)
         for run in started:
             write_atomically(run.folder / runs.JOB_FILE, json.dumps(job, indent=1))
+    except UnknownJobError as error:  # the job may have begun, and write into its folder
+        for run in started:
+            write_record(run.folder, record_of(run, {"status": "cancelled", "error": str(error)}))
+        raise
     except BaseException as error:
         if site.executor == "slurm" and not isinstance(error, ValueError):  # not refused by Slurm
             with suppress(TimeoutError):
@@ -350,7 +355,7 @@ def _group_folders(run: Run, group: Sequence[Run]) -> dict[str, Any]:
 
 def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
     run.folder.mkdir(parents=True)
-    run.script.write_text(planned.text)
+    run.script.write_text(planned.text, encoding="utf-8")
     (run.folder / "config.json").write_text(planned.config.to_json())
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = planned.request | {"script": str(planned.source)} | common
@@ -407,4 +412,7 @@ def reports_steps(run: Run) -> bool:
 def steps_done(run: Run) -> int:
     """Return how many training steps the run has completed."""
     path = run.folder / "steps.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    if not path.exists():
+        return 0
+    with path.open("rb") as lines:
+        return sum(line.endswith(b"\n") for line in lines)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs.errors import JobError
-from course.jobs.processes import POLL_S, alive, job_environment, usable_cores
+from course.jobs.processes import POLL_S, alive, job_environment
 from course.jobs.user_folder import user_folder
+from course.resources import usable_cores
 from course.runs.files import read_dict, write_atomically
 from course.runs.run import PROJECT, Run
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from pathlib import Path
-
-import psutil
 
 from course.config import GIB, Config
+from course.resources import memory_bytes
 from course.runs.run import Run
 
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
@@ -64,16 +61,8 @@ def _peaks_gib(configs: Sequence[Config]) -> float:
 
 def _host_free_gib(runs: Sequence[Run]) -> float:
     """Return the free GiB of this machine, container or job, less what DataLoader workers need."""
-    free = psutil.virtual_memory().available
-    top = Path("/sys/fs/cgroup")
-    group = top / Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-    # Each group above may have a lower limit: Slurm's is that of the job, not of its task.
-    for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
-        with suppress(OSError, ValueError):  # no such group, or "max": no limit
-            limit = int((folder / "memory.max").read_text())
-            free = min(free, limit - int((folder / "memory.current").read_text()))
     workers = sum(run.config.workers * run.gpus for run in runs)
-    return free / GIB - WORKER_GIB * workers
+    return memory_bytes()[1] / GIB - WORKER_GIB * workers
 
 
 def _gpu_free_gib() -> float | None:

@@ -17,6 +17,7 @@ from course.runs import logs
 from course.runs import run as runs
 from course.runs.files import read_dict
 from course.runs.run import ADDED, PROJECT, Run
+from course.text import read_utf8
 from course.valid import SCRIPT_FIELDS
 
 # 256 images of 224 px take 21.4 GiB in fp32, and two runs that take turns are in memory together.
@@ -121,7 +122,7 @@ def plan(
         ValueError: no such script or site, or an impossible request.
     """
     source, chosen = find_script(script), sites.get(site)
-    text = source.read_text()
+    text = read_utf8(source)
     _check_syntax(text, "/".join(source.parts[-2:]))
     chosen.check_gpus(gpus)
     _check_script(source, config)

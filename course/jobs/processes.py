@@ -12,28 +12,23 @@ import psutil
 from course.runs.run import Run
 
 POLL_S = 0.1  # between two checks of what is waited for
-# Variables of the Slurm step or torchrun that this process may be part of. They would pin a new
-# job's tasks to the outer step's cores, or send its ranks to the outer ranks' port.
+# Variables of the Slurm step or torchrun that this process may be part of: they would pin a new
+# job's tasks to the outer step's cores, or send its ranks to the outer ranks' port. And defaults
+# of Slurm's commands: SBATCH_PARTITION would count more than the batch script, SBATCH_EXPORT=NONE,
+# which Open OnDemand sets, would empty the job's environment, and SQUEUE_PARTITION would hide jobs.
 OUTER_JOB = re.compile(
-    r"(SLURM|SRUN_|SBATCH_(CPU|MEM)_BIND|PMI|TORCHELASTIC_|MASTER_(ADDR|PORT)$)"
-    r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME)$"
+    r"(SLURM|SRUN_|SBATCH_|SALLOC_|SCANCEL_|SQUEUE_|SINFO_|SACCT_|PMI|SUBMITIT_|TORCHELASTIC_)"
+    r"|(MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME)$"
 )
 # Which Slurm to use, and who the user is there: settings of the user or site, not of a job.
 SLURM_ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
-def usable_cores() -> list[int]:
-    """Return the numbers of the cores that this process may use; a job may have only some."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return [*range(os.cpu_count() or 1)]
-
-
 def job_environment() -> dict[str, str]:
-    """Return this process's environment for a new job, without the variables of an outer job.
+    """Return this process's environment for a new job, or for one of Slurm's commands.
 
-    SBATCH_* variables remain, apart from the bindings that sbatch itself sets: users set defaults
-    in them, such as SBATCH_ACCOUNT, and jobs do not.
+    Variables of an outer job are left out, and defaults of Slurm's commands: the settings of a job
+    are those of its site. (`course.jobs.sites` reads the user's SBATCH_ACCOUNT.)
     """
     return {
         name: value

@@ -8,7 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from platformdirs import user_config_path
 
 from course.runs.recordings import SITE, machines
 from course.runs.run import EXECUTORS
-from course.text import closest
+from course.text import closest, read_utf8
 
 MIN_RANKS = 4  # processes that any machine may start, even on one core: a mesh of 2 × 2
 
@@ -149,14 +149,22 @@ def get(name: str) -> Site:
                 f"{', '.join(settings)} (see {path})"
             )
     try:
-        return Site(name=name, **entries[name])
+        return _with_account(Site(name=name, **entries[name]))
     except ValueError as error:
         raise ValueError(f"{error} (see {path})") from None
 
 
+def _with_account(site: Site) -> Site:
+    """Fill in the user's default account, which no job inherits (`processes.job_environment`)."""
+    has_account = site.account or any(option.startswith("account") for option in site.sbatch)
+    if site.executor != "slurm" or has_account:
+        return site
+    return replace(site, account=os.environ.get("SBATCH_ACCOUNT", ""))
+
+
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(read_utf8(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as TOML: {error}") from error
     for name, entry in entries.items():

@@ -6,6 +6,7 @@ Without SLURM_CONF, commands go to the Slurm that `course slurm up` runs on this
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from course.jobs import own_slurm
-from course.jobs.batch_script import environment, submit_calls
+from course.jobs.batch_script import UnknownJobError, environment, submit_calls
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
-from course.jobs.slurm_partitions import Partition, ask, check_partition, partitions, seconds
+from course.jobs.slurm_partitions import (
+    Partition,
+    ask,
+    check_partition,
+    columns,
+    partitions,
+    seconds,
+)
 from course.runs import logs
 from course.runs.run import Run
 
@@ -83,11 +91,17 @@ def submit_array(
         job_id (of an array, the id of all its jobs), and the folder of this machine's own cluster.
 
     Raises:
-        ValueError: Slurm's commands or the partition are missing, or Slurm refuses; the message
-            names what there is.
+        ValueError: Slurm's commands or the partition are missing, Slurm would misread the folder's
+            path, or it refuses; the message names what there is.
+        UnknownJobError: sbatch printed no id; the job was cancelled by its name.
     """
     if not own_slurm.which("sbatch"):
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
+    if misread := re.search(r"[%\\\x00-\x1f\udc80-\udcff]", str(folder)):
+        raise ValueError(
+            f"the folder {folder} has {misread[0]!r} in its path, which Slurm would not read as it "
+            f"is (%j is a job's id): set COURSE_RUNS to a folder with a plain name"
+        )
     offers = partitions()
     check_partition(site, offers)
     try:
@@ -95,7 +109,15 @@ def submit_array(
         job = {k: v for k, v in job_environment().items() if not k.endswith("_NUM_THREADS")}
         with environment(job | own_slurm.environment()):
             number = submit_calls(folder, request, site, function, arguments)
+    except UnknownJobError as error:
+        try:
+            cancel(Run(folder))
+        except TimeoutError:
+            raise UnknownJobError(f"{error}. End it: scancel --name={folder.name}") from error
+        raise UnknownJobError(f"{error}. The job was cancelled by its name") from error
     except RuntimeError as error:  # its message has sbatch's output
+        # Slurm may have accepted the job, for instance if its answer was late.
+        ask("scancel", "--me", f"--name={folder.name}")
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
     cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
@@ -147,8 +169,7 @@ def _jobs() -> dict[str, list[str]] | None:
             done = ask("squeue", "--noheader", "--me", f"--format={FIELDS}")
             rows = None
             if done and done.returncode == 0:
-                parts = FIELDS.count("|")
-                rows = (line.split("|", parts) for line in done.stdout.splitlines())
+                rows = columns(done.stdout, FIELDS.count("|") + 1)
                 rows = {number: rest for number, *rest in rows}
             _answer = time.monotonic(), rows
         return _answer[1]
@@ -168,8 +189,7 @@ def ending(run: Run) -> tuple[str, str]:
         done = ask("sacct", *words)
         if not done or (done.returncode and "disabled" not in done.stderr):
             return run.status, ""  # accounting is down: the next call may know more
-        rows = [line.split("|") for line in done.stdout.splitlines()]
-        rows = [row for row in rows if row[0] == run.job.name]
+        rows = [row for row in columns(done.stdout, 4) if row[0] == run.job.name]
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
             error = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"

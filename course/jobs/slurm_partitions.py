@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 from dataclasses import dataclass
 
 from course.jobs import own_slurm
 from course.jobs.batch_script import GRACE_MIN
+from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
-
-# A user's defaults for what these commands show, such as SQUEUE_PARTITION: they would hide jobs.
-DISPLAY_DEFAULTS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SLURM_TIME_FORMAT")
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ def partitions() -> list[Partition]:
     if not done or done.returncode:
         return []
     offers = {}  # sinfo has a line for each kind of node in a partition: the first one counts
-    for name, limit, gres in (line.split("|") for line in done.stdout.splitlines()):
+    for name, limit, gres in columns(done.stdout, 3):
         known = Partition(name.rstrip("*"), seconds(limit) / 60, gres.strip(), name.endswith("*"))
         offers.setdefault(name, known)
     return list(offers.values())
@@ -86,9 +83,19 @@ def most_min(site: Site, offers: list[Partition]) -> float:
 
 def ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None if it is missing, or does not answer."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith(DISPLAY_DEFAULTS)}
-    env |= own_slurm.environment()
+    env = job_environment() | own_slurm.environment()
+    # A job's name may have bytes of a different encoding.
+    text = {"encoding": "utf-8", "errors": "replace"}
     try:
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, env=env, capture_output=True, timeout=30, **text)
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def columns(output: str, count: int) -> list[list[str]]:
+    """Return the rows of a command's output, whose columns are separated by bars.
+
+    Lines without them, such as a site's banner, are left out; the last column may contain bars.
+    """
+    rows = (line.split("|", count - 1) for line in output.splitlines())
+    return [row for row in rows if len(row) == count and row[0].strip()]

@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from course.jobs.conductor import Conductor, RemoteConductor, start_turns
-from course.jobs.processes import identity, kill_left, loopback, of_runs, usable_cores
+from course.jobs.processes import identity, kill_left, loopback, of_runs
 from course.jobs.rank_store import start_store
 from course.jobs.scripts import (
     FORK_SERVER_ENDED,
@@ -36,6 +36,7 @@ from course.jobs.scripts import (
     run_command,
     run_script,
 )
+from course.resources import core_count, usable_cores
 from course.runs import failures, logs, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
@@ -330,10 +331,11 @@ class SupervisedRank:
         }
         if self.run.config.device == "cpu":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL
-        cores = len(usable_cores()) // self.ranks
+        has_quota = core_count() < len(usable_cores())
+        cores = core_count() // self.ranks
         if self._executor == "slurm":
             cores = int(env.get("SLURM_CPUS_PER_TASK", cores))
-        if self.ranks > 1 or self._executor == "slurm":
+        if self.ranks > 1 or self._executor == "slurm" or has_quota:
             # Or each process would start a thread for every core of the machine.
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
         if self.ranks > 1:

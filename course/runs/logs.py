@@ -36,6 +36,17 @@ def submitted(run: Run) -> str:
     return scripts[-1].read_text() if scripts else ""
 
 
+def _contains(path: Path, text: str) -> bool:
+    """Return whether a file contains a text, without reading all of it into memory."""
+    wanted, end = text.encode(), b""
+    with path.open("rb") as file:
+        while wanted and (part := file.read(MIN_BYTES)):
+            if wanted in (end := end + part):
+                return True
+            end = end[len(end) - len(wanted) + 1 :]
+    return not wanted
+
+
 def search_log(
     name: str = "*", contains: str = "", with_err: bool = False
 ) -> list[Path] | dict[str, list[Path]]:
@@ -47,7 +58,7 @@ def search_log(
         with_err: also search standard error, and return {"stdout": […], "stderr": […]}.
     """
     logs = [path for run in all_runs() if fnmatchcase(run.name, name) for path in run.logs]
-    matches = sorted(path for path in logs if contains in path.read_text(errors="replace"))
+    matches = sorted(path for path in logs if path.is_file() and _contains(path, contains))
     stdout = [path for path in matches if path.suffix == ".out"]
     if not with_err:
         return stdout

@@ -30,6 +30,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
@@ -261,11 +262,10 @@ class Run:
             ranks = self._read_row(rows.STEPS).get("ranks", [])
             return pd.DataFrame(ranks[rank] if rank < len(ranks) else [])
         path, steps = self.folder / steps_file(rank), []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                steps.append(json.loads(line))
-            except ValueError:  # incomplete: it is being written, or the disk was full
-                continue
+        with path.open("rb") if path.exists() else nullcontext([]) as lines:
+            for line in lines:
+                with suppress(ValueError):  # incomplete: it is being written, or the disk was full
+                    steps.append(json.loads(line))
         return pd.DataFrame([step for step in steps if step])
 
     @property

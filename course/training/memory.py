@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course.config import GIB
+from course.resources import memory_bytes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 RESERVE_GIB = 0.5  # above a limit on a CPU, for requests within one layer; see `limit`
@@ -67,10 +68,10 @@ def limit(device: torch.device, gib: float) -> None:
 
 
 def total_gib(device: torch.device) -> float:
-    """Return the memory of a GPU; for a CPU or a GPU that shares it, this machine's memory."""
+    """Return the memory of a GPU; for a CPU or a GPU that shares it, the host's."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory / GIB
-    return psutil.virtual_memory().total / GIB
+    return memory_bytes()[0] / GIB
 
 
 def keep_freed() -> None:

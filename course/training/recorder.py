@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import distributed
 
 from course.config import GIB, Config, rung
+from course.resources import core_count, memory_bytes
 from course.runs import failures
 from course.runs.files import complete_file, write_atomically
 from course.runs.record import write_record
@@ -354,7 +354,7 @@ class Recorder:
         """Return the record's fields about the machine: device, machine, hardware, versions."""
         cpu = cpu_name()
         name = cpu if device.type == "cpu" else device_name(device)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cores = core_count()
         return {
             "device": device.type,
             "machine": f"{name}, {cores} core{'s'[: cores != 1]}" if device.type == "cpu" else name,
@@ -362,7 +362,7 @@ class Recorder:
                 "cpu": cpu,
                 "cores": cores,
                 "threads": torch.get_num_threads(),
-                "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
+                "memory_gib": round(memory_bytes()[0] / GIB, 1),
                 "device_gib": round(memory.total_gib(device), 1),
                 "half_units": half_units(device),
             },

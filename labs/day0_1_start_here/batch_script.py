@@ -18,6 +18,7 @@ from course.checks.store import UNTIMED, save_check
 from course.checks.verdict import FAILED, PASSED, Checked, Part
 from course.jobs.slurm_partitions import ask, partitions
 from course.runs.run import runs_root
+from course.text import read_utf8
 from labs.day0_1_start_here.lab import LAB
 from labs.day0_1_start_here.nodes import gpu_count
 
@@ -45,7 +46,7 @@ def check_batch_script(path: Path) -> Checked:
     Part "correct" is about its options, "mechanism" about its commands. Where a Slurm responds,
     "effect" is what it replies to `sbatch --test-only`, which may be about this cluster only.
     """
-    text = path.read_text()
+    text = read_utf8(path)
     parts = find_mistakes(text)
     failed = {mistake.part for mistake in parts}
     if not parts:

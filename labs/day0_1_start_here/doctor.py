@@ -23,6 +23,7 @@ from course.data import default_set
 from course.jobs import launch, sites
 from course.jobs.plan import engine
 from course.jobs.processes import POLL_S
+from course.resources import memory_bytes
 from course.runs import run as runs
 
 JOB_LIMIT_MIN = 3
@@ -119,11 +120,15 @@ def clone() -> Result:
 
 def memory() -> Result:
     """Check the host's memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
-    host = psutil.virtual_memory()
-    result = f"{host.available / GIB:.1f} GiB free of {host.total / GIB:.1f}"
-    if host.available < 2 * GIB:
-        return "fail", result, "close programs: a quick run needs 2 GiB"
-    if host.available < 8 * GIB:
+    total, free = memory_bytes()
+    machine = psutil.virtual_memory().total
+    result, is_limited = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", total < machine
+    if is_limited:
+        result += f", the limit of this container or job (the machine has {machine / GIB:.1f})"
+    if free < 2 * GIB:
+        fix = "request more memory for it" if is_limited else "close programs"
+        return "fail", result, f"{fix}: a quick run needs 2 GiB"
+    if free < 8 * GIB:
         return "note", result, "stay with --quick: full-size runs take 8 GiB"
     return "ok", result
 

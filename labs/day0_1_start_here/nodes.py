@@ -15,7 +15,8 @@ import pandas as pd
 import psutil
 
 from course.config import GIB
-from course.jobs.slurm_partitions import ask, partitions
+from course.jobs.slurm_partitions import ask, columns, partitions
+from course.resources import core_count, memory_bytes
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 AVAILABLE = ("idle", "mixed", "allocated", "completing", "planned")  # states that accept jobs
@@ -84,8 +85,7 @@ def machine() -> Machine:
     from course.runs.run import runs_root
     from course.training.recorder import cpu_name
 
-    memory, threads = psutil.virtual_memory(), psutil.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    (memory, memory_free), threads = memory_bytes(), psutil.cpu_count() or 1
     socket_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     return Machine(
         host=platform.node().split(".")[0],
@@ -93,9 +93,9 @@ def machine() -> Machine:
         sockets=len({path.read_text() for path in socket_files}) or 1,
         cores=psutil.cpu_count(logical=False) or threads,
         threads=threads,
-        usable_threads=usable,
-        memory_gib=memory.total / GIB,
-        memory_free_gib=memory.available / GIB,
+        usable_threads=core_count(),
+        memory_gib=memory / GIB,
+        memory_free_gib=memory_free / GIB,
         gpus=_gpus(),
         disks=disks({"runs": runs_root(), "data": default_root(), "home": Path.home()}),
         job_id=os.environ.get("SLURM_JOB_ID", ""),
@@ -161,7 +161,7 @@ def partition_table(lines: str, limits_min: dict[str, float]) -> pd.DataFrame:
     Args:
         limits_min: of the longest job, by partition; inf: no limit.
     """
-    fields = [line.strip().split("|")[:8] for line in lines.splitlines()]
+    fields = [row[:8] for row in columns(lines, 9)]
     names = ["name", "partition", "state", "cores", "cores_used", "memory", "gpus", "gpus_used"]
     nodes = pd.DataFrame(fields, columns=names).astype({"cores": int})
     gpus, gpus_used = nodes["gpus"].map(gpu_count), nodes["gpus_used"].map(gpu_count)

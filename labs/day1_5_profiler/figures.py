@@ -85,8 +85,10 @@ def _lanes(trace: Trace, start: float, end: float) -> list[tuple[str, pd.DataFra
             lanes.append((_short_name(name), operators, 0.62))
     else:
         lanes.append(("host: operators", trace.operators[trace.operators["depth"] == 0], 0.3))
-        for stream, rows in trace.kernels.groupby("stream"):
-            lanes.append((f"GPU: stream {stream:g}", rows, 0.8))
+        several = trace.kernels["device"].nunique() > 1
+        for (device, stream), rows in trace.kernels.groupby(["device", "stream"], dropna=False):
+            gpu = f"GPU {device}" if several else "GPU"
+            lanes.append((f"{gpu}: stream {stream:g}", rows, 0.8))
         lanes.append(("GPU: copies", trace.copies, 0.5))
     return [(name, _clip(rows, start, end), height) for name, rows, height in lanes]
 

@@ -52,9 +52,9 @@ def recorded_fixes() -> pd.DataFrame:
 def evidence(trace: Trace) -> pd.Series:
     """Return what shows a trace's limit, over its complete steps.
 
-    busy_share: of the time, with a kernel running; load_share: with the host in "load";
-    convolution_share: of the device's time; waits: calls in which the host waited for the device,
-    per step.
+    busy_share: of the time, with a kernel running (the mean of the devices); load_share: with the
+    host in "load"; convolution_share: of the device's time; waits: calls in which the host waited
+    for the device, per step.
     """
     complete = steps(trace)
     begin = complete["start_s"].min()
@@ -65,7 +65,7 @@ def evidence(trace: Trace) -> pd.Series:
     waits = trace.calls["name"].str.contains("Synchronize").sum()
     return pd.Series(
         {
-            "busy_share": _share(trace.kernels, window),
+            "busy_share": _busy_share(trace.kernels, window),
             "load_share": _share(load, window),
             "convolution_share": operators.loc[
                 operators["name"].str.contains("conv"), "share"
@@ -73,6 +73,11 @@ def evidence(trace: Trace) -> pd.Series:
             "waits": waits / len(complete),
         }
     )
+
+
+def _busy_share(kernels: pd.DataFrame, window: Intervals) -> float:
+    devices = kernels.groupby("device", dropna=False)
+    return pd.Series([_share(rows, window) for _, rows in devices]).mean()
 
 
 def _share(rows: pd.DataFrame, window: Intervals) -> float:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sqlite3
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from course.analysis.traces.reader import Row, Trace, TraceError, assemble
+from course.analysis.traces.reader import Row, Trace, TraceError, assemble, timed
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's numbers
 NSYS_COMMAND = "export one with: nsys export --type sqlite report.nsys-rep"
@@ -50,7 +54,8 @@ def read_nsys(path: str | Path) -> Trace:
             schema = export.schema
             _check_kernels(export, path)
             source = f"{path.name}, Nsight Systems"
-            return assemble(_nsys_rows(export), device=export.device, source=source)
+            rows, dropped = _nsys_rows(export)
+            return assemble(rows, device=export.device, source=source, dropped=dropped)
         except TraceError:
             raise
         except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
@@ -67,9 +72,9 @@ class _Export:
         connection.row_factory = sqlite3.Row
         self._connection = connection
         self._names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        settings = {row["name"]: str(row["value"]) for row in self.rows("META_DATA_EXPORT")}
+        settings = {row.get("name"): row.get("value") for row in self.rows("META_DATA_EXPORT")}
         self.schema = settings.get("EXPORT_SCHEMA_VERSION", "unknown")
-        self.device = next(iter(self.rows("TARGET_INFO_GPU")), {}).get("name", "")
+        self.device = str(next(iter(self.rows("TARGET_INFO_GPU")), {}).get("name") or "")
 
     def rows(self, name: str) -> list[Row]:
         """Return all rows of a table, or of its newest version that has rows."""
@@ -86,7 +91,8 @@ class _Export:
 def _check_kernels(export: _Export, path: Path) -> None:
     """Raise TraceError without kernels; a CUDA graph recorded as one event hides its kernels."""
     if graphs := export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-        seconds = sum(row["end"] - row["start"] for row in graphs) / 1e9
+        graphs_timed = timed(map(_event, graphs), Counter())
+        seconds = sum(row["duration_s"] for row in graphs_timed) / 1e9
         raise TraceError(
             f"{path} has CUDA graphs without their kernels ({len(graphs)} launched, "
             f"{seconds:.3g} s in total), so every share would be wrong. Record again with: "
@@ -100,7 +106,8 @@ def _check_kernels(export: _Export, path: Path) -> None:
         )
 
 
-def _nsys_rows(export: _Export) -> dict[str, list[Row]]:
+def _nsys_rows(export: _Export) -> tuple[dict[str, list[Row]], Counter[str]]:
+    """Return the rows of each table in seconds, and counts of those without a valid time."""
     texts = {row["id"]: row["value"] for row in export.rows("StringIds")}
     # The export has its own numbers for kinds of memory, which differ from CUPTI's.
     kinds = export.rows("ENUM_CUDA_MEM_KIND")
@@ -111,7 +118,9 @@ def _nsys_rows(export: _Export) -> dict[str, list[Row]]:
         names = (texts.get(row[column]) for column in columns if row.get(column) is not None)
         return _event(row, row.get("text") or next(filter(None, names), "?"))
 
-    ranges = [event(row, "textId") for row in export.rows("NVTX_EVENTS") if row["end"]]
+    ranges = [event(row, "textId") for row in export.rows("NVTX_EVENTS")]
+    # A mark has no end, and neither has a range that was open at the end.
+    ranges = [row for row in ranges if row["duration_s"] is not None]
     rows = {
         "kernels": [
             event(row, "demangledName", "shortName")
@@ -133,23 +142,28 @@ def _nsys_rows(export: _Export) -> dict[str, list[Row]]:
         ],
         "ranges": [row for row in ranges if "::" not in row["name"]],
     }
+    dropped: Counter[str] = Counter()
+    rows = {name: timed(table, dropped) for name, table in rows.items()}
     events = [row for table in rows.values() for row in table]
     origin = min((row["start_s"] for row in events), default=0)
     for row in events:
         row["start_s"] = (row["start_s"] - origin) / 1e9
-    return rows
+        row["duration_s"] /= 1e9
+    return rows, dropped
 
 
 def _event(row: Row, name: str = "") -> Row:
-    """Return a row of the export as one of a trace, its start still in nanoseconds."""
+    """Return a row of the export as one of a trace, its times still in nanoseconds, or None."""
     thread = row.get("globalTid")
     process = row.get("globalPid") if thread is None else thread
     number = row.get("correlationId")
+    start, end = (row[name] if isinstance(row[name], int) else None for name in ("start", "end"))
     return {
         "name": name,
-        "start_s": row["start"],
-        "duration_s": (row["end"] - row["start"]) / 1e9,
+        "start_s": start,
+        "duration_s": None if start is None or end is None else end - start,
         "thread": thread,
+        "device": row.get("deviceId"),
         "stream": row.get("streamId"),
         # The bits above the low 24 of a thread's number are its process.
         "correlation": None if number is None else (int(process or 0) >> 24, number),
@@ -158,8 +172,9 @@ def _event(row: Row, name: str = "") -> Row:
 
 def _copy(row: Row, memory: dict[int, str]) -> Row:
     ends = [memory.get(row.get(end), "") for end in ("srcKind", "dstKind")]
-    kind = COPY_KINDS.get(row["copyKind"], f"kind {row['copyKind']}")
-    return {"kind": kind, "memory": " -> ".join(ends) if all(ends) else "", "bytes": row["bytes"]}
+    kind = COPY_KINDS.get(row.get("copyKind"), f"kind {row.get('copyKind')}")
+    memory_kinds = " -> ".join(ends) if all(ends) else ""
+    return {"kind": kind, "memory": memory_kinds, "bytes": row.get("bytes") or 0}
 
 
 def read_ncu(path: str | Path) -> Trace:
@@ -172,44 +187,53 @@ def read_ncu(path: str | Path) -> Trace:
         TraceError: the file is missing, or has no kernel with a duration or Tensor Core counter.
     """
     path = Path(path)
+    dropped: Counter[str] = Counter()
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        with path.open(errors="replace") as lines:
+            heads = (line for line in lines if line.startswith(('"ID",', "ID,")))
+            head = next((line for line in heads if "Metric Value" in line), None)
+            if head is None:
+                reason = "has no line of column names with Metric Value"
+                raise TraceError(f"{path} {reason}: {NCU_COMMAND}")
+            kernels = _ncu_kernels(chain([head], lines))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}; {NCU_COMMAND}") from None
-    heads = (
-        number
-        for number, line in enumerate(lines)
-        if line.startswith(('"ID",', "ID,")) and "Metric Value" in line
-    )
-    if (head := next(heads, None)) is None:
-        raise TraceError(f"{path} has no line of column names with Metric Value: {NCU_COMMAND}")
-    kernels = _ncu_kernels(lines[head:])
+    except (csv.Error, KeyError) as error:
+        raise TraceError(f"{path} is no table of ncu ({error}): {NCU_COMMAND}") from None
+    kernels = [  # a kernel may have only the other counter
+        kernel
+        for kernel in kernels
+        if math.isnan(kernel["duration_s"]) or timed([kernel], dropped, "duration_s")
+    ]
     measured = ("duration_s", "tensor_active")
     if not np.isfinite([kernel[name] for kernel in kernels for name in measured]).any():
         raise TraceError(f"{path} has neither durations nor Tensor Core counters: {NCU_COMMAND}")
     capability = kernels[0]["capability"]
     device = f"GPU of compute capability {capability}" if capability else ""
-    return assemble({"kernels": kernels}, device=device, source=f"{path.name}, Nsight Compute")
+    source = f"{path.name}, Nsight Compute"
+    return assemble({"kernels": kernels}, device=device, source=source, dropped=dropped)
 
 
-def _ncu_kernels(lines: list[str]) -> list[Row]:
+def _ncu_kernels(lines: Iterable[str]) -> list[Row]:
     """Return one row per launch of a table that begins with the line of column names."""
     kernels: dict[tuple, Row] = {}
     for row in csv.DictReader(lines):
         if not (row["Metric Value"] and row["ID"].isdigit()):  # output of the program
             continue
+        unit = row.get("Metric Unit")
         kernel = kernels.setdefault(
             (row.get("Process ID"), row["ID"]),
             {
                 "name": row["Kernel Name"],
                 "start_s": np.nan,
                 "duration_s": np.nan,
+                "device": row.get("Device"),
                 "stream": row.get("Stream"),
                 "tensor_active": np.nan,
                 "capability": row.get("CC", ""),
             },
         )
-        name, unit, value = row["Metric Name"], row["Metric Unit"], _number(row["Metric Value"])
+        name, value = row["Metric Name"], _number(row["Metric Value"])
         if name in ("gpu__time_duration.sum", "Duration"):
             kernel["duration_s"] = value * UNITS.get(unit, np.nan)
         elif TENSOR_COUNTER.match(name):

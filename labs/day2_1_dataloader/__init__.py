@@ -12,7 +12,7 @@ _NAMES = {
     ".numa": "load_on_cores numa_nodes",
     ".verify": "judge_workers",
     "course.data.loader": "image_sets",
-    "course.jobs.processes": "usable_cores",
+    "course.resources": "usable_cores",
     "course.runs.failures": "advice summarize",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from course.analysis.ranks import on_ranks
 from course.jobs.plan import find_script
 from course.runs.run import PROJECT
+from course.text import read_utf8
 from course.training import models
 
 RANKS = 2
@@ -147,7 +148,7 @@ def load_script(script: str) -> ModuleType:
     """Load a training script as a module, without running its main function."""
     module = ModuleType("script")
     sys.modules[module.__name__] = module
-    exec(compile(Path(script).read_text(), script, "exec"), module.__dict__)
+    exec(compile(read_utf8(Path(script)), script, "exec"), module.__dict__)
     return module
 
 

@@ -9,6 +9,7 @@ from course.checks.exercises import open_todos
 from course.checks.lab_configs import COATNET_5
 from course.config import SYNTHETIC, Config, rung
 from course.jobs.plan import find_script
+from course.text import read_utf8
 
 BATCH = 96  # images of a pipeline's update: 48 per GPU, all of which GPipe keeps
 # Large enough that a pass takes longer than the launches and messages around it.
@@ -27,7 +28,7 @@ LIVE: dict[str, Any] = SYNTHETIC | {
 def working_script(script: str) -> str:
     """Return the script if its TODOs about pipelines are filled, else the course's, and say so."""
     solution = "train_parallel.py"
-    todos = sorted({33, 34} & open_todos(find_script(script).read_text(), solution))
+    todos = sorted({33, 34} & open_todos(read_utf8(find_script(script)), solution))
     if not todos:
         return script
     numbers = " and ".join(map(str, todos))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -93,4 +94,6 @@ def is_active(folder: Path) -> bool:
     done = slurm_partitions.ask(
         "squeue", "--noheader", "--me", "--format=%i", f"--name={folder.name}"
     )
-    return done is None or done.returncode != 0 or bool(done.stdout.strip())
+    return (
+        done is None or done.returncode != 0 or bool(re.search(r"^\d", done.stdout, re.MULTILINE))
+    )

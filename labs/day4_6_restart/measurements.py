@@ -183,7 +183,7 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
     # Slurm delays a requeued job by two minutes; this one may start at once.
     while time.monotonic() < deadline:
         answer = ask("squeue", "-h", "-j", number, "-o", "%T")
-        if answer and answer.stdout.strip() == "PENDING":
+        if answer and "PENDING" in answer.stdout.split():
             ask("scontrol", "update", f"JobId={number}", "StartTime=now")
             break
         time.sleep(0.5)

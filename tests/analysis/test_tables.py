@@ -3,13 +3,16 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.profiler import record_function
 from trace_files import CONV, WGRAD, message_of
 
-from course.analysis.traces import tables
+from course.analysis.communication import comm_report
+from course.analysis.traces import reader, tables
+from course.analysis.traces.reader import COLUMNS, assemble
 from course.runs.record import PHASES
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -183,6 +186,86 @@ def test_idle_time(gpu_file: Path) -> None:
     assert row.launch_delay_s == pytest.approx(75e-6)  # median of 85, 60, 70, 80 and 75
 
 
+INVALID = (
+    {"ts": 0, "dur": 0},  # what CUPTI writes if it has no time
+    {"dur": -5},
+    {"dur": float("inf")},
+    {"ts": float("nan")},
+    {"ts": float("-inf")},
+    {"dur": None},
+    {"dur": "12"},
+)
+
+
+def test_rows_without_a_valid_time_are_left_out_and_counted(
+    gpu_file: Path, capsys: pytest.CaptureFixture
+) -> None:
+    before = tables.read(gpu_file)
+    assert before.dropped == {} and not capsys.readouterr().err
+    invalid = [event | changes for event in (EVENTS[5], EVENTS[-5]) for changes in INVALID]
+    without_end = {key: value for key, value in EVENTS[-5].items() if key != "dur"}
+    events = [*invalid, *EVENTS, without_end]
+    gpu_file.write_text(json.dumps(TRACE | {"traceEvents": events}))
+    trace = tables.read(gpu_file)
+    for name in COLUMNS:
+        pd.testing.assert_frame_equal(getattr(trace, name), getattr(before, name))
+    reasons = {
+        "whose start and end are 0": 2,
+        "that end before they start": 2,
+        "with an infinite time": 6,
+        "without a start or an end": 5,
+    }
+    assert trace.dropped == reasons
+    assert trace.source == "gpu.json, PyTorch, without 15 invalid rows"
+    assert "6 with an infinite time, 5 without a start or an end" in capsys.readouterr().err
+
+
+def test_devices_are_busy_separately(gpu_file: Path) -> None:
+    """Each of two devices computes half of the time, and both together all of it."""
+    where = ({"pid": 0, "tid": 7}, {"pid": 1, "tid": 7})
+    kernels = [
+        event("kernel", CONV, begin, 50, where[begin // 50 % 2], stream=7, device=begin // 50 % 2)
+        for begin in (100, 150, 200, 250)
+    ]
+    step = event("user_annotation", "ProfilerStep#3", 0, 1000, MAIN)
+    gpu_file.write_text(json.dumps(TRACE | {"traceEvents": [step, *kernels]}))
+    table = tables.idle(tables.read(gpu_file))
+    assert list(table["device"]) == [0, 1]
+    assert list(table["busy_share"]) == pytest.approx([2 / 3, 2 / 3])  # of 150 microseconds
+    for row in kernels:  # older PyTorch has the device's number only as a process
+        del row["args"]["device"]
+    gpu_file.write_text(json.dumps(TRACE | {"traceEvents": [step, *kernels]}))
+    pd.testing.assert_frame_equal(tables.idle(tables.read(gpu_file)), table)
+
+
+def test_a_device_does_not_hide_the_messages_of_another() -> None:
+    columns = {"phase": "backward", "step": 3, "operation": "all_reduce", "bytes": 8, "type": "f"}
+    message = columns | {"group_size": 2, "name": "x", "start_s": 1.0, "duration_s": 1.0}
+    kernel = {"name": CONV, "start_s": 1.0, "duration_s": 1.0, "device": 1}
+    for device, hidden_ms in ((0, 0), (1, 1000)):
+        rows = {"kernels": [kernel], "collectives": [message | {"device": device}]}
+        trace = assemble(rows, device="", source="", dropped={})
+        report = comm_report(trace)
+        assert report["overlapped_ms"].item() == pytest.approx(hidden_ms)
+        assert report.attrs["exposed_ms"] == pytest.approx(1000 - hidden_ms)
+
+
+@pytest.mark.parametrize("properties", [None, [], {}, "H100", ["H100"], [{"id": 0}], [None, 5]])
+def test_a_label_never_refuses_a_trace(gpu_file: Path, properties: object) -> None:
+    odd = {"deviceProperties": properties, "distributedInfo": properties}
+    events = [{"ph": "M", "name": 7, "args": [1]}, *EVENTS]
+    gpu_file.write_text(json.dumps(TRACE | odd | {"traceEvents": events}))
+    trace = tables.read(gpu_file)
+    assert trace.device == "" and len(trace.kernels) == 5
+
+
+def test_a_trace_larger_than_the_memory_is_refused(
+    gpu_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "memory_bytes", lambda: (2**30, 5000))
+    assert "too much for the free memory: record fewer steps" in message_of(tables.read, gpu_file)
+
+
 # ---- Files that are not traces -----------------------------------------------------------------
 
 
@@ -195,7 +278,8 @@ def test_files_that_are_not_traces_are_named(tmp_path: Path, cpu_file: Path) -> 
         (b'{"a": 1', "not JSON"),
         (b'{"rung": "amp"}', "no list traceEvents"),
         (b'{"traceEvents": []}', "no operator and no kernel"),
-        (json.dumps([event, event | {"ts": None}]).encode(), "value of the wrong type"),
+        (json.dumps([event | {"ts": None}]).encode(), "no kernel (left out: 1 without a start"),
+        (json.dumps([event | {"args": {"Input Dims": 3}, "cat": []}]).encode(), "no operator"),
     ):
         path.write_bytes(content)
         assert words in message_of(tables.read, path)

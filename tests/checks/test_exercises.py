@@ -12,6 +12,7 @@ from course.checks import discovery, exercises, todo
 from course.checks.exercises import Seam, SeamError
 from course.checks.store import save_check
 from course.checks.todo import show_todo
+from course.config import rung
 from course.jobs import plan
 from course.runs.run import PROJECT
 
@@ -164,6 +165,18 @@ def test_what_a_learner_wrote_in_a_clone_is_no_drift(workshop: Path) -> None:
     assert exercises.drifted() == []
     subprocess.run([*git, "add", "exercises/train.py"], check=True)
     assert exercises.drifted() == ["train.py"]  # about to be committed
+
+
+def test_an_exercise_in_another_encoding_is_named_and_can_be_replaced(workshop: Path) -> None:
+    saved = workshop.read_bytes().replace(b"import", "# café\nimport".encode("latin-1"), 1)
+    line = saved[: saved.index(b"\xe9")].count(b"\n") + 1
+    workshop.write_bytes(saved)
+    message = f"exercises/train.py, line {line}: the byte 0xe9 is no text in UTF-8: save"
+    for read in (exercises.states, lambda: plan.plan(workshop, rung("baseline", quick=True))):
+        with pytest.raises(ValueError, match=message):
+            read()
+    assert exercises.write(0).read_bytes() == saved  # the backup
+    assert {row["state"] for row in exercises.states()} == {"open"}
 
 
 def test_edits_are_backed_up_byte_for_byte(workshop: Path) -> None:

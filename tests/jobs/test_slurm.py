@@ -94,7 +94,8 @@ def test_a_run_launched_in_a_step_of_a_job_has_its_own_cores(
         "launch.launch(sys.argv[1], rung('baseline', quick=True), site='slurm', rerun=True)\n"
     )
     begin = [sys.executable, "-c", code, str(script)]
-    outer = ("env", "OUTER=1", "PMI_RANK=0", "SLURM_HINT=nomultithread")
+    outer = ("env", "OUTER=1", "PMI_RANK=0", "SLURM_HINT=nomultithread", "SBATCH_EXPORT=NONE")
+    outer += ("SBATCH_PARTITION=no_such_partition", "SBATCH_TIMELIMIT=1", "SQUEUE_PARTITION=none")
     printed_lines = []
     # Outside a step; then in a step with one core of a node, not the core of the run's job.
     for step in ([], ["srun", "-n1", "-wnode2"]):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 from job_helpers import CONFIG, fill, small_disk
 
+from course.jobs.launch import steps_done
 from course.runs import logs
 from course.runs import run as runs
 from course.runs.files import write_atomically
@@ -140,6 +142,26 @@ def logged_run(runs_root: Path) -> Run:
     (run.folder / "logs" / "1_0_log.out").write_bytes(b"loss=7 [step 1] \xff")  # not UTF-8
     (run.folder / "logs" / "1_0_log.err").write_text("warning: slow ; rm -rf *")
     return run
+
+
+def test_logs_larger_than_memory_are_read_in_parts(logged_run):
+    out, err = logged_run.logs
+    with out.open("r+b") as file:  # across the border of two parts, and far from the end
+        file.seek(logs.MIN_BYTES - 3)
+        file.write(b"needle")
+        file.truncate(64 * 2**20)
+    lines = (b'{"step": 1}\n' * 10, b'{"ste')
+    (logged_run.folder / "steps.jsonl").write_bytes(b"".join(lines))
+    tracemalloc.start()
+    assert logs.search_log(contains="needle") == [out]
+    assert logs.search_log(contains="needles") == []
+    assert logs.search_log() == [out]
+    assert logs.tail(err) == "warning: slow ; rm -rf *"
+    logs.tail(out)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * 2**20
+    assert steps_done(logged_run) == len(logged_run.steps) == 10
 
 
 def test_search_log_searches_plain_text(logged_run):

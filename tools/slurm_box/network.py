@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from course.jobs.own_slurm import which
-from course.jobs.processes import usable_cores
+from course.resources import usable_cores
 from tools.slurm_box.setup import NODES, ClusterError, ports
 
 NAMESPACES = Path("/run/netns")

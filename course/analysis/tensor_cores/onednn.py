@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pandas as pd
@@ -38,20 +39,28 @@ def onednn(path: str | Path) -> pd.DataFrame:
         TraceError: the file is missing, or has different text.
     """
     path = Path(path)
+    times: dict[tuple, list[float]] = defaultdict(list)
+    isa, is_empty, has_text = "", True, False
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                has_text = has_text or bool(line.strip())
+                if not LINE.match(line):
+                    continue
+                is_empty = False
+                if row := _row(line):
+                    times[tuple(row[:-1])].append(row[-1])
+                elif not isa and ",cpu,isa:" in line:
+                    isa = line.split("isa:")[1].strip()
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}; {EXPECTED}") from None
-    verbose = [line for line in lines if LINE.match(line)]
-    if not verbose and any(line.strip() for line in lines):
+    if is_empty and has_text:
         raise TraceError(f"{path} has no line that begins with onednn_verbose: {EXPECTED}")
-    rows = [row for row in map(_row, verbose) if row]
-    table = pd.DataFrame(rows, columns=[*KEYS, "seconds"]).groupby(KEYS, as_index=False)
-    table = table.agg(count=("seconds", "size"), seconds=("seconds", "sum"))
+    rows = [(*key, len(seconds), sum(seconds)) for key, seconds in times.items()]
+    table = pd.DataFrame(rows, columns=[*KEYS, "count", "seconds"])
     table = table.sort_values("seconds", ascending=False, ignore_index=True)
     table["share"] = table["seconds"] / table["seconds"].sum()
-    isa = (line.split("isa:")[1] for line in verbose if ",cpu,isa:" in line)
-    table.attrs["isa"] = next(isa, "")
+    table.attrs["isa"] = isa
     return table
 
 

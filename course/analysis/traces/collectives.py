@@ -76,6 +76,8 @@ def collectives(
             continue
         times = {"start_s": (event["ts"] - origin) / 1e6, "duration_s": event["dur"] / 1e6}
         rows.append({"name": name, **row, **times})
+        if category == "kernel":
+            rows[-1]["device"] = args.get("device", event.get("pid"))
     return rows
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
+import sys
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,18 +25,20 @@ import numpy as np
 import pandas as pd
 
 from course.analysis.traces.collectives import collectives
+from course.config import GIB
+from course.resources import memory_bytes
 from course.runs.record import PHASES
 from course.runs.run import Run
 
 Row = dict[str, Any]
 COLUMNS = {
-    "kernels": "kernel start_s duration_s stream operator phase step input_types input_shapes "
-    "launch_s tensor_active",
+    "kernels": "kernel start_s duration_s device stream operator phase step input_types "
+    "input_shapes launch_s tensor_active",
     "operators": "name start_s duration_s self_s thread depth phase step input_types input_shapes",
-    "copies": "kind memory bytes start_s duration_s stream phase step",
+    "copies": "kind memory bytes start_s duration_s device stream phase step",
     "ranges": "name start_s duration_s thread",
     "calls": "name start_s duration_s thread",
-    "collectives": "operation bytes type group_size start_s duration_s launch_s phase step",
+    "collectives": "operation bytes type group_size start_s duration_s launch_s device phase step",
 }
 TEXT_COLUMNS = "kernel operator phase name kind memory operation type"
 TABLES = {  # by an event's category in a Chrome trace
@@ -47,6 +52,7 @@ STEP = re.compile(r"(?:ProfilerStep#|step[ _#:]*)(\d+)", re.IGNORECASE)
 # These only move or convert data, also inside a convolution: a cast under autocast is no product.
 MOVES = ("aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "aten::copy_")
 EXPECTED = "expected what torch.profiler's export_chrome_trace wrote, as .json or .json.gz"
+JSON_MEMORY = 10  # bytes of memory for each byte of a trace, while it is read
 
 
 class TraceError(ValueError):
@@ -70,8 +76,10 @@ class Trace:
         calls: calls into the device's driver that launched something or waited.
         collectives: what this rank exchanged with the others; `bytes` is what one rank sends,
             `launch_s` is NaN with gloo. NCCL's are among the kernels, too.
-        device: the GPU's name, "" without a GPU.
+        device: the name of the first GPU, "" without a GPU. The column `device` has the numbers of
+            GPUs, whose times overlap.
         source: the file, and the tool that wrote it.
+        dropped: how many rows without a valid time were left out, by the reason.
         recorded: ", recorded DATE" for a recorded trace, so that pictures show it.
 
     `step` is the profiler's number of the step, -1 outside any; `phase` is "" outside any.
@@ -86,6 +94,7 @@ class Trace:
     device: str = ""
     source: str = ""
     recorded: str = ""
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 def read(path: str | Path) -> Trace:
@@ -108,19 +117,60 @@ def read(path: str | Path) -> Trace:
 
 def load_json(path: Path) -> dict[str, Any]:
     """Load a Chrome trace; its list of events is under traceEvents."""
+    most, data = memory_bytes()[1] // JSON_MEMORY, bytearray()
     try:
-        data = path.read_bytes()
-        content = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        with path.open("rb") as file:
+            is_zipped = file.peek(2)[:2] == b"\x1f\x8b"
+            text = gzip.GzipFile(fileobj=file) if is_zipped else file
+            while len(data) <= most and (chunk := text.read(2**20)):
+                data += chunk
+        content = json.loads(data) if len(data) <= most else None
     except (OSError, EOFError, zlib.error, ValueError) as error:
         reason = getattr(error, "strerror", "") or "the file is cut off, or is not JSON"
         raise TraceError(f"{path}: {reason}; {EXPECTED}") from None
+    if len(data) > most:
+        raise TraceError(
+            f"{path} has more than {most / GIB:.2g} GiB of text, too much for the free memory: "
+            f"record fewer steps, or read it on a machine with more memory"
+        )
     content = {"traceEvents": content} if isinstance(content, list) else content
     events = content.get("traceEvents") if isinstance(content, dict) else None
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise TraceError(f"{path} is JSON, but has no list traceEvents: {EXPECTED}")
-    for event in events:
-        event["args"] = event.get("args") or {}  # some tools write null
+    for event in events:  # some tools write null
+        event["args"] = event["args"] if isinstance(event.get("args"), dict) else {}
+        event["name"] = str(event.get("name", ""))
     return content
+
+
+def timed(
+    rows: Iterable[Row], dropped: Counter[str], start: str = "start_s", duration: str = "duration_s"
+) -> list[Row]:
+    """Return the rows that have a valid time, and count the reasons of the others in `dropped`.
+
+    Profilers write such rows when they are stopped, or lose an event. One of them would move the
+    origin of all times, or make a device busy forever.
+
+    Args:
+        start, duration: names of a row's fields, in any unit.
+    """
+    kept = []
+    for row in rows:
+        if reason := _time_fault(row.get(start), row.get(duration)):
+            dropped[reason] += 1
+        else:
+            kept.append(row)
+    return kept
+
+
+def _time_fault(start: Any, duration: Any) -> str:
+    if not all(type(value) in (int, float) for value in (start, duration)):
+        return "without a start or an end"
+    if not (math.isfinite(start) and math.isfinite(duration)):
+        return "with an infinite time"
+    if duration < 0:
+        return "that end before they start"
+    return "" if start or duration else "whose start and end are 0"
 
 
 def table_of(event: dict[str, Any]) -> str:
@@ -140,6 +190,7 @@ def row_of(event: dict[str, Any], origin: float) -> Row:
         "start_s": (event["ts"] - origin) / 1e6,
         "duration_s": event["dur"] / 1e6,
         "thread": event.get("tid"),
+        "device": args.get("device", event.get("pid")),
         "stream": args.get("stream"),
         "correlation": args.get("correlation"),
         "external": args.get("External id"),
@@ -156,21 +207,32 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _read_events(content: dict[str, Any], path: Path) -> Trace:
-    events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
-    events = [event for event in events if "dur" in event and "ts" in event]
+    events, dropped = (e for e in content["traceEvents"] if e.get("ph") == "X"), Counter()
+    events = timed(events, dropped, "ts", "dur")
     origin = min((event["ts"] for event in events if event.get("cat") != "Trace"), default=0)
     rows: dict[str, list[Row]] = {name: [] for name in COLUMNS}
     for event in events:
         if name := table_of(event):
             rows[name].append(row_of(event, origin))
-    rows["collectives"] = collectives(events, origin, content.get("distributedInfo") or {})
+    group = content.get("distributedInfo")
+    rows["collectives"] = collectives(events, origin, group if isinstance(group, dict) else {})
     if not (rows["operators"] or rows["kernels"]):
-        raise TraceError(f"{path} has no operator and no kernel: {EXPECTED}")
-    device = next(iter(content.get("deviceProperties") or []), {}).get("name", "")
-    return assemble(rows, device=device, source=f"{path.name}, PyTorch")
+        left_out = f" (left out: {_counts(dropped)})" if dropped else ""
+        raise TraceError(f"{path} has no operator and no kernel{left_out}: {EXPECTED}")
+    gpus = content.get("deviceProperties")
+    gpus = gpus if isinstance(gpus, list) else [gpus]
+    names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")]
+    device = next(iter(names), "")
+    return assemble(rows, device=device, source=f"{path.name}, PyTorch", dropped=dropped)
 
 
-def assemble(rows: dict[str, list[Row]], *, device: str, source: str) -> Trace:
+def _counts(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+
+
+def assemble(
+    rows: dict[str, list[Row]], *, device: str, source: str, dropped: Mapping[str, int]
+) -> Trace:
     """Join rows into a `Trace`.
 
     Args:
@@ -178,7 +240,12 @@ def assemble(rows: dict[str, list[Row]], *, device: str, source: str) -> Trace:
             call by `correlation` (calls have it, too) or else to their operator by `external`.
         device: the GPU's name.
         source: where the rows come from.
+        dropped: counts of rows that `timed` left out.
     """
+    if dropped:
+        count = sum(dropped.values())
+        source += f", without {count} invalid row{'s'[: count != 1]}"
+        print(f"{source}: {_counts(dropped)}", file=sys.stderr)
     rows = {name: rows.get(name, []) for name in COLUMNS}
     operators, calls = (sorted(rows[name], key=thread_and_time) for name in ("operators", "calls"))
     callers = nest(operators, calls)
@@ -204,7 +271,7 @@ def assemble(rows: dict[str, list[Row]], *, device: str, source: str) -> Trace:
         row["phase"], row["step"] = clock.phase(time), clock.step(time)
     rows |= {"operators": operators, "ranges": clock.ranges, "calls": calls}
     tables = {name: _table(rows[name], columns.split()) for name, columns in COLUMNS.items()}
-    return Trace(**tables, device=device, source=source)
+    return Trace(**tables, device=device, source=source, dropped=dict(dropped))
 
 
 def _table(rows: list[Row], columns: list[str]) -> pd.DataFrame:

@@ -90,24 +90,26 @@ def layout_kernels(trace: Trace) -> pd.DataFrame:
 
 
 def idle(trace: Trace) -> pd.DataFrame:
-    """Measure when the GPU had nothing to compute, one row per step.
+    """Measure when a GPU had nothing to compute, one row per device and step.
 
-    Columns: step; `span_s`, from the last kernel of the step before (or the step's first) to its
-    own last one; `busy_share` of it, in which at least one kernel ran; `gap_s`, the rest;
-    `launch_delay_s`, the median time from the host's launch call to the kernel's start. A long
+    Columns: device, its number; step; `span_s`, from the last kernel of the step before (or the
+    step's first) to its own last one; `busy_share` of it, in which at least one kernel ran;
+    `gap_s`, the rest; `launch_delay_s`, the median time from the host's launch call to the
+    kernel's start. A long
     delay is good: the host is ahead and the GPU has a queue. Empty if kernels have no times.
     """
     kernels = trace.kernels[trace.kernels["start_s"].notna()].sort_values("start_s")
     if (kernels["step"] >= 0).any():
         kernels = kernels[kernels["step"] >= 0]
-    end, rows = None, []
-    for step, group in kernels.groupby("step"):
-        begin = group["start_s"].min() if end is None else end
+    end, rows = {}, []
+    for (device, step), group in kernels.groupby(["device", "step"], dropna=False):
+        begin = end.get(device, group["start_s"].min())
         ends = group["start_s"] + group["duration_s"]
         busy = merge_intervals(zip(group["start_s"].clip(lower=begin), ends.clip(lower=begin)))
-        end = busy[-1][1]
-        busy_s, span_s = sum(stop - start for start, stop in busy), end - begin
+        end[device] = busy[-1][1]
+        busy_s, span_s = sum(stop - start for start, stop in busy), end[device] - begin
         share = busy_s / span_s if span_s else 0.0
         delay_s = (group["start_s"] - group["launch_s"]).median()
-        rows.append((step, span_s, share, span_s - busy_s, delay_s))
-    return pd.DataFrame(rows, columns=["step", "span_s", "busy_share", "gap_s", "launch_delay_s"])
+        rows.append((device, step, span_s, share, span_s - busy_s, delay_s))
+    columns = ["device", "step", "span_s", "busy_share", "gap_s", "launch_delay_s"]
+    return pd.DataFrame(rows, columns=columns)

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from course.data import default_set
 from course.data.default_set import DataError
+from course.data.pixels import decode_rgb
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
 INDEX = "index.json"
@@ -96,7 +97,7 @@ def target_folder(kind: str, root: Path) -> Path:
     """Return the folder of a set in a different format: next to the default set (COURSE_DATA)."""
     name = root.name
     if root != default_set.default_root().resolve():  # two sets may have the same name
-        name += "-" + hashlib.sha256(str(root).encode()).hexdigest()[:8]
+        name += "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     return default_set.default_root().resolve().parent / f"{name}-{kind}"
 
 
@@ -137,7 +138,7 @@ def list_images(root: Path) -> Listing:
                 continue
             status, name = os.stat(path), Path(path).relative_to(root).as_posix()
             images[split].append((name, label))
-            digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
     return Listing(root, classes, images, digest.hexdigest())
 
 
@@ -259,8 +260,7 @@ def write_part(
 
 def _encode(kind: str, data: bytes) -> Any:
     """Return the stored form of an image file: its bytes, a small JPEG's bytes, or pixels."""
-    with Image.open(io.BytesIO(data)) as image:
-        rgb = image.convert("RGB")  # decodes it: a damaged file must be noticed for shards, too
+    rgb = decode_rgb(data)  # a damaged file must be noticed for shards, too
     if kind == "shards":
         return data
     square = (SMALL_PX, SMALL_PX)

@@ -14,6 +14,8 @@ from torch.utils.data import IterableDataset
 
 from course.config import Config
 
+LOG_BYTES = 2**24  # of NCCL's log that are read
+
 LOADER = (
     "num_workers",
     "persistent_workers",
@@ -47,7 +49,10 @@ def nccl(config: Config) -> dict[str, Any]:
         return {}
     report: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
-    text = path.read_text(errors="replace") if path.exists() else ""
+    text = ""
+    if path.exists():
+        with path.open("rb") as file:  # what NCCL reports when a group begins
+            text = file.read(LOG_BYTES).decode(errors="replace")
     # NCCL reports each group; the one of all ranks has the most hosts.
     if groups := re.findall(r"nNodes (\d+) localRanks (\d+)", text):
         hosts, ranks = max((int(hosts), int(ranks)) for hosts, ranks in groups)

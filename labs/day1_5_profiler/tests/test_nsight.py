@@ -136,6 +136,48 @@ def test_nsight_compute_has_durations_and_tensor_core_counters(tmp_path: Path) -
         plot_timeline(trace)
 
 
+def test_nsight_systems_leaves_out_rows_without_a_valid_time(nsys_file: Path) -> None:
+    before = nsight.read_nsys(nsys_file)
+    columns = "streamId, globalPid, correlationId, demangledName, shortName"
+    change(
+        nsys_file,
+        *(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, {columns}) "
+            f"VALUES ({times}, 7, {PROCESS}, 11, 2, 3)"
+            for times in ("0, 0", f"{BASE}, NULL", f"{BASE + 9}, {BASE}", f"NULL, {BASE}")
+        ),
+        "UPDATE TARGET_INFO_GPU SET name = NULL",
+    )
+    trace = nsight.read_nsys(nsys_file)
+    pd.testing.assert_frame_equal(trace.kernels, before.kernels)
+    assert trace.device == "" and trace.dropped == {
+        "whose start and end are 0": 1,
+        "without a start or an end": 2,
+        "that end before they start": 1,
+    }
+    assert trace.source == "report.sqlite, Nsight Systems, without 4 invalid rows"
+
+
+def test_nsight_systems_keeps_devices_apart(nsys_file: Path) -> None:
+    change(
+        nsys_file,
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN deviceId INTEGER",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = demangledName = 5",
+    )
+    table = tables.idle(nsight.read_nsys(nsys_file))
+    assert list(table["device"]) == [0, 1] and list(table["busy_share"]) == [1, 1]
+
+
+def test_nsight_compute_leaves_out_invalid_durations(tmp_path: Path) -> None:
+    path = tmp_path / "ncu.csv"
+    values = ("26,784", "-5", "inf", "0", "n/a")
+    rows = [ncu_row(number, CONV, DURATION, "ns", value) for number, value in enumerate(values)]
+    path.write_text(ncu_text(*rows, ncu_row(4, CONV, SHARE, "%", "50")))
+    trace = nsight.read_ncu(path)
+    assert tables.by_kernel(trace)["seconds"].item() == pytest.approx(26.784e-6)
+    assert trace.kernels["tensor_active"].max() == 0.5 and sum(trace.dropped.values()) == 3
+
+
 def test_nsight_compute_refuses_files_without_its_metrics(tmp_path: Path) -> None:
     path = tmp_path / "ncu.csv"
     path.write_text("==PROF== Connected\nloss 3\n")

@@ -90,21 +90,6 @@ def entry(*names: str) -> Callable[[Rank], Any]:
     return lambda rank: rank.get(*names)
 
 
-def autocast(phase: str, *names: str) -> Callable[[Rank], bool]:
-    """Return a function that reads whether autocast was on in a phase."""
-    return lambda rank: phase in (rank.get(*names, "autocast") or [])
-
-
-def policy_only(rank: Rank) -> dict[str, bool] | None:
-    """Return where autocast was on, if FSDP's policy should replace it."""
-    if not rank.config.gather_bf16:
-        return None
-    return {
-        "autocast in the forward pass": autocast("forward")(rank),
-        "autocast in validation": autocast("validation", "validation")(rank),
-    }
-
-
 def batches(rank: Rank) -> list[int]:
     """Return the number of images in each step."""
     return [images for images, *_ in rank.facts["batches"]]
@@ -374,7 +359,7 @@ FACTS: tuple[Fact, ...] = (
          "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
-    Fact("", policy_only,
+    Fact("", lambda rank: rank.facts["autocast"],
          "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead, also in "
          "validation"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
@@ -383,7 +368,7 @@ FACTS: tuple[Fact, ...] = (
          "pass autocast to validate"),
     Fact("type of the loss", kinds("loss_types"),
          "compute the loss under autocast, or from scores.float()"),
-    Fact("autocast in the backward pass", autocast("backward"),
+    Fact("autocast in the backward pass", entry("autocast_in_backward"),
          "leave autocast before backward"),
     Fact("source of BatchNorm's statistics in training", kinds("statistics"),
          "call model.train() at the start of each epoch"),
@@ -422,14 +407,14 @@ FACTS: tuple[Fact, ...] = (
     Fact("the optimizer", settings,
          "use the config's settings for all filters and all vectors (BatchNorm, biases); a "
          "schedule changes the rate of every group after each update", "update"),
+    Fact("", recomputed,
+         "checkpoint each block that `models.blocks(…)` returns and the config names, separately, "
+         "with use_reentrant=False, which repeats only what backward needs"),
     Fact("memory in MiB kept for the backward pass", kept(),
          "checkpoint or offload exactly the blocks that the config names, and only in the runs "
          "that it names", tolerance=NEARLY),
     Fact("memory in MiB kept for the backward pass of a later step", kept("later"),
          "checkpoint or offload in every step", tolerance=NEARLY),
-    Fact("", recomputed,
-         "checkpoint each block that the config names, separately, with use_reentrant=False, which "
-         "repeats only what backward needs"),
     Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
     Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
          "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "

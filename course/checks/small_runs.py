@@ -65,11 +65,11 @@ class Observed:
     optimizer's state and buffers at the first update. decay: the weight decay of each weight then.
     compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
     the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
-    the number of all stages. schedule: the pipeline's. prefetch: for each unit, the units that it
-    gathers ahead. repeated: the blocks that backward computed again. saves: the calls of
-    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or that
-    it came from outside the run's folder, which may be another file system. weights: the shape,
-    sum and norm of each at the end.
+    the number of all stages. schedule: the pipeline's. autocast: where it was on, with
+    cfg.gather_bf16. prefetch: for each unit, the units that it gathers ahead. repeated: the blocks
+    that backward computed again. saves: the calls of torch.save. renamed: for each renamed
+    checkpoint, whether fsync had written all of it, or that it came from outside the run's folder,
+    which may be another file system. weights: the shape, sum and norm of each at the end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -79,7 +79,7 @@ class Observed:
         self._meter: Any = None
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
-        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": []}
+        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": [], "autocast": {}}
         self.facts["is_restarted"] = self._file.exists()
 
     def note_layers(self, layers: int) -> None:
@@ -156,6 +156,11 @@ class Observed:
         before_call(os, "fsync", synced)
         before_call(os, "fdatasync", synced)
         sys.addaudithook(renaming)
+
+    def note_autocast(self, *_: Any) -> None:
+        """Note whether autocast is on where the network is called, in training and validation."""
+        where = "the forward pass" if torch.is_grad_enabled() else "validation"
+        self.facts["autocast"][f"autocast in {where}"] = torch.is_autocast_enabled("cpu")
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
@@ -403,6 +408,8 @@ def train(folder: Path, rank: int) -> None:
         with recording() as run:
             if run.config.checkpointing:  # before scripts use the method
                 before_call(tiny_networks.Block, "forward", observed.note_block)
+            if run.config.gather_bf16:
+                before_call(tiny_networks.Transformer, "forward", observed.note_autocast)
             if run.config.compile:
                 tiny_networks.leave_kernels(observed.note_layers)
             observed.start()

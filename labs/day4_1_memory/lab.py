@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import Fact, all_reduces
+from course.checks.facts import ROUGHLY, Fact, all_reduces, passes, progress
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
@@ -53,6 +53,14 @@ def _memory_configs() -> Iterator[Config]:
     yield memory_config(232, checkpointing="every", **limit)
 
 
+WEIGHTING = (
+    Fact("the micro-batches", passes,
+         "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
+         "multiply each loss by `len(targets) / len(labels)`"),
+    Fact("training", progress,
+         "pair images with their labels, and weight a loss by its share of the images in this "
+         "batch, `len(targets) / len(labels)`: the last batch may be smaller", "step", ROUGHLY),
+)  # fmt: skip
 NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
@@ -81,6 +89,7 @@ CHECKS = {
         changes={"micro_batch": 3},
         settings=WHOLE,
         timed=False,
+        causes=WEIGHTING,
     ),
     "day4.no_sync": Check(
         title="one all-reduce per update",

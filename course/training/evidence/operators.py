@@ -51,7 +51,7 @@ class Observer(TorchDispatchMode):
         super().__init__()
         self._phase, self._device_type = phase, device_type
         self._counts: dict[str, Counter[str]] = {}
-        self._autocast: set[str] = set()  # the phases in which it was on
+        self._autocast_in_backward = False
         self._ddp: dict[str, Any] = {}
         self._loss_gradient: float | None = None
         self._passes: list[tuple[int, float]] = []  # images, and the gradient where backward starts
@@ -82,8 +82,8 @@ class Observer(TorchDispatchMode):
                 self._count(f"{phase}_collectives", name)
                 if name == "allreduce":
                     self._count(f"{phase}_groups", str(_ranks(*args[1:3])))
-        if torch.is_autocast_enabled(self._device_type):
-            self._autocast.add(phase)
+        if phase == "backward" and torch.is_autocast_enabled(self._device_type):
+            self._autocast_in_backward = True
         return func(*args, **(kwargs or {}))
 
     def __enter__(self) -> Observer:
@@ -132,7 +132,7 @@ class Observer(TorchDispatchMode):
         """Return the evidence for the record: counts of operators by type, layout and device."""
         evidence = {what: dict(counter) for what, counter in self._counts.items()}
         evidence |= {
-            "autocast": sorted(self._autocast),
+            "autocast_in_backward": self._autocast_in_backward,
             "loss_gradient": self._loss_gradient,
             "passes": self._passes,
             "kept_gib": self._kept.gib,

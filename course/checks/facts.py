@@ -122,8 +122,8 @@ def passes(rank: Rank) -> Any:
         return None
     return {
         "number of images": sum(size for size, _ in pairs),
-        "number": len(pairs),
         "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
+        "number": len(pairs),
         "factor of the loss per image": distinct(
             [round(factor / size, 6) for size, factor in pairs]
         ),

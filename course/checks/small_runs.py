@@ -44,7 +44,7 @@ from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
 from course.training.evidence import shards
-from course.training.recorder import recording
+from course.training.recorder import Recorder, recording
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, os.cpu_count() or 2)  # at once
@@ -61,15 +61,16 @@ class Observed:
     updates. gradients: for each step, their norm at the update. batches: for each step, the number
     of images and a digest. random: for each step, a checksum of the random state. first: the number
     of the first step. is_restarted: whether another process of the run was interrupted before.
-    skipped: the images that each epoch skips before its first step. began: the norms of weights,
-    optimizer's state and buffers at the first update. decay: the weight decay of each weight then.
-    compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
-    the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
-    the number of all stages. schedule: the pipeline's. autocast: where it was on, with
-    cfg.gather_bf16. prefetch: for each unit, the units that it gathers ahead. repeated: the blocks
-    that backward computed again. saves: the calls of torch.save. renamed: for each renamed
-    checkpoint, whether fsync had written all of it, or that it came from outside the run's folder,
-    which may be another file system. weights: the shape, sum and norm of each at the end.
+    is_marked: whether this one marks the run as interrupted. skipped: the images that each epoch
+    skips before its first step. began: the norms of weights, optimizer's state and buffers at the
+    first update. decay: the weight decay of each weight then. compile: the calls of torch.compile.
+    compiled: the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of
+    the weights at the first step. stages: of this rank, with the number of all stages. schedule:
+    the pipeline's. autocast: where it was on, with cfg.gather_bf16. prefetch: for each unit, the
+    units that it gathers ahead. repeated: the blocks that backward computed again. saves: the calls
+    of torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or
+    that it came from outside the run's folder, which may be another file system. weights: the
+    shape, sum and norm of each at the end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -113,6 +114,7 @@ class Observed:
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
         self._observe_saving()
+        before_call(Recorder, "mark_interrupted", lambda _: self.facts.update(is_marked=True))
         before_call(loader, "skip", lambda _, images: self._skipped.append(images))
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
             before_call(fsdp, "fully_shard", self._note_shards)

@@ -73,6 +73,12 @@ def _form(rank: Rank) -> str | None:
     return files and ("a file" if files[-1]["name"].endswith(".pt") else "a folder")
 
 
+def _marking(rank: Rank) -> str | None:
+    facts = {peer.rank: peer.facts for peer in rank.peers}
+    ranks = [str(x) for x in facts if facts[x]["is_restarted"] or facts[x]["is_marked"]]
+    return " and ".join(ranks) or None
+
+
 SAVING = (
     Fact("form of a checkpoint", _form,
          "`store(…)` writes it: with cfg.async_save in the background, not by your save"),
@@ -96,8 +102,10 @@ SIGNAL = (
          lambda rank: "in different steps" if "lost each other" in rank.error else "in one step",
          "a signal may reach one rank first, so look at `ends`, which is the same on all ranks"),
     Fact("the run after SIGTERM", _ending,
-         "the handler only notes the signal, so that the step ends and is saved; then call "
-         "run.mark_interrupted() and return from main, before the next step"),
+         "on each rank the handler only notes the signal, so that the step ends and is saved; then "
+         "call run.mark_interrupted() and return from main, before the next step"),
+    Fact("list of the ranks that are to be restarted", _marking,
+         "all ranks call run.mark_interrupted()"),
     *RESTORING,
 )  # fmt: skip
 CHECKS = {

@@ -204,7 +204,7 @@ class Folder:
         The line of progress is hidden where it could not be updated, such as in a log.
         """
         layout = "{desc} |{bar}| {n}/{total} small runs, {elapsed}"
-        is_shown = sys.stdout.isatty() or "ipykernel" in sys.modules
+        is_shown = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__
         bar = tqdm(
             desc="comparing with the solution",
             total=len(self._tasks),

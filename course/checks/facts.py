@@ -161,8 +161,13 @@ def sharding(name: str) -> Callable[[Rank], Any]:
     return lambda rank: ", then ".join(distinct([str(x[name]) for x in rank.facts["shards"] or []]))
 
 
-def gathers(rank: Rank) -> dict[str, str]:
-    """Return how many all-gathers precede each stretch of computation, in each pass."""
+def gathers(rank: Rank) -> dict[str, str] | None:
+    """Return how many all-gathers precede each stretch of computation, in each pass.
+
+    With tensor parallelism, ranks may gather parts instead of adding them up.
+    """
+    if rank.config.tensor > 1:
+        return None
     return {
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
         for phase, counts in (rank.get("gathers") or {}).items()
@@ -330,13 +335,6 @@ def renamed(rank: Rank) -> str | None:
     return next(iter(renamings - {"after fsync"} or renamings), "never")
 
 
-def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
-    """Return who wrote the checkpoint of all ranks, and which entries it has."""
-    checkpoint = rank.files["checkpoint"]
-    names = dict.fromkeys(checkpoint["names"], "present") if checkpoint else {}
-    return checkpoint and {"number of writers": checkpoint["ranks"], **names}
-
-
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
     Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
@@ -450,7 +448,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("weights.pt", weights,
          "save the network itself after the last epoch: neither its wrapper nor one rank's "
          "shards"),
-    Fact("the checkpoint", shared_checkpoint, "all ranks call `dcp.save(…)` on training_state(…)"),
+    Fact("the checkpoint", lambda rank: rank.files["checkpoint"],
+         "all ranks call `dcp.save(…)` on training_state(…), weights and the optimizer's state"),
 )  # fmt: skip
 
 

@@ -423,7 +423,7 @@ def train(folder: Path, rank: int) -> None:
 
 def describe_files(folder: Path) -> dict[str, Any]:
     """Describe what a run saved: for each tensor in weights.pt its shape, type, sum and norm; the
-    names in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
+    shapes in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
     the newest of its own checkpoints, by shape and sum, because scripts choose the names, each with
     the part of the checkpoint that has it."""
     files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
@@ -454,8 +454,10 @@ def describe_files(folder: Path) -> dict[str, Any]:
 
         parts = len({part.name.split("_")[2] for part in path.glob("*.distcp")})
         is_whole = (path / ".metadata").exists()
-        names = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
-        files["checkpoint"] = {"ranks": parts, "names": sorted(names)}
+        entries = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
+        sizes = [[*size] for entry in entries.values() if (size := getattr(entry, "size", None))]
+        shapes = Counter(f"number of tensors of {size}" for size in sizes)
+        files["checkpoint"] = {"number of writers": parts, **shapes}
     return files
 
 

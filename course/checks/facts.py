@@ -391,7 +391,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
     Fact("", lambda rank: rank.facts["prefetch"],
-         "in forward these are the next cfg.prefetch blocks; in backward those before it, the "
+         "in forward these are the next cfg.prefetch units; in backward those before it, the "
          "nearest first"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
     Fact("", synchronised,

@@ -62,7 +62,7 @@ CHECKS = {
         configs=(
             {"pipeline": "gpipe"},
             {"pipeline": "zero_bubble"},
-            {"pipeline": "1f1b", "ranks": 4},
+            {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
         ),
         describe=_describe_schedule,
         changes={"pipeline": "zero_bubble", "micro_batch": 2},

@@ -21,11 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import FACTS, differences
 from course.checks.lab import Check
 from course.config import Config, rung
-from course.jobs.processes import job_environment
+from course.jobs.processes import job_environment, loopback
 from course.runs import failures, logs
 from course.runs.run import PROJECT, Run
 
@@ -140,6 +142,8 @@ class Folder:
         self._has_shards = False
         path = os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        # Otherwise gloo looks up the host's name for each group of ranks: without an answer, 10 s.
+        env |= {"GLOO_SOCKET_IFNAME": loopback()}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "course.checks.small_runs", str(self.root)],
             env=job_environment() | env,
@@ -196,17 +200,35 @@ class Folder:
         return Run(place)
 
     def work(self) -> None:
-        """Train all prepared runs in the other process."""
+        """Train all prepared runs in the other process; show how many have ended.
+
+        The line of progress is hidden where it could not be updated, such as in a log.
+        """
+        layout = "{desc} |{bar}| {n}/{total} small runs, {elapsed}"
+        is_shown = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__
+        bar = tqdm(
+            desc="comparing with the solution",
+            total=len(self._tasks),
+            file=sys.stdout,
+            bar_format=layout,
+            ncols=79,
+            leave=False,
+            disable=not is_shown or not self._tasks,
+        )
         request = {"tasks": self._tasks, "imports": sorted(self._modules)}
         assert self._process.stdin and self._process.stdout
         try:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(json.dumps(request | {"shards": self._has_shards}) + "\n")
                 self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            while (answer := self._process.stdout.readline()).strip().isdigit():
+                bar.n = int(answer)
+                bar.refresh()
         except BaseException:  # such as an interrupt: this answer would be taken for the next
             self.stop()
             raise
+        finally:
+            bar.close()
         self._tasks = []
         if answer != "done\n":
             self.stop()

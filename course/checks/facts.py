@@ -123,15 +123,25 @@ def passes(rank: Rank) -> Any:
     return {
         "number of images": sum(size for size, _ in pairs),
         "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
+        "number": len(pairs),
         "factor of the loss per image": distinct(
             [round(factor / size, 6) for size, factor in pairs]
         ),
     }
 
 
-def kept(rank: Rank) -> float | None:
-    """Return the MiB kept for backward; None for a pipeline, where they depend on its order."""
-    return None if rank.config.pipeline else 1024 * (rank.get("kept_gib") or 0.0)
+def kept(*names: str) -> Callable[[Rank], float | None]:
+    """Return a function that reads the MiB kept for backward.
+
+    It returns None for a pipeline, where they depend on its order, and for micro-batches, which may
+    be copies or views of the batch.
+    """
+
+    def read(rank: Rank) -> float | None:
+        is_split = rank.config.pipeline or rank.config.micro_batch
+        return None if is_split else 1024 * (rank.get(*names, "kept_gib") or 0.0)
+
+    return read
 
 
 def recomputed(rank: Rank) -> dict[str, int]:
@@ -151,8 +161,13 @@ def sharding(name: str) -> Callable[[Rank], Any]:
     return lambda rank: ", then ".join(distinct([str(x[name]) for x in rank.facts["shards"] or []]))
 
 
-def gathers(rank: Rank) -> dict[str, str]:
-    """Return how many all-gathers precede each stretch of computation, in each pass."""
+def gathers(rank: Rank) -> dict[str, str] | None:
+    """Return how many all-gathers precede each stretch of computation, in each pass.
+
+    With tensor parallelism, ranks may gather parts instead of adding them up.
+    """
+    if rank.config.tensor > 1:
+        return None
     return {
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
         for phase, counts in (rank.get("gathers") or {}).items()
@@ -237,10 +252,22 @@ def actions(rank: Rank) -> list[str]:
     return [f"{kind} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
 
 
-def all_reduces(phase: str) -> Callable[[Rank], Any]:
-    """Return a function that counts the sums over ranks in a phase of the first step."""
-    name = f"{phase}_collectives"
-    return lambda rank: rank.evidence and (rank.get(name) or {}).get("allreduce", 0)
+def all_reduces(*names: str) -> Callable[[Rank], Any]:
+    """Return a function that counts the sums over ranks in an entry of the evidence."""
+    return lambda rank: rank.evidence and (rank.get(*names) or {}).get("allreduce", 0)
+
+
+def synchronised(rank: Rank) -> dict[str, int] | None:
+    """Return how often DDP averages gradients; None with tensor parallelism.
+
+    Its ranks may add up their parts in other ways.
+    """
+    if rank.config.tensor > 1:
+        return None
+    counts = {"the backward pass": all_reduces("backward_collectives")(rank)}
+    if rank.config.micro_batch:
+        counts["a later step"] = all_reduces("later", "collectives")(rank)
+    return {f"number of all-reduces in {where}": count for where, count in counts.items()}
 
 
 def progress(rank: Rank) -> list[dict[str, float]] | None:
@@ -276,7 +303,10 @@ def restart(rank: Rank) -> dict[str, Any]:
     """Return the state at the first step after a restart; {} without a restart."""
     if not rank.get("began_at"):
         return {}
-    return rank.facts["began"] | {"checksum of the random numbers": rank.facts["random"][0]}
+    state = {"checksum of the random numbers": rank.facts["random"][0], **rank.facts["began"]}
+    if rank.config.precision == "fp16":
+        state["scaler's scale"] = rank.get("loss_gradient")
+    return state
 
 
 def saved(rank: Rank) -> int:
@@ -301,15 +331,8 @@ def renamed(rank: Rank) -> str | None:
     """Return when checkpoints got their final names; None on a rank that saved none."""
     if not saved(rank):
         return None
-    is_written = [*rank.facts["renamed"].values()]
-    return ("after" if all(is_written) else "before") + " fsync" if is_written else "never"
-
-
-def shared_checkpoint(rank: Rank) -> dict[str, Any] | None:
-    """Return who wrote the checkpoint of all ranks, and which entries it has."""
-    checkpoint = rank.files["checkpoint"]
-    names = dict.fromkeys(checkpoint["names"], "present") if checkpoint else {}
-    return checkpoint and {"number of writers": checkpoint["ranks"], **names}
+    renamings = {*rank.facts["renamed"].values()}
+    return next(iter(renamings - {"after fsync"} or renamings), "never")
 
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
@@ -334,9 +357,9 @@ FACTS: tuple[Fact, ...] = (
          "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
-    Fact("autocast in the forward pass",
-         lambda rank: rank.config.gather_bf16 and rank.facts["autocast"],
-         "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead"),
+    Fact("", lambda rank: rank.facts["autocast"],
+         "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead, also in "
+         "validation"),
     Fact("type of a later forward pass", kinds("later", "forward_types"),
          "enter autocast in every step"),
     Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
@@ -368,15 +391,11 @@ FACTS: tuple[Fact, ...] = (
     Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
     Fact("", lambda rank: rank.facts["prefetch"],
-         "in forward these are the next cfg.prefetch blocks; in backward those before it, the "
+         "in forward these are the next cfg.prefetch units; in backward those before it, the "
          "nearest first"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
-    Fact("number of all-reduces in the forward pass", all_reduces("forward"),
-         "add up each MLP's parts once, over the ranks of its group"),
-    Fact("group of the all-reduces in the forward pass", kinds("forward_groups"), GROUP),
-    Fact("number of all-reduces in the backward pass", all_reduces("backward"),
+    Fact("", synchronised,
          "each group of ranks adds up its gradients once per update, in the last backward pass"),
-    Fact("group of the all-reduces in the backward pass", kinds("backward_groups"), GROUP),
     Fact("distance between blocks that backward computes again", repeated,
          "replace block.forward of each block that cfg.checkpointing names; in a loop, a lambda "
          "calls the last block's"),
@@ -386,10 +405,14 @@ FACTS: tuple[Fact, ...] = (
     Fact("the optimizer", settings,
          "use the config's settings for all filters and all vectors (BatchNorm, biases); a "
          "schedule changes the rate of every group after each update", "update"),
-    Fact("memory in MiB kept for the backward pass", kept,
+    Fact("", recomputed,
+         "checkpoint each block that `models.blocks(…)` returns and the config names, separately, "
+         "with use_reentrant=False, which repeats only what backward needs"),
+    Fact("memory in MiB kept for the backward pass", kept(),
          "checkpoint or offload exactly the blocks that the config names, and only in the runs "
          "that it names", tolerance=NEARLY),
-    Fact("", recomputed, "checkpoint each block that the config names, separately"),
+    Fact("memory in MiB kept for the backward pass of a later step", kept("later"),
+         "checkpoint or offload in every step", tolerance=NEARLY),
     Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
     Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
          "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "
@@ -406,8 +429,9 @@ FACTS: tuple[Fact, ...] = (
     Fact("the state after the restart", restart),
     Fact("number of calls of torch.save", saved,
          "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
-    Fact("time when a complete draft is renamed", renamed,
-         "call file.flush() and os.fsync(file.fileno()) on a draft, and then `draft.replace(…)`"),
+    Fact("renaming of a draft", renamed,
+         "write a draft into the same folder, because only on one file system a rename is atomic; "
+         "call file.flush() and os.fsync(file.fileno()), and then `draft.replace(…)`"),
     Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
@@ -424,7 +448,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("weights.pt", weights,
          "save the network itself after the last epoch: neither its wrapper nor one rank's "
          "shards"),
-    Fact("the checkpoint", shared_checkpoint, "all ranks call `dcp.save(…)` on training_state(…)"),
+    Fact("the checkpoint", lambda rank: rank.files["checkpoint"],
+         "all ranks call `dcp.save(…)` on training_state(…), weights and the optimizer's state"),
 )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
     python -m course.checks.small_runs FOLDER
 
-`course.checks.compare` writes requests to stdin. PyTorch is imported once; each rank of each run is
-then a fork, so that a script can only crash its own process.
+`course.checks.compare` writes requests to stdin, and reads how many runs have ended. PyTorch is
+imported once; each rank of each run is then a fork, so that a script can only crash its own
+process.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import zlib
@@ -43,7 +45,7 @@ from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
 from course.training.evidence import shards
-from course.training.recorder import recording
+from course.training.recorder import Recorder, recording
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, core_count())  # at once
@@ -60,15 +62,16 @@ class Observed:
     updates. gradients: for each step, their norm at the update. batches: for each step, the number
     of images and a digest. random: for each step, a checksum of the random state. first: the number
     of the first step. is_restarted: whether another process of the run was interrupted before.
-    skipped: the images that each epoch skips before its first step. began: the norms of the weights
-    and of the optimizer's state at the first update. decay: the weight decay of each weight then.
-    compile: the calls of torch.compile. compiled: the layers that compiled graphs computed. shards:
-    the calls of fully_shard. shapes: of the weights at the first step. stages: of this rank, with
-    the number of all stages. schedule: the pipeline's. autocast: whether it was on at the end of
-    the forward pass. prefetch: for each block, the blocks that it gathers ahead. repeated: the
-    blocks that backward computed again. saves: the calls of torch.save. renamed: for each renamed
-    checkpoint, whether fsync had written all of it. weights: the shape, sum and norm of each at the
-    end.
+    is_marked: whether this one marks the run as interrupted. skipped: the images that each epoch
+    skips before its first step. began: the norms of weights, optimizer's state and buffers at the
+    first update. decay: the weight decay of each weight then. compile: the calls of torch.compile.
+    compiled: the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of
+    the weights at the first step. stages: of this rank, with the number of all stages. schedule:
+    the pipeline's. autocast: where it was on, with cfg.gather_bf16. prefetch: for each unit, the
+    units that it gathers ahead. repeated: the blocks that backward computed again. saves: the calls
+    of torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or
+    that it came from outside the run's folder, which may be another file system. weights: the
+    shape, sum and norm of each at the end.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -78,7 +81,7 @@ class Observed:
         self._meter: Any = None
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
-        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": []}
+        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": [], "autocast": {}}
         self.facts["is_restarted"] = self._file.exists()
 
     def note_layers(self, layers: int) -> None:
@@ -111,8 +114,8 @@ class Observed:
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
-        before_call(Meter, "lap", self._note_autocast)
         self._observe_saving()
+        before_call(Recorder, "mark_interrupted", lambda _: self.facts.update(is_marked=True))
         before_call(loader, "skip", lambda _, images: self._skipped.append(images))
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
             before_call(fsdp, "fully_shard", self._note_shards)
@@ -134,8 +137,9 @@ class Observed:
             return status.st_dev, status.st_ino, status.st_size
 
         def counted(*_: Any, **options: Any) -> None:
-            self.facts["saves"] += 1
-            self.write()  # now, because another rank's error may end this process
+            if threading.current_thread() is threading.main_thread():  # not async_save's
+                self.facts["saves"] += 1
+                self.write()  # now, because another rank's error may end this process
 
         def synced(file: Any) -> None:
             written.add(content(file if isinstance(file, int) else file.fileno()))
@@ -145,18 +149,21 @@ class Observed:
                 return
             source, target = (Path(os.fsdecode(path)) for path in arguments[:2])
             if CHECKPOINTS in target.parts and source.resolve() != target.resolve():
+                is_near = source.resolve().is_relative_to(self._file.parent.resolve())
                 for file in filter(Path.is_file, (source, *source.rglob("*"))):
                     name = target.name if file == source else file.name
-                    self.facts["renamed"][name] = content(file) in written
+                    when = ("after" if content(file) in written else "before") + " fsync"
+                    self.facts["renamed"][name] = when if is_near else "from another folder"
 
         before_call(torch, "save", counted)
         before_call(os, "fsync", synced)
         before_call(os, "fdatasync", synced)
         sys.addaudithook(renaming)
 
-    def _note_autocast(self, _: Any, phase: str, **__: Any) -> None:
-        if phase == "forward":
-            self.facts["autocast"] = torch.is_autocast_enabled("cpu")
+    def note_autocast(self, *_: Any) -> None:
+        """Note whether autocast is on where the network is called, in training and validation."""
+        where = "the forward pass" if torch.is_grad_enabled() else "validation"
+        self.facts["autocast"][f"autocast in {where}"] = torch.is_autocast_enabled("cpu")
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
@@ -173,16 +180,19 @@ class Observed:
 
     def _note_prefetch(self, phase: str, module: Any, modules: list[Any]) -> None:
         """Note for a block which blocks it gathers ahead."""
-        numbers = {id(block): at for at, block in enumerate(models.blocks(self._network))}
+        # A unit has one state, whichever of its modules sets it.
+        states = [block._get_fsdp_state() for block in models.blocks(self._network)]
+        numbers = {id(state): at for at, state in enumerate(dict.fromkeys(states))}
         if modules:
-            number = numbers.get(id(module))
-            ahead = ", ".join(str(numbers.get(id(block))) for block in modules)
-            self.facts["prefetch"][f"blocks that block {number} gathers in {phase}"] = ahead
+            number, *ahead = (numbers.get(id(x._get_fsdp_state())) for x in (module, *modules))
+            words = f"units that unit {number} gathers in {phase}"
+            self.facts["prefetch"][words] = ", ".join(map(str, ahead))
 
     def note_block(self, block: torch.nn.Module, *_: Any) -> None:
         """Note a block that backward computes again."""
         if self._meter and self._meter.phase == "backward":
-            self.facts["repeated"].append([*self._network.blocks].index(block))
+            blocks = [x for x in self._network.modules() if isinstance(x, tiny_networks.Block)]
+            self.facts["repeated"].append(blocks.index(block))
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         """Call torch.compile, and note its arguments and whether training had begun."""
@@ -213,7 +223,9 @@ class Observed:
                 for weight in group["params"]
                 if id(weight) in names and "weight_decay" in group
             }
-            self.facts["began"] = {"weights": length(weights), "momentum": length(states)}
+            buffers = [*self._network.buffers()]
+            parts = {"weights": weights, "momentum": states, "buffers": buffers}
+            self.facts["began"] = {f"norm of the {x}": length(parts[x]) for x in parts}
         self._optimizer = optimizer
         groups, norms = [], []
         for group in optimizer.param_groups:
@@ -258,7 +270,10 @@ def length(values: list[Any]) -> float:
 
 
 def serve(root: Path) -> None:
-    """Work through requests, one per line of stdin, and answer each with a line."""
+    """Work through requests, one per line of stdin.
+
+    Whenever runs have ended, answer with their number; at the end with "done", or an error.
+    """
     os.environ["COURSE_DATA"] = str(root / "data" / "default")
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
@@ -268,15 +283,15 @@ def serve(root: Path) -> None:
     memory.host_gib = lambda: 0.0  # which takes a sixth of a small run's time
     for line in requests:
         try:
-            work(root, json.loads(line))
+            work(root, json.loads(line), lambda ended: print(ended, file=answers, flush=True))
             answer = "done"
         except Exception as error:
             answer = f"{type(error).__name__}: {error}".splitlines()[0]
         print(answer, file=answers, flush=True)
 
 
-def work(root: Path, request: dict[str, Any]) -> None:
-    """Execute all tasks of a request."""
+def work(root: Path, request: dict[str, Any], report: Callable[[int], None]) -> None:
+    """Execute all tasks of a request; report how many have ended."""
     write_images(root / "data" / "tiny", with_shards=request["shards"])
     for name in request["imports"]:
         with contextlib.suppress(Exception):  # the script that imports it reports it
@@ -284,6 +299,7 @@ def work(root: Path, request: dict[str, Any]) -> None:
     gc.freeze()  # forks then leave these objects' pages shared
     pending = [Task(root / place, ranks, called) for place, ranks, called in request["tasks"]]
     active: list[Task] = []
+    ended = 0
     while pending or active:
         ranks = sum(len(task.pids) for task in active)
         while pending and (not active or ranks + pending[0].ranks <= PROCESSES):
@@ -292,7 +308,10 @@ def work(root: Path, request: dict[str, Any]) -> None:
             active.append(pending.pop(0))
             active[-1].start()
             ranks += active[-1].ranks
-        active = [task for task in active if task.is_active()]
+        count, active = len(active), [task for task in active if task.is_active()]
+        if len(active) < count:
+            ended += count - len(active)
+            report(ended)
         time.sleep(0.005)
 
 
@@ -324,8 +343,9 @@ class Task:
             for stream, name in ((1, "printed"), (2, "errors")):
                 path = self.folder / f"{name}-{rank}.txt"
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            # As on two nodes, so that a rank cannot be confused with its local rank.
-            env = {"RANK": rank, "LOCAL_RANK": rank % -(-self.ranks // 2), "WORLD_SIZE": self.ranks}
+            # As on two nodes, of which other processes have local rank 0: none can be confused.
+            local_rank = 1 + rank % -(-self.ranks // 2) if self.ranks > 1 else 0
+            env = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": self.ranks}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in env.items()})
             resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
@@ -391,6 +411,8 @@ def train(folder: Path, rank: int) -> None:
         with recording() as run:
             if run.config.checkpointing:  # before scripts use the method
                 before_call(tiny_networks.Block, "forward", observed.note_block)
+            if run.config.gather_bf16:
+                before_call(tiny_networks.Transformer, "forward", observed.note_autocast)
             if run.config.compile:
                 tiny_networks.leave_kernels(observed.note_layers)
             observed.start()
@@ -402,7 +424,7 @@ def train(folder: Path, rank: int) -> None:
 
 def describe_files(folder: Path) -> dict[str, Any]:
     """Describe what a run saved: for each tensor in weights.pt its shape, type, sum and norm; the
-    names in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
+    shapes in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
     the newest of its own checkpoints, by shape and sum, because scripts choose the names, each with
     the part of the checkpoint that has it."""
     files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
@@ -433,8 +455,10 @@ def describe_files(folder: Path) -> dict[str, Any]:
 
         parts = len({part.name.split("_")[2] for part in path.glob("*.distcp")})
         is_whole = (path / ".metadata").exists()
-        names = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
-        files["checkpoint"] = {"ranks": parts, "names": sorted(names)}
+        entries = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
+        sizes = [[*size] for entry in entries.values() if (size := getattr(entry, "size", None))]
+        shapes = Counter(f"number of tensors of {size}" for size in sizes)
+        files["checkpoint"] = {"number of writers": parts, **shapes}
     return files
 
 

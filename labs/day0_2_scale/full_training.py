@@ -31,7 +31,6 @@ def check_hours(function: FullTraining) -> str:
         expected, expected_gpu, _ = full_training(1000, 500, gpus)
         hours, gpu_hours, _ = _call(function, gpus)
         causes = {
-            int(expected) / expected: "keep the fraction of an hour: `/` instead of `//`",
             3600: "these are seconds: an hour has 3,600",
             60: "these are minutes: an hour has 60",
             1 / EPOCHS: f"this is one epoch: the training has {EPOCHS}",
@@ -76,6 +75,8 @@ def _compare(name: str, gpus: int, value: float, expected: float, causes: dict[f
     if abs(value / expected - 1) < 5e-4:  # a whole number of hours would be too rough
         return
     near = [words for factor, words in causes.items() if abs(value / expected / factor - 1) < 1e-3]
+    if abs(value - expected) < 1:
+        near = ["this is rounded: return all digits, so `/` instead of `//`, no int() or round()"]
     cause = near[0] if near else "check its units, and which numbers belong to all GPUs"
     raise AssertionError(
         f"{name} at 1,000 images/s and 500 W, {gpus} GPU{'s' * (gpus > 1)}: {value:.4g}, "

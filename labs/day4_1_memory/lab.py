@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import Fact, all_reduces
+from course.checks.facts import ROUGHLY, Fact, all_reduces, passes, progress
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
@@ -53,11 +53,19 @@ def _memory_configs() -> Iterator[Config]:
     yield memory_config(232, checkpointing="every", **limit)
 
 
+WEIGHTING = (
+    Fact("the micro-batches", passes,
+         "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
+         "multiply each loss by `len(targets) / len(labels)`"),
+    Fact("training", progress,
+         "pair images with their labels, and weight a loss by its share of the images in this "
+         "batch, `len(targets) / len(labels)`: the last batch may be smaller", "step", ROUGHLY),
+)  # fmt: skip
 NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
          "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
-    Fact("number of all-reduces per update", all_reduces("backward"),
+    Fact("number of all-reduces per update", all_reduces("backward_collectives"),
          "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
          lambda x: x.evidence and len({f"{y.facts['gradients']['0']:.4g}" for y in x.peers}),
@@ -71,6 +79,8 @@ CHECKS = {
             {"rung": "large"},
             {"micro_batch": 3},
             {"micro_batch": 2, "batch_size": 14, "ranks": 2},
+            # The last batch has 8 images, which make fewer micro-batches.
+            {"micro_batch": 7, "batch_size": 20, "drop_last": False},
         ),
         small=SMALL_TRANSFORMER,
         rung="accumulated",
@@ -79,6 +89,7 @@ CHECKS = {
         changes={"micro_batch": 3},
         settings=WHOLE,
         timed=False,
+        causes=WEIGHTING,
     ),
     "day4.no_sync": Check(
         title="one all-reduce per update",
@@ -107,7 +118,8 @@ CHECKS = {
         todo=19,
         configs=(
             {"rung": "large"},
-            *({"checkpointing": how} for how in ("every", "second", "selective")),
+            *({"checkpointing": how} for how in CHECKPOINTING),
+            {"checkpointing": "every", "model": "resnet18"},  # its blocks have other names
         ),
         small=SMALL_TRANSFORMER,
         rung="checkpointed",

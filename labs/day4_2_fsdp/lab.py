@@ -52,7 +52,7 @@ CHECKS = {
         title="each rank keeps its shards, and gathers unit by unit",
         todo=21,
         configs=(
-            {"rung": "large"},
+            {"rung": "large", "bucket_mb": 1.0},
             {},
             {"ranks": 1},
             {"shard": "hybrid", "ranks": 4, "unit_blocks": 2},
@@ -83,7 +83,7 @@ CHECKS = {
     "day4.prefetch": of_ranks(
         title="the next units are gathered while one computes (optional)",
         todo=24,
-        configs=({"prefetch": 0}, {"prefetch": 1}, {"prefetch": 2}),
+        configs=({"prefetch": 0}, {"prefetch": 1, "unit_blocks": 2}, {"prefetch": 2}),
         shows=GATHERS,
         changes={"prefetch": 2},
     ),
@@ -116,7 +116,7 @@ CHECKS = {
             {"save_shards": False},
             {"name": "saved", "epochs": 1, "warmup_steps": 2},
             {"name": "resumed", "resume": "saved"},
-            {"name": "alone", "resume": "saved", "ranks": 1},
+            {"name": "alone", "resume": "resumed", "ranks": 1, "epochs": 3},
         ),
         small={"optimizer": "adamw", "lr": 1e-3},
         describe=_describe_checkpoint,
@@ -125,7 +125,11 @@ CHECKS = {
     "day4.compile": of_ranks(
         title="each block is compiled separately (optional)",
         todo=28,
-        configs=({"compile": ""}, {}, {"compile": "max-autotune-no-cudagraphs"}),
+        configs=(
+            {"compile": ""},
+            {},
+            {"compile": "max-autotune-no-cudagraphs", "model": "resnet18"},
+        ),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
         changes={"compile": "default"},
     ),

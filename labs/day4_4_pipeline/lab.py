@@ -49,7 +49,8 @@ CHECKS = {
         configs=(
             {"rung": "large"},
             {"pipeline": "gpipe"},
-            {"pipeline": "gpipe", "label_smoothing": 0.1, "precision": "bf16"},
+            # The batch in one piece.
+            {"pipeline": "gpipe", "micro_batch": 0, "label_smoothing": 0.1, "precision": "bf16"},
         ),
         shows={"numbers that the last rank stores": "parameters"},
         changes={"pipeline": "gpipe", "micro_batch": 2},
@@ -61,7 +62,7 @@ CHECKS = {
         configs=(
             {"pipeline": "gpipe"},
             {"pipeline": "zero_bubble"},
-            {"pipeline": "1f1b", "ranks": 4},
+            {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
         ),
         describe=_describe_schedule,
         changes={"pipeline": "zero_bubble", "micro_batch": 2},

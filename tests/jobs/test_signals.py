@@ -1,0 +1,71 @@
+"""A signal to all processes of a job, as Slurm sends it, changes no bit of a training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from job_helpers import narrow_solution, nothing_left, over  # noqa: F401
+from torch.utils._pytree import tree_leaves
+
+from course.config import rung
+from course.jobs import launch as jobs
+from course.runs.run import Run
+
+STEPS = 12
+# Each rank leads a process group, to which its DataLoader workers belong.
+SIGNALLED = """
+from pathlib import Path
+def signalled(meter, phase, loss=None, lap=Meter.lap):
+    lap(meter, phase, loss)
+    first = Path(f"signalled-{os.environ['RANK']}")
+    if (phase, meter.step) == ("forward", 7) and not first.exists():
+        first.touch()
+        os.killpg(0, signal.SIGTERM)
+Meter.lap = signalled
+"""
+
+
+def last_state(run: Run) -> list:
+    """Return the values in a run's last checkpoint."""
+    path = run.folder / "checkpoints" / f"step-{STEPS:06}.pt"
+    return tree_leaves(torch.load(path, weights_only=False))
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long), 3])
+def test_a_signalled_training_resumes_to_the_bit(
+    tmp_path: Path, runs_root: Path, small_set: Path, ranks: int
+) -> None:
+    """The workers get the signal, too, and DDP groups gradients as in the first process."""
+    config = {
+        "model": "resnet18",
+        "data": "imagenet",
+        "data_root": str(small_set),
+        "image_px": 32,
+        "batch_size": 6,
+        "epochs": 2,
+        "steps": STEPS // 2,
+        "warmup_steps": 1,
+        "val_images": 6,
+        "precision": "fp32",
+        "schedule": "cosine",
+        "mix": "mixup",
+        "deterministic": True,
+        "save_every": STEPS,
+    }
+    narrow_solution(tmp_path, "", "train_restarted.py").rename(tmp_path / "whole.py")
+    script = narrow_solution(tmp_path, SIGNALLED, "train_restarted.py")
+    whole = jobs.launch(tmp_path / "whole.py", rung("restarted", quick=True, **config), gpus=ranks)
+    signalled = [
+        jobs.launch(script, rung("restarted", quick=True, workers=count, **config), gpus=ranks)
+        for count in (0, 2)
+    ]
+    assert over(whole).status == "ok", jobs.explain(whole)
+    expected = last_state(whole)
+    for run in signalled:
+        assert over(run).status == "ok", jobs.explain(run)
+        assert run.record.evidence["began_at"] == 8
+        assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
+        state = last_state(run)
+        assert len(state) == len(expected)
+        for value, due in zip(state, expected):
+            assert torch.equal(value, due) if torch.is_tensor(due) else value == due

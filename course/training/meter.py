@@ -76,6 +76,8 @@ class Meter:
         self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.check_process_group()
         run.keep_steps(first)
+        if first >= total and run.rank == 0:
+            print(f"nothing is left to train: the checkpoint is of step {first}, the last one")
         self._observers = Observers(run, device, self.clock, lambda: self.phase, first)
         run.set(**run.describe(device))
         memory.limit(device, self.config.memory_gib)

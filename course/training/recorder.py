@@ -271,7 +271,7 @@ class Recorder:
         """The checkpoint of the run named by `config.resume`, in the same folder of runs.
 
         Raises:
-            RuntimeError: that run has no complete checkpoint.
+            RuntimeError: that run has no complete checkpoint, or nothing is left to train.
         """
         own_folder = self._run.folder if self._run else Path("runs/by_hand")
         path = own_folder.parent / self.config.resume / CHECKPOINT
@@ -279,6 +279,13 @@ class Recorder:
             raise RuntimeError(
                 f"resume={self.config.resume!r}: there is no whole checkpoint in {path}. Use the "
                 f"name of a run that ended with save_shards=True"
+            )
+        completed = Run(path.parent).requested_config.epochs
+        if self.config.epochs <= completed:
+            raise RuntimeError(
+                f"resume={self.config.resume!r}: that run has completed {completed} epochs, and "
+                f"epochs={self.config.epochs} leaves nothing to train. Set epochs to "
+                f"{completed + 1} or more"
             )
         return path
 

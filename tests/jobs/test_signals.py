@@ -1,14 +1,25 @@
 """A signal to all processes of a job, as Slurm sends it, changes no bit of a training."""
 
+import os
+import re
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from job_helpers import narrow_solution, nothing_left, over  # noqa: F401
+from job_helpers import (
+    SCRIPTS,
+    eventually,
+    narrow_solution,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+    over,
+    run_forked,
+)
 from torch.utils._pytree import tree_leaves
 
 from course.config import rung
 from course.jobs import launch as jobs
+from course.runs import failures
 from course.runs.run import Run
 
 STEPS = 12
@@ -69,3 +80,41 @@ def test_a_signalled_training_resumes_to_the_bit(
         assert len(state) == len(expected)
         for value, due in zip(state, expected):
             assert torch.equal(value, due) if torch.is_tensor(due) else value == due
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("way", "code"),
+    [
+        ("complete", 0),
+        ("persistent", 0),
+        ("error", 1),
+        ("exit", 3),
+        ("interrupt", 1),
+        ("killed", -9),
+    ],
+)
+def test_workers_ignore_the_signal_but_end_with_their_process(
+    tmp_path: Path, small_set: Path, way: str, code: int
+) -> None:
+    script = SCRIPTS / "loads_images.py"
+    done = run_forked(script, str(small_set), way, folder=tmp_path, env=dict(os.environ))
+    assert done.returncode == code, done.stderr
+    assert "got SIGTERM" in done.stdout and "goes on" in done.stdout
+    assert "killed by signal" not in done.stderr, done.stderr
+    workers = [int(pid) for pid in re.search("workers (.*)", done.stdout)[1].split()]
+    eventually(lambda: not any(map(is_running, workers)), "the workers end", timeout_s=30)
+
+
+def test_memory_is_not_to_blame_for_a_signal() -> None:
+    for name, cause in (("Terminated", "preempted or at its time"), ("Killed", "out of memory")):
+        error = RuntimeError("DataLoader worker (pid(s) 17) exited unexpectedly")
+        error.__cause__ = RuntimeError(f"DataLoader worker (pid 17) is killed by signal: {name}. ")
+        assert cause in failures.advice(error)
+        assert ("memory" in failures.advice(error)) == (name == "Killed")

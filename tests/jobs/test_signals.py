@@ -23,15 +23,18 @@ from course.runs import failures
 from course.runs.run import Run
 
 STEPS = 12
-# Each rank leads a process group, to which its DataLoader workers belong.
+# Each rank leads a process group, to which its DataLoader workers belong. The sender must be a
+# different process: PyTorch's workers end quietly if it is their parent.
 SIGNALLED = """
+import subprocess
 from pathlib import Path
 def signalled(meter, phase, loss=None, lap=Meter.lap):
     lap(meter, phase, loss)
     first = Path(f"signalled-{os.environ['RANK']}")
     if (phase, meter.step) == ("forward", 7) and not first.exists():
         first.touch()
-        os.killpg(0, signal.SIGTERM)
+        kill = ["sh", "-c", f"kill -TERM -{os.getpgid(0)}"]
+        subprocess.run(kill, check=True, start_new_session=True)
 Meter.lap = signalled
 """
 

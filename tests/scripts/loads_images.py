@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import torch
@@ -19,7 +20,8 @@ iterator = iter(batches)
 for number, _ in enumerate(iterator):
     if number == 1:
         print("workers", *(worker.pid for worker in iterator._workers))
-        os.killpg(0, signal.SIGTERM)
+        kill = ["sh", "-c", f"kill -TERM -{os.getpgid(0)}"]  # not sent by their parent
+        subprocess.run(kill, check=True, start_new_session=True)
     if number == 6:
         print("goes on")
         if way == "error":

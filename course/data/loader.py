@@ -9,6 +9,7 @@ import os
 import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing.util import Finalize
@@ -220,7 +221,8 @@ def _kill_workers_at_exit(process: int) -> None:
 
 
 def _kill_workers() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's handler would report killed workers
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or PyTorch reports that they were killed
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()

@@ -34,7 +34,10 @@ def main(run):
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)
-    model = DDP(net) if run.world_size > 1 else net
+    # By default, DDP groups gradients anew after a process's first step: after a restart, it would
+    # add them up in a different order. It does not if it has to look for unused weights.
+    options = {"find_unused_parameters": cfg.deterministic}
+    model = DDP(net, **options) if run.world_size > 1 else net
     torch.manual_seed(cfg.seed + run.rank)
     mix = {"mixup": v2.MixUp, "cutmix": v2.CutMix}.get(cfg.mix)
     mix = mix and mix(alpha=cfg.mix_alpha, num_classes=sets.classes)

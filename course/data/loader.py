@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
 import os
+import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,8 @@ from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
 NOTED = 64  # images per epoch that a sampler stores for the checks
-NICENESS = 10  # of worker processes; see `_lower_priority`
+NICENESS = 10  # of worker processes; see `_prepare_worker`
+END_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # Slurm sends them to all processes
 _val_loader: list[weakref.ref[DataLoader]] = []  # weak, so that its workers can end
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
@@ -132,7 +137,8 @@ def loaders(
     share = share or cfg.batch_size
     if cfg.data == "synthetic":
         return (Synthetic(cfg, device, share),) * 2
-    loading = {"worker_init_fn": _lower_priority} | loading
+    loading = {"worker_init_fn": _prepare_worker} | loading
+    _kill_workers_at_exit(os.getpid())
     if cfg.format == "gpu_decode":
         loading = {"collate_fn": gpu_decode.collate} | loading
     train = _training_loader(sets, cfg, share, sampler, loading)
@@ -190,13 +196,36 @@ def skip(batches: Batches, images: int) -> None:
         batches.sampler.skip = max(0, images)
 
 
-def _lower_priority(worker: int) -> None:
-    """Let a worker process use a core only while no other process needs it.
+def _prepare_worker(worker: int) -> None:
+    """Let a worker process use a core only while no other needs it, and ignore signals to end.
 
     If workers keep all cores busy, the process that starts the device's kernels would wait for a
     core again and again, and so would the device.
+
+    Slurm sends its signals to all processes of a job, and the main process needs its workers until
+    its step is complete and saved. It ends them itself (`_kill_workers_at_exit`); if it is killed,
+    they notice this within seconds, and end.
     """
     os.nice(NICENESS)
+    for number in END_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@cache
+def _kill_workers_at_exit(process: int) -> None:
+    """Kill this process's workers when it exits, once for each process id.
+
+    Python would end them with SIGTERM, which they ignore, and wait for them without a limit.
+    """
+    Finalize(None, _kill_workers, exitpriority=0)  # unlike atexit, also in processes of a process
+
+
+def _kill_workers() -> None:
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or PyTorch reports that they were killed
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
 
 
 def last_val_loader() -> DataLoader | None:

@@ -251,6 +251,12 @@ _MODULE = (
     "Python finds no module of this name: check the spelling, or install it into this environment"
 )
 _FILES = "The disk or its network does not work: launch it again later, or tell its administrator"
+_WORKER_ASKED = (
+    "A worker got a signal to end, which Slurm sends to all processes of a job that is cancelled, "
+    "preempted or at its time limit. The workers of course.data.loader.loaders ignore it; in a "
+    "DataLoader of your own, let worker_init_fn call signal.signal(signal.SIGTERM, signal.SIG_IGN) "
+    "and kill the workers when the script ends"
+)
 _DISK = "A disk is full, or your quota is used up: free some space for data and runs"
 # The system's messages, and PyTorch's file writer's version of them.
 _NO_SPACE = (
@@ -283,6 +289,7 @@ _EXPLANATIONS: tuple[tuple[str, str | Callable[[], str]], ...] = (
     (r"unable to (write to file|allocate shared memory)", _shared_full),
     (_NO_SPACE, _disk_full),
     (r"[Tt]oo many open files|received \d+ items of ancdata", _OPEN_FILES),
+    (r"killed by signal: (Terminated|User defined signal|Hangup)", _WORKER_ASKED),
     (_WORKER_ENDED, _WORKER_DIED),
     (r"DataLoader timed out after", _SLOW),
     (r"Connection closed by peer|[Cc]onnection reset by peer|Broken pipe|recvBytes failed", _LEFT),

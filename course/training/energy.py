@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from course.training.attempts import attempt
+
 MIN_SECONDS = 1.0  # the counter changes a few times a second, so shorter measurements are useless
 
 
@@ -46,13 +48,14 @@ def driver_version(device: torch.device) -> str:
     """Return the version of an NVIDIA GPU's driver, or "" for any other device."""
     if not _is_nvidia(device):
         return ""
-    import pynvml
 
-    try:
+    def read() -> str:
+        import pynvml
+
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return ""
+
+    return attempt("driver version", read, default="")
 
 
 def _is_nvidia(device: torch.device) -> bool:
@@ -81,7 +84,11 @@ class EnergyMeter:
         """Begin an interval, or read the counter within it. Call this in every step."""
         if not self._read:
             return
-        reading = self._read(), time.perf_counter()
+        joules = attempt("energy", self._read)
+        if joules is None:  # a driver that fails once is not read again, because it may take long
+            self._read, self._joules, self._ends = None, 0.0, []
+            return
+        reading = joules, time.perf_counter()
         if self._ends and reading[0] != self._ends[-1][0]:
             self._changes[1:] = [reading]
         self._ends[1:] = [reading]
@@ -91,6 +98,8 @@ class EnergyMeter:
         if not self._ends:
             return
         self.start()
+        if not self._ends:
+            return
         readings = self._changes if len(self._changes) == 2 else self._ends
         (joules, begin), (end_joules, end) = readings
         self._joules += end_joules - joules
@@ -99,7 +108,7 @@ class EnergyMeter:
 
     @property
     def watts(self) -> float | None:
-        """Return the mean power, or None if nothing was counted or the time was too short."""
+        """Return the mean power; None after an error, or if the time was too short."""
         if self._joules <= 0 or self._seconds < MIN_SECONDS:
             return None
         return self._joules / self._seconds

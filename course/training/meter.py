@@ -15,6 +15,7 @@ from course.runs import failures
 from course.runs.files import finite
 from course.runs.record import PHASES
 from course.training import memory, turns
+from course.training.attempts import attempt
 from course.training.clocks import clock_for, speed_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
@@ -64,7 +65,7 @@ class Meter:
         micro_batch = 0 if self.config.pipeline else self.config.micro_batch
         self._passes = -(-share // (micro_batch or share))  # micro-batches of a step
         self._range: Any = None  # the current phase in the trace
-        self._energy = EnergyMeter(counter(device))
+        self._energy = EnergyMeter(attempt("energy", counter, device))
         self._block: list[float] = []  # seconds of each step since this run's turn began
         self._over = {*range(first // self.config.steps)}  # epochs that need no more steps
         self._running: deque[_Step] = deque()
@@ -78,10 +79,12 @@ class Meter:
         run.check_process_group()
         run.steps_missing = self._steps_missing
         run.keep_steps(first)
+        if first >= total and run.rank == 0:
+            print(f"nothing is left to train: the checkpoint is of step {first}, the last one")
         self._observers = Observers(run, device, self.clock, lambda: self.phase, first)
-        run.set(**run.describe(device))
+        run.set(**attempt("machine", run.describe, device, default={}))
         memory.limit(device, self.config.memory_gib)
-        memory.reset_peak(device)
+        attempt("peak memory", memory.reset_peak, device)
         self.turns = turns.Turns(turns.connection, run.rank_folder) if turns.connection else None
         # Several ranks would reach the end of a budget at different steps, and deadlock.
         is_single = run.world_size == 1 and not self.turns
@@ -112,7 +115,8 @@ class Meter:
                     missing = ", ".join(PHASES[PHASES.index(self.phase) :])
                     raise RuntimeError(f"step {self.step} ended without meter.lap for {missing}")
                 if step == self._first or count + 1 == self.config.steps:
-                    self._host_gib = max(self._host_gib, memory.host_gib())
+                    host_gib = attempt("host memory", memory.host_gib, default=0.0)
+                    self._host_gib = max(self._host_gib, host_gib)
                     self._marks = [self.clock.mark()]  # no step includes this measurement
             self._over.add(epoch)  # unless the script has left the loop
         finally:  # also if the script leaves the loop early
@@ -128,8 +132,8 @@ class Meter:
         self._observers.end_epoch()
         self._enter_range(None)
         self._synchronize()
-        peak = memory.peak(self.device) | {"host_gib": self._host_gib or None}
-        self.run.set(**self.summary(), **peak)
+        peak = attempt("peak memory", memory.peak, self.device, default={})
+        self.run.set(**self.summary(), **peak, host_gib=self._host_gib or None)
         self._observers.record()
         if self.run.rank == 0 and self.step > self._first:
             loss = float(self._losses[self.step - 1])

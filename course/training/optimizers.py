@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from course.config import Config
 from course.training.models import keep_compiler_limit
 
+SETTINGS = ("lr", "momentum", "weight_decay", "nesterov", "fused")  # of a group, from the config
 Groups = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
 
@@ -75,7 +76,35 @@ def create(weights: Groups, cfg: Config) -> Optimizer:
     All use the config's `lr` and `weight_decay`; sgd, nesterov, lars and schedulefree its
     `momentum`. Other settings are the authors' defaults.
     """
-    return OPTIMIZERS[cfg.optimizer](weights, cfg)
+    optimizer = OPTIMIZERS[cfg.optimizer](weights, cfg)
+    optimizer.register_load_state_dict_pre_hook(_keep_settings)
+    return optimizer
+
+
+def _keep_settings(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Keep the config's settings when a checkpoint is loaded, which PyTorch would replace.
+
+    Those that a schedule changes continue from the checkpoint.
+
+    Raises:
+        ValueError: the checkpoint's schedule began with a different learning rate.
+    """
+    groups, changes = [], {}
+    for own, saved in zip(optimizer.param_groups, state["param_groups"]):
+        own_lr, saved_lr = (group.get("initial_lr") for group in (own, saved))
+        if own_lr != saved_lr:
+            raise ValueError(
+                f"this config's schedule begins with lr={own_lr}, and the checkpoint's began with "
+                f"{saved_lr}: continue with the same lr and schedule, or launch a new training"
+            )
+        scheduled = ("lr",) * ("initial_lr" in own) + ("momentum",) * ("max_momentum" in own)
+        names = [name for name in SETTINGS if name in own and name not in scheduled]
+        new = {name: own[name] for name in names if own[name] != saved.get(name)}
+        changes |= {name: (value, saved.get(name)) for name, value in new.items()}
+        groups.append(saved | new)
+    for name, (value, old) in changes.items():
+        print(f"continues with this config's {name}={value}, not the checkpoint's {old}")
+    return state | {"param_groups": groups + state["param_groups"][len(groups) :]}
 
 
 class Constant:

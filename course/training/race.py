@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from course.runs.files import complete_file
+from course.training.attempts import attempt
 from course.training.energy import counter
 
 NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights
@@ -35,8 +36,8 @@ class Watch:
         self.device = torch.device("cpu")
         if on_gpu and torch.cuda.is_available():
             self.device = torch.device("cuda", number if number < torch.cuda.device_count() else 0)
-        self._read = counter(self.device)
-        self._joules = self._read() if self._read else 0.0
+        self._read = attempt("energy", counter, self.device)
+        self._joules = self._joules_now()
         self._marks: dict[str, Any] = {"on_the_way": []}
         self._weights: list[dict[str, torch.Tensor]] = []
 
@@ -74,7 +75,12 @@ class Watch:
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
         seconds = time.perf_counter() - self._start
-        return {"seconds": seconds, "joules": self._read() - self._joules if self._read else None}
+        joules = self._joules_now()
+        used = None if None in (joules, self._joules) else joules - self._joules
+        return {"seconds": seconds, "joules": used}
+
+    def _joules_now(self) -> float | None:
+        return attempt("energy", self._read) if self._read else None
 
 
 def write_network(net: nn.Module, image_px: int, folder: Path) -> None:

@@ -41,6 +41,7 @@ from course.runs.run import (
     steps_file,
 )
 from course.training import memory, trials
+from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
 from course.training.race import Watch, write_network
@@ -151,8 +152,7 @@ class Recorder:
         self._values["epochs"].append(values)
         number = len(self._values["epochs"])
         if self._is_main and self.config.save_every:
-            with (self._run.folder / EPOCHS).open("a") as file:
-                file.write(json.dumps(values) + "\n")
+            attempt(f"{EPOCHS}: results of epoch {number}", self._append_epoch, values)
         if self.rank == 0:
             numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
             results = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
@@ -161,8 +161,13 @@ class Recorder:
         trial = self._run.launched.get("trial") if self._is_main else None
         if trial and trials.VALUE in values:
             root = self._run.folder.parent
-            if reason := trials.report(root, trial, number, values[trials.VALUE]):
+            result = root, trial, number, values[trials.VALUE]
+            if reason := attempt("whether to stop this trial", trials.report, *result):
                 raise Pruned(f"after epoch {number} of {self.config.epochs}: {reason}")
+
+    def _append_epoch(self, values: dict[str, float]) -> None:
+        with (self._run.folder / EPOCHS).open("a") as file:
+            file.write(json.dumps(values) + "\n")
 
     def write_steps(self, rows: list[dict[str, Any]]) -> None:
         """Append finished steps to this rank's file. Training continues if the disk is full."""
@@ -218,7 +223,7 @@ class Recorder:
         try:
             profiler.export_chrome_trace(str(path))
             self.set(trace=TRACE_FILE)
-        except (OSError, RuntimeError) as error:
+        except Exception as error:
             path.unlink(missing_ok=True)
             print(f"the trace could not be written: {error}", file=sys.stderr)
 
@@ -293,7 +298,7 @@ class Recorder:
         """The checkpoint of the run named by `config.resume`, in the same folder of runs.
 
         Raises:
-            RuntimeError: that run has no complete checkpoint.
+            RuntimeError: that run has no complete checkpoint, or nothing is left to train.
         """
         own_folder = self._run.folder if self._run else Path("runs/by_hand")
         path = own_folder.parent / self.config.resume / CHECKPOINT
@@ -301,6 +306,13 @@ class Recorder:
             raise RuntimeError(
                 f"resume={self.config.resume!r}: there is no whole checkpoint in {path}. Use the "
                 f"name of a run that ended with save_shards=True"
+            )
+        completed = Run(path.parent).requested_config.epochs
+        if self.config.epochs <= completed:
+            raise RuntimeError(
+                f"resume={self.config.resume!r}: that run has completed {completed} epochs, and "
+                f"epochs={self.config.epochs} leaves nothing to train. Set epochs to "
+                f"{completed + 1} or more"
             )
         return path
 

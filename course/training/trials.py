@@ -6,6 +6,9 @@ Trials share one file, Optuna's journal. It needs no server, only a disk that al
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +27,66 @@ MEDIAN_EPOCHS = 2  # epochs before it does: the first one contains little inform
 
 
 def storage(folder: Path) -> JournalStorage:
-    """Open the journal in a study's folder."""
+    """Open the journal in a study's folder.
+
+    If the process that wrote last was killed, or the disk was full, the last line may be
+    incomplete. The next line would be appended to it, and no one could read the journal again. So
+    whoever holds the journal's lock, to write, first removes an incomplete line.
+    """
     import optuna
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+    class RepairingLock(JournalFileSymlinkLock):
+        def acquire(self) -> bool:
+            acquired = super().acquire()
+            try:
+                _cut_off_damage(journal)
+            except BaseException:
+                self.release()
+                raise
+            return acquired
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
+    journal = folder / JOURNAL
+    lock = RepairingLock(str(journal))
+    try:
+        return JournalStorage(JournalFileBackend(str(journal), lock))
+    except ValueError:  # a line before the last is damaged
+        lock.acquire()
+        lock.release()
+        return JournalStorage(JournalFileBackend(str(journal), lock))
+
+
+def _cut_off_damage(journal: Path) -> None:
+    """Cut off a journal at its first damaged line; complete lines after it are kept in a copy."""
+    good = 0
+    with journal.open("rb") as file:
+        for line in file:
+            if not (line.endswith(b"\n") and _is_object(line)):
+                break
+            good += len(line)
+        else:
+            return
+        rest = line + file.read()
+    copied = ""
+    if b"\n" in rest:
+        copy = journal.with_suffix(".damaged")
+        shutil.copyfile(journal, copy)
+        copied = f" (all of it is in {copy.name})"
+    os.truncate(journal, good)
+    print(
+        f"{journal}: the last {len(rest)} bytes were damaged by a full disk or a killed process, "
+        f"and are removed{copied}; the search continues from the line before",
+        file=sys.stderr,
+    )
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def open_study(folder: Path, journal: JournalStorage | None = None) -> Study:

@@ -12,6 +12,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from course.analysis.timing import seconds
+from course.training.attempts import attempt
 from labs.lab_microscope.cases import Case, Product, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
@@ -83,10 +84,12 @@ def _sensor_reader() -> Callable[[], list[float]]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     except Exception:  # no NVIDIA driver, or it does not answer
         return list
-    return lambda: [
-        float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-        pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-    ]
+
+    def read() -> list[float]:
+        mhz = float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        return [mhz, pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3]
+
+    return lambda: attempt("clock and power", read, default=[])
 
 
 def trace_kernels(cases: Iterable[Case], device: torch.device) -> list[list[dict[str, Any]]]:

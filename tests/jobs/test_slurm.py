@@ -321,12 +321,14 @@ RESTARTED = rung(
 
 
 def test_a_preempted_training_goes_on_to_the_bit(
-    tmp_path: Path, runs_root: Path, user_sites: Path
+    tmp_path: Path, runs_root: Path, user_sites: Path, small_set: Path
 ) -> None:
+    """Slurm's SIGTERM reaches its DataLoader workers, too."""
     user_sites.write_text(SITES)
     script = narrow_solution(tmp_path, SLOW, "train_restarted.py")
-    run = jobs.launch(script, RESTARTED, site="slurm")
-    whole = jobs.launch(script, replace(RESTARTED, save_every=0, sigkill_step=0))
+    config = replace(RESTARTED, data="imagenet", data_root=str(small_set), workers=2)
+    run = jobs.launch(script, config, site="slurm")
+    whole = jobs.launch(script, replace(config, save_every=0, sigkill_step=0))
     eventually(lambda: jobs.steps_done(run) > 5, "it trains")
     urgent = over(launch("ok_light.py", site="urgent", gpus=2))
     assert urgent.status == "ok", jobs.explain(urgent)

@@ -38,6 +38,29 @@ def test_a_cpu_has_no_counter() -> None:
     assert meter.watts is None and meter.summary(100) == {}
 
 
+def test_a_counter_that_fails_leaves_the_energy_unknown(
+    meter, capsys: pytest.CaptureFixture
+) -> None:
+    meter, train = meter
+    read, count = meter._read, iter(range(100))
+
+    def failing() -> float:
+        if (number := next(count)) >= 35:
+            raise OSError(f"GPU is lost at reading {number}")
+        return read()
+
+    meter._read = failing
+    train(1.6, 300)  # complete: 25 readings
+    meter.stop()
+    assert meter.watts == pytest.approx(300, rel=0.01)
+    train(3.2, 300)
+    meter.stop()
+    train(3.2, 300)
+    meter.stop()
+    assert next(count) == 36 and meter.watts is None and meter.summary(100) == {}
+    assert capsys.readouterr().err.count("energy unknown: OSError: GPU is lost at reading 35") == 1
+
+
 def test_power_is_the_mean_of_the_intervals(meter) -> None:
     meter, train = meter
     train(3.2, 300)

@@ -9,6 +9,7 @@ import torch
 from course.config import rung
 from course.runs.record import PHASES
 from course.runs.run import Run
+from course.training import attempts
 from course.training.meter import Meter
 from course.training.recorder import Recorder
 
@@ -92,6 +93,48 @@ def folder(tmp_path: Path) -> Path:
     config = rung("baseline", quick=True, **{**TINY, "epochs": 2, "steps": 3})
     (tmp_path / "config.json").write_text(config.to_json())
     return tmp_path
+
+
+def fails(*_: object, **__: object) -> None:
+    raise RuntimeError("it does not answer")
+
+
+MEASUREMENTS = {
+    "the energy": "course.training.meter.counter",
+    "a reading of the energy": "a counter that fails at its sixth reading",
+    "the machine": "course.training.recorder.Recorder.describe",
+    "host memory": "course.training.memory.host_gib",
+    "peak memory": "course.training.memory.peak",
+    "the process group": "course.training.evidence.group_and_loader.group",
+    "the loader": "course.training.evidence.group_and_loader.loader",
+    "operators": "course.training.evidence.shards.Order.computed",
+    "operators' evidence": "course.training.evidence.operators.Observer.evidence",
+    "updates": "course.training.evidence.shards.size",
+    "end of a step": "course.training.evidence.updates.Updates.end_step",
+}
+
+
+@pytest.mark.parametrize("what", MEASUREMENTS)
+def test_a_measurement_that_fails_does_not_end_training(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(attempts, "_printed", set())
+    readings = iter([5.0] * 5)
+    if what == "a reading of the energy":
+        monkeypatch.setattr("course.training.meter.counter", lambda _: lambda: next(readings))
+    else:
+        monkeypatch.setattr(MEASUREMENTS[what], fails)
+    meter = Meter(recorder(steps=8, epochs=2, warmup_steps=1), CPU)
+    for epoch in (0, 1):
+        train(meter, Batches(), epoch)
+        meter.run.epoch(val_top1=0.5)
+    summary = meter.summary()
+    assert (summary["steps_measured"], meter.run._values["last_loss"]) == (15, summary["last_loss"])
+    assert "watts" not in summary
+    reason = "StopIteration: " if what == "a reading of the energy" else "it does not answer"
+    printed = capsys.readouterr().err
+    assert f"unknown: {'RuntimeError: ' * ('Stop' not in reason)}{reason}" in printed
+    assert printed.count("Training continues") <= 2
 
 
 @pytest.mark.parametrize("epochs, length, steps", [(1, 100, 5), (2, 100, 5), (1, 3, 3)])

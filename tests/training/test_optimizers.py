@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint import state_dict
+from torch.utils._pytree import tree_leaves
 
 from course.config import CHOICES, Config
 from course.training import optimizers
@@ -51,6 +53,52 @@ def test_each_learns(name: str) -> None:
     rates, losses = train(config(optimizer=name, lr=lr), network())
     assert losses[-1] < 0.7 * losses[0], losses
     assert {*rates} == {lr}
+
+
+def trained_optimizer(net: nn.Module, cfg: Config, updates: int) -> torch.optim.Optimizer:
+    train(cfg, net, updates)
+    return net.optimizer
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_config_replaces_the_settings_of_a_checkpoint(
+    name: str, capsys: pytest.CaptureFixture
+) -> None:
+    nets, lr = [network(), network()], (0.01, 0.003)
+    saved, resumed = (
+        trained_optimizer(net, config(optimizer=name, lr=rate, weight_decay=rate), 3)
+        for net, rate in zip(nets, lr)
+    )
+    state = state_dict.get_optimizer_state_dict(nets[0], saved)
+    state_dict.set_optimizer_state_dict(nets[1], resumed, state)
+    group = resumed.param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.003, 0.003)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        f"continues with this config's {key}=0.003, not the checkpoint's 0.01"
+        for key in ("lr", "weight_decay")
+    ]
+    pairs = zip(*(tree_leaves([*one.state.values()]) for one in (saved, resumed)), strict=True)
+    assert all(torch.equal(value, due) for value, due in pairs)
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine"])
+def test_a_schedule_continues_and_is_not_changed(
+    schedule: str, capsys: pytest.CaptureFixture
+) -> None:
+    saved = trained_optimizer(network(), config(schedule=schedule), 5)
+    same, other = (
+        optimizers.create(network().parameters(), config(schedule=schedule, lr=lr))
+        for lr in (0.01, 0.02)
+    )
+    for optimizer, lr in ((same, 0.01), (other, 0.02)):
+        optimizers.schedule(optimizer, config(schedule=schedule, lr=lr))
+    same.load_state_dict(saved.state_dict())
+    for key in ("lr", "momentum"):
+        assert same.param_groups[0][key] == saved.param_groups[0][key]
+    assert not capsys.readouterr().out
+    with pytest.raises(ValueError, match="schedule begins with lr=.* and the checkpoint's began"):
+        other.load_state_dict(saved.state_dict())
 
 
 def test_learning_rates_follow_their_schedules() -> None:

@@ -2,17 +2,20 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from job_helpers import prepared
 from torch.utils.data import DataLoader
 
 from course.checks.compare import Folder
 from course.config import rung
-from course.runs.restarts import interruptions
-from course.runs.run import PROJECT, Run
+from course.runs.restarts import CHECKPOINT, METADATA, interruptions
+from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
+from course.training.recorder import recording
 from labs.day4_6_restart import checkpoint, randomness
 from labs.day4_6_restart.lab import CHANGING
 from labs.day4_6_restart.seeded import Seeded
@@ -109,7 +112,26 @@ def test_a_run_that_is_interrupted_in_an_epochs_last_step_validates(
     if last < 7:  # the second process has steps to do
         assert record.evidence["weights_sum"] == expected.evidence["weights_sum"]
     printed = (run.folder / "printed-0.txt").read_text()
+    assert ("nothing is left to train" in printed) == (last == 7)
     assert "loss is 0.000" not in printed and printed.count("of 2 ends at step") == 2
+
+
+def test_a_run_without_epochs_left_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepared(tmp_path / "first", "", rung("sharded", quick=True, epochs=2))
+    (first.folder / CHECKPOINT).mkdir()
+    (first.folder / CHECKPOINT / METADATA).touch()
+    for epochs in (1, 2, 3):
+        config = rung("sharded", quick=True, epochs=epochs, resume="first")
+        run = prepared(tmp_path / f"resumed-{epochs}", "", config)
+        monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
+        with suppress(RuntimeError), recording() as recorder:
+            assert recorder.resume_checkpoint == first.folder / CHECKPOINT
+        assert run.status == ("ok" if epochs == 3 else "failed")
+        if epochs < 3:
+            assert "'first': that run has completed 2 epochs, and epochs=" in run.record.error
+            assert "Set epochs to 3 or more" in run.record.error
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from torch import distributed
 from course.config import Config
 from course.runs.files import write_atomically
 from course.runs.restarts import CHECKPOINTS, INTERRUPTED, METADATA, interruptions, step_of
+from course.training.attempts import attempt
 
 FEW = 16  # steps of a run whose checkpoints are opened: those of long runs may be large
 
@@ -67,7 +68,10 @@ class Interruptions:
     def _checkpoints(self) -> list[dict[str, Any]]:
         place = self._folder / CHECKPOINTS if self._folder else None
         is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
-        return inspect_checkpoints(place) if place and place.exists() and is_small else []
+        if not (place and place.exists() and is_small):
+            return []
+        # A thread may remove old checkpoints meanwhile.
+        return attempt("checkpoints", inspect_checkpoints, place, default=[])
 
     def evidence(self) -> dict[str, Any]:
         """Return the evidence for the record.

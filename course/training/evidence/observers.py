@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from course.training import profiling
+from course.training.attempts import attempt, attempted
 from course.training.clocks import Clock
 from course.training.evidence import group_and_loader
 from course.training.evidence.graph_breaks import Compiled
@@ -42,7 +43,7 @@ class Observers:
         self._described_epoch = -1
         self._evidence: dict[str, Any] = {
             "world_size": run.group_size(),
-            "group": group_and_loader.group(),
+            "group": attempt("process group", group_and_loader.group, default={}),
             "device": group_and_loader.numbered(device),
             **group_and_loader.algebra(config),
         }
@@ -53,18 +54,20 @@ class Observers:
         self._interruptions = (
             Interruptions(run.rank_folder, config, first) if is_restartable else None
         )
-        self._compiled = Compiled() if config.compile else None
+        self._compiled = attempt("graphs", Compiled) if config.compile else None
         self._actions = Actions(clock, device) if config.pipeline else None
         self._held = Held() if config.save_weights and config.shard else None
         self._watchers = [x for x in (self._updates, self._actions) if x]
         self._onednn_log: Any = None
         run.before_epoch = self._end_validation
 
+    @attempted("evidence")
     def start_epoch(self, epoch: int) -> None:
         self._epoch = epoch
         for watcher in self._watchers:
             watcher.start()
 
+    @attempted("evidence")
     def begin_step(self, step: int, batches: Iterable, batch: Any) -> None:
         self.stop()  # a validation that reported no result
         is_traced = profiling.is_traced(step, self.config)
@@ -75,8 +78,9 @@ class Observers:
         if self._compiled and step == self._warmup_end:
             self._compiled.end_warmup()
         if is_traced and self.device.type == "cpu" and self.run.folder:
-            self._onednn_log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
-            self._onednn_log.__enter__()
+            log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
+            log.__enter__()
+            self._onednn_log = log
         if self._described_epoch != self._epoch:
             self._describe_loading(batches, batch)
 
@@ -88,6 +92,7 @@ class Observers:
         if self._interruptions:
             self._interruptions.before_update()
 
+    @attempted("evidence")
     def end_phase(self, phase: str, step: int, is_first_pass: bool) -> None:
         if phase == "backward" and self._observer:
             self._observer.end_pass()
@@ -98,7 +103,7 @@ class Observers:
     def end_step(self) -> None:
         for watcher in (*self._watchers, self._interruptions):
             if watcher:
-                watcher.end_step()
+                attempt("evidence", watcher.end_step)
 
     @property
     def rate(self) -> float | None:
@@ -106,6 +111,7 @@ class Observers:
         varies = self.config.schedule or self.config.lr_warmup
         return self._updates.rate if varies else None
 
+    @attempted("evidence")
     def end_epoch(self) -> None:
         for watcher in self._watchers:
             watcher.stop()
@@ -113,6 +119,7 @@ class Observers:
             self._compiled.end_epoch()
         self.stop()
 
+    @attempted("evidence")
     def begin_validation(self) -> None:
         """Observe the first validation; without one, saving begins here."""
         if not self.config.val_steps:
@@ -120,6 +127,7 @@ class Observers:
         elif self._epoch == 0 and self.run.rank_folder and not self.run.is_over:
             self._observe("validation")
 
+    @attempted("evidence")
     def _end_validation(self) -> None:
         self.stop()
         self._watch_saving()
@@ -130,6 +138,7 @@ class Observers:
             self._held.__enter__()
             self.run.before_end = self._end_saving
 
+    @attempted("evidence")
     def _end_saving(self) -> None:
         self.run.before_end = lambda: None
         self._held.__exit__(None, None, None)
@@ -149,15 +158,17 @@ class Observers:
             self._observer = Observer(phase, self.device.type)
             self._observer.__enter__()
 
+    @attempted("evidence")
     def stop(self) -> None:
         """Stop observing operators."""
-        if self._onednn_log:
-            self._onednn_log.__exit__(None, None, None)
-            self._onednn_log = None
-        if self._observer:
-            self._observer.__exit__(None, None, None)
-            evidence, self._observer = self._observer.evidence(), None
-            part = self._observed_part
+        log, self._onednn_log = self._onednn_log, None
+        observer, self._observer = self._observer, None
+        if observer:
+            observer.__exit__(None, None, None)
+        if log:
+            log.__exit__(None, None, None)
+        if observer:
+            evidence, part = observer.evidence(), self._observed_part
             self._evidence |= {part: evidence} if part else evidence
             if part == "validation":  # the rest was recorded when the epoch ended
                 self.record()
@@ -174,6 +185,7 @@ class Observers:
         sampler = getattr(batches, "sampler", None)
         self._evidence["taken"] = getattr(sampler, "taken", [])  # it grows
 
+    @attempted("evidence")
     def record(self) -> None:
         """Store the evidence so far in the run's record."""
         evidence = self._evidence | self._updates.evidence()

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.config import GIB
+from course.training.attempts import attempted
 from course.training.evidence.shards import Order
 
 SUM = 2  # PyTorch's number for reduction="sum", which adds up the losses instead of averaging them
@@ -59,6 +60,12 @@ class Observer(TorchDispatchMode):
         self._mixed: float | None = None
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._note(func, args)
+        return func(*args, **(kwargs or {}))
+
+    @attempted("evidence")
+    def _note(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Note an operator that is about to run."""
         phase = self._phase()
         if func in COMPUTED and phase == "backward":  # backward itself uses other operators
             self._count("recomputed", func._schema.name.removeprefix("aten::"))
@@ -84,7 +91,6 @@ class Observer(TorchDispatchMode):
                     self._count(f"{phase}_groups", str(_ranks(*args[1:3])))
         if phase == "backward" and torch.is_autocast_enabled(self._device_type):
             self._autocast_in_backward = True
-        return func(*args, **(kwargs or {}))
 
     def __enter__(self) -> Observer:
         self._kept.__enter__()
@@ -168,12 +174,16 @@ class Kept:
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         if torch._C._current_graph_task_id() != -1:  # recomputation during backward
             return tensor.detach()
+        self._note_size(tensor)
+        # Without its history: otherwise, an output would keep itself alive forever.
+        return tensor.detach()
+
+    @attempted("evidence")
+    def _note_size(self, tensor: torch.Tensor) -> None:
         of = tensor if tensor._base is None else tensor._base
         if not (of.is_leaf and of.requires_grad):
             storage = tensor.untyped_storage()
             self._sizes[storage.data_ptr()] = storage.nbytes()
-        # Without its history: otherwise, an output would keep itself alive forever.
-        return tensor.detach()
 
     def end_pass(self) -> None:
         """End a pass: backward has used up what was saved."""

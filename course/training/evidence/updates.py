@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from course.training.attempts import attempted
 from course.training.evidence import shards
 
 
@@ -36,6 +37,7 @@ class Updates:
         if self._hook:
             self._hook.remove()
 
+    @attempted("evidence")
     def _look(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if any(isinstance(weight, FakeTensor) for weight in _parameters(optimizer)[:1]):
             return  # a step on fake tensors, for a prediction

@@ -147,6 +147,40 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
     assert trials.open_study(study).trials[number].state.name == "PRUNED"
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("left", [1, 0.5])  # of the last line; 1: all but its end
+def test_a_journal_that_is_cut_within_a_line_continues(
+    study: Path, left: float, is_open: bool, capsys: pytest.CaptureFixture
+) -> None:
+    journal, known = study / trials.JOURNAL, trials.open_study(study)
+    last = journal.read_bytes().splitlines()[-1]
+    with journal.open("ab") as file:
+        file.write(last[: int(left * len(last))])
+    for number in (4, 5):
+        known = known if is_open else trials.open_study(study)
+        trial = known.ask()
+        assert trial.number == number
+        known.tell(trial, 0.7)
+    assert trials.open_study(study).best_value == 0.7
+    assert "the search continues from the line before" in capsys.readouterr().err
+    assert {len(row.intermediate_values) for row in trials.open_study(study).trials[:4]} == {6}
+
+
+def test_a_journal_with_a_damaged_line_continues_before_it(
+    study: Path, capsys: pytest.CaptureFixture
+) -> None:
+    journal = study / trials.JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:-2], lines[-2][:9] + lines[-1]])
+    journal.write_bytes(damaged)
+    known = trials.open_study(study)
+    assert [trial.value for trial in known.trials] == [0.2, 0.3, 0.4, None]
+    assert (study / "journal.damaged").read_bytes() == damaged
+    known.tell(3, 0.5)
+    assert trials.open_study(study).best_value == 0.5
+    assert capsys.readouterr().err.count("journal.damaged") == 1
+
+
 def test_replayed_epochs_are_counted_once() -> None:
     replay = lab.Replay([[0.1, 0.3], [0.2, 0.25]])
     assert [replay.train(0, 1), replay.train(0, 2), replay.train(1, 1)] == [0.1, 0.3, 0.2]

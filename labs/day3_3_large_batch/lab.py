@@ -96,7 +96,7 @@ CHECKS = {
         configs=(
             {"rung": "channels_last", "schedule": "cosine"},
             {"rung": "find", "norm_decay": False},
-            {"rung": "find", "epochs": 1, "steps": 5},
+            {"rung": "find", "epochs": 1, "steps": 5, "lr": 0.05},
             {"rung": "find", "precision": "fp16", "overflow_step": 1},
         ),
         rung="find",

@@ -48,9 +48,9 @@ def observe(facts: dict[str, Any]) -> None:
     """Replace choices in this process from now on, and add them to the facts.
 
     chosen: the images that the samplers choose, "train" in each pass and "val" in each epoch.
-    ddp_device: the device that DDP gets, by default this rank's.
+    ddp_devices: the device that each DDP gets, by default this rank's.
     """
-    facts |= {"chosen": {"train": [], "val": []}, "ddp_device": "run.local_rank"}
+    facts |= {"chosen": {"train": [], "val": []}, "ddp_devices": []}
     _observe_samplers(facts["chosen"])
     wrap, scale = DistributedDataParallel.__init__, torch.amp.GradScaler.__init__
 
@@ -58,11 +58,10 @@ def observe(facts: dict[str, Any]) -> None:
         self: Any, module: Any, device_ids: Any = None, output_device: Any = None,
         *rest: Any, **options: Any,
     ) -> None:  # fmt: skip
-        if device_ids:  # which PyTorch refuses on a CPU
-            name = str(device_ids[0]).rpartition(":")[2]
-            if name not in ("cpu", os.environ["LOCAL_RANK"]):
-                facts["ddp_device"] = name
-        wrap(self, module, None, None, *rest, **options)
+        name = str(device_ids[0]).rpartition(":")[2] if device_ids else "cpu"
+        is_own = name in ("cpu", os.environ["LOCAL_RANK"])
+        facts["ddp_devices"].append("run.local_rank" if is_own else name)
+        wrap(self, module, None, None, *rest, **options)  # PyTorch refuses numbers on a CPU
 
     def scaled(self: Any, device: str = "cuda", *rest: Any, **options: Any) -> None:
         scale(self, "cpu", *rest, **options)  # it works on all, but for "cuda" needs a GPU

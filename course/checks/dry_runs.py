@@ -28,6 +28,7 @@ from course.runs.failures import summarize
 ON = "on a fake accelerator"
 # A rank whose three numbers all differ: the second process on the second of two nodes.
 RANK, LOCAL_RANK, RANKS = 5, 1, 8
+ANOTHER_RANK = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
 ELSEWHERE = "as rank 5 of 8, process 1 of the second of two nodes,"
 
 
@@ -60,7 +61,8 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
 def casting(text: str, cfg: Config) -> Iterator[str]:
     """Expect the forward pass on an accelerator in the config's format."""
     for precision, due in (("tf32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")):
-        step = first_step(text, replace(cfg, device="auto", precision=precision))
+        place = {} if precision == "fp16" else ANOTHER_RANK
+        step = first_step(text, replace(cfg, device="auto", precision=precision), **place)
         types = " and ".join(sorted(step.types))
         if step.error:
             yield f"{ON} with cfg.precision={precision!r} the first step fails: {step.error}"
@@ -85,8 +87,7 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
             cfg, device="auto", pin_memory=pins, non_blocking=non_blocking, workers=workers,
             persistent_workers=persistent, prefetch_factor=prefetch,
         )  # fmt: skip
-        place = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS} if workers else {}
-        step = first_step(text, cfg, **place)
+        step = first_step(text, cfg, **ANOTHER_RANK if workers else {})
         how = f"{ELSEWHERE} and " * bool(workers) + ON
         due = {"num_workers": workers, "persistent_workers": persistent, "pin_memory": pins}
         due |= {"prefetch_factor": prefetch} if workers else {}
@@ -118,7 +119,7 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Expect a rank of another node to join the others, and to use a device of its own node."""
     cfg = replace(cfg, device="auto")
-    step = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
+    step = first_step(text, cfg, **ANOTHER_RANK)
     if (joined := step.joined) is None:
         yield f"{ELSEWHERE} it joins no group: {step.error or 'init_process_group is not called'}"
         return
@@ -180,8 +181,7 @@ def sharing(text: str, cfg: Config) -> Iterator[str]:
 def _using(text: str, cfg: Config) -> Iterator[str]:
     """Expect main to read from shards only if the config requests it, as the rank that it is."""
     for name in ("shards", "files", "raw"):
-        place = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
-        step = first_step(text, replace(cfg, format=name, device="cpu"), **place)
+        step = first_step(text, replace(cfg, format=name, device="cpu"), **ANOTHER_RANK)
         how, is_reader = f"with cfg.format={name!r}", isinstance(step.train, ShardReader)
         if step.train is None:
             why = ". `replace(…)` makes a copy of sets" * ("FrozenInstance" in step.error)

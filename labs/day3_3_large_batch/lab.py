@@ -82,7 +82,7 @@ CHECKS = {
     "day3.groups": Check(
         title="weight decay spares BatchNorm and biases",
         todo=14,
-        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
+        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
         rung="no_norm_decay",
         causes=GROUPS,
         against="channels_last",

@@ -213,7 +213,7 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
     for rank in range(ranks):
         context = "fork" if workers else None  # the script's class cannot be pickled
         dataset = reader(rank, ranks)
-        known = {*dataset.shards}
+        known = [*dataset.shards]
         loader = DataLoader(dataset, IMAGES, num_workers=workers, multiprocessing_context=context)
         batches = islice(loader, max(workers, 1))  # each worker yields one batch
         for number, (images, labels) in enumerate(batches):
@@ -227,10 +227,16 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
                 f"the KEY.jpg before it",
             )
             taken.append((rank, number, {*labels.tolist()}))
+        again = [[*dataset.worker_shards()] for _ in range(2)]
         expect(
-            known == {*dataset.shards},
+            known == dataset.shards,
             "worker_shards changes self.shards, from which the next epoch chooses again: return a "
             "new list",
+        )
+        expect(
+            again[0] == again[1],
+            "worker_shards returns other shards when the next epoch calls it: the same reader must "
+            "always get the same ones",
         )
     how = f"with {workers} workers on each of {ranks} ranks, " * (ranks > 1)
     for (first, number, images), (second, other, others) in combinations(taken, 2):

@@ -461,7 +461,7 @@ FACTS: tuple[Fact, ...] = (
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
-    Fact("", lambda rank: rank.facts["traces"] if rank.rank == 0 else None,
+    Fact("the written trace", lambda rank: rank.facts["traces"] if rank.rank == 0 else None,
          "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
     Fact("skipping of the step with an overflow", entry("overflow", "skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),

@@ -162,7 +162,7 @@ class Observed:
             self.facts["autocast"] = torch.is_autocast_enabled("cpu")
 
     def _note_trace(self, _: Any, profiler: torch.profiler.profile) -> None:
-        self.facts["traces"].append({"input shapes in the trace": bool(profiler.record_shapes)})
+        self.facts["traces"].append({"recording of input shapes": bool(profiler.record_shapes)})
 
     def note_images(self, _: Any, images: torch.Tensor) -> None:
         """Note the memory layout of the images that a network gets in training."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from course.runs.failures import summarize
 ON = "on a fake accelerator"
 # A rank whose three numbers all differ: the second process on the second of two nodes.
 RANK, LOCAL_RANK, RANKS = 5, 1, 8
+ANOTHER_RANK = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
 ELSEWHERE = "as rank 5 of 8, process 1 of the second of two nodes,"
 
 
 def moving(text: str, cfg: Config) -> Iterator[str]:
     """Expect weights, images and labels on the device that the config requests."""
     step = first_step(text, replace(cfg, device="auto", uint8=True))
+    without = first_step(text, replace(cfg, device="auto"), is_available=False)
     on_host = first_step(text, replace(cfg, device="cpu"))
     if step.error:
         yield f"{ON} the first step fails: {step.error}"
@@ -43,6 +46,9 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
         )
     elif {kind for kind, _ in step.copied.get("images", ())} - {"uint8"}:
         yield f"{ON} images arrive as floats, four times as large as bytes: copy, then normalise"
+    elif without.error or without.computed_on.type != "cpu":
+        where = without.error or f"the first step computes on {without.computed_on}"
+        yield f"on a machine without an accelerator, cfg.device='auto' must use the CPU: {where}"
     elif on_host.error:
         yield f"with cfg.device='cpu' the first step fails: {on_host.error}"
     elif on_host.computed_on.type != "cpu":
@@ -52,21 +58,49 @@ def moving(text: str, cfg: Config) -> Iterator[str]:
         )
 
 
+def casting(text: str, cfg: Config) -> Iterator[str]:
+    """Expect the forward pass on an accelerator in the config's format."""
+    for precision, due in (("tf32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16")):
+        place = {} if precision == "fp16" else ANOTHER_RANK
+        step = first_step(text, replace(cfg, device="auto", precision=precision), **place)
+        types = " and ".join(sorted(step.types))
+        if step.error:
+            yield f"{ON} with cfg.precision={precision!r} the first step fails: {step.error}"
+        elif types != due:
+            yield (
+                f"{ON} with cfg.precision={precision!r} the forward pass runs in {types}, expected "
+                f"{due}: `torch.autocast(…)` with device.type, and dtype= and enabled= that follow "
+                f"cfg.precision"
+            )
+
+
+# Settings of the DataLoader's workers: cfg.workers, cfg.persistent_workers, cfg.prefetch_factor.
+WORKERS_TRIED = ((0, False, 2), (16, True, 4), (5, False, 3))
+
+
 def loading(text: str, cfg: Config) -> Iterator[str]:
-    """Expect pinned memory and non-blocking copies if the config requests them."""
-    for pins in (True, False):
+    """Expect the config's workers, pinned memory and non-blocking copies, on each rank."""
+    for number, (workers, persistent, prefetch) in enumerate(WORKERS_TRIED):
+        pins = number < 2
         non_blocking = not pins  # so that the two fields differ
-        cfg = replace(cfg, device="auto", pin_memory=pins, non_blocking=non_blocking)
-        step = first_step(text, cfg)
-        pinned = bool(step.loading.get("pin_memory"))
-        if step.loading and pinned != pins:
-            yield f"{ON} the DataLoader has pin_memory={pinned}, and the config asks for {pins}"
-        elif step.error:
-            yield f"{ON} the first step fails: {step.error}"
+        cfg = replace(
+            cfg, device="auto", pin_memory=pins, non_blocking=non_blocking, workers=workers,
+            persistent_workers=persistent, prefetch_factor=prefetch,
+        )  # fmt: skip
+        step = first_step(text, cfg, **ANOTHER_RANK if workers else {})
+        how = f"{ELSEWHERE} and " * bool(workers) + ON
+        due = {"num_workers": workers, "persistent_workers": persistent, "pin_memory": pins}
+        due |= {"prefetch_factor": prefetch} if workers else {}
+        for name, value in due.items():
+            given = step.loading.get(name, 0 if name == "num_workers" else None)
+            if step.loading and (given or False) != value:
+                yield f"{how} the DataLoader has {name}={given}, and the config asks for {value}"
+        if step.error:
+            yield f"{how} the first step fails: {step.error}"
         for name, copies in sorted(step.copied.items()):
             if (not non_blocking) in {flag for _, flag in copies}:
                 yield (
-                    f"{ON} {name} are copied with non_blocking={not non_blocking}, and the config "
+                    f"{how} {name} are copied with non_blocking={not non_blocking}, and the config "
                     f"asks for {non_blocking}: non_blocking=cfg.non_blocking in `{name}.to(…)`"
                 )
 
@@ -85,7 +119,7 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
 def joining(text: str, cfg: Config) -> Iterator[str]:
     """Expect a rank of another node to join the others, and to use a device of its own node."""
     cfg = replace(cfg, device="auto")
-    step = first_step(text, cfg, rank=RANK, local_rank=LOCAL_RANK, world_size=RANKS)
+    step = first_step(text, cfg, **ANOTHER_RANK)
     if (joined := step.joined) is None:
         yield f"{ELSEWHERE} it joins no group: {step.error or 'init_process_group is not called'}"
         return
@@ -97,6 +131,11 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         yield f"{ELSEWHERE} it joins with {words}: leave both to the launcher"
     elif address != "env://" and FIRST_NODE not in address:
         yield f"{ELSEWHERE} it joins at {address}: leave the address to the launcher"
+    elif joined.get("timeout") != timedelta(seconds=cfg.collective_timeout_s):
+        yield (
+            f"{ELSEWHERE} it joins with timeout={joined.get('timeout')}, expected "
+            f"{cfg.collective_timeout_s} s: timeout=timedelta(seconds=cfg.collective_timeout_s)"
+        )
     elif joined["backend"] == "gloo":
         yield f"{ELSEWHERE} gradients would go through gloo and the host: leave the backend out"
     elif not step.computed_on:
@@ -142,8 +181,7 @@ def sharing(text: str, cfg: Config) -> Iterator[str]:
 def _using(text: str, cfg: Config) -> Iterator[str]:
     """Expect main to read from shards only if the config requests it, as the rank that it is."""
     for name in ("shards", "files", "raw"):
-        place = {"rank": RANK, "local_rank": LOCAL_RANK, "world_size": RANKS}
-        step = first_step(text, replace(cfg, format=name, device="cpu"), **place)
+        step = first_step(text, replace(cfg, format=name, device="cpu"), **ANOTHER_RANK)
         how, is_reader = f"with cfg.format={name!r}", isinstance(step.train, ShardReader)
         if step.train is None:
             why = ". `replace(…)` makes a copy of sets" * ("FrozenInstance" in step.error)
@@ -175,7 +213,7 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
     for rank in range(ranks):
         context = "fork" if workers else None  # the script's class cannot be pickled
         dataset = reader(rank, ranks)
-        known = {*dataset.shards}
+        known = [*dataset.shards]
         loader = DataLoader(dataset, IMAGES, num_workers=workers, multiprocessing_context=context)
         batches = islice(loader, max(workers, 1))  # each worker yields one batch
         for number, (images, labels) in enumerate(batches):
@@ -189,10 +227,16 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
                 f"the KEY.jpg before it",
             )
             taken.append((rank, number, {*labels.tolist()}))
+        again = [[*dataset.worker_shards()] for _ in range(2)]
         expect(
-            known == {*dataset.shards},
+            known == dataset.shards,
             "worker_shards changes self.shards, from which the next epoch chooses again: return a "
             "new list",
+        )
+        expect(
+            again[0] == again[1],
+            "worker_shards returns other shards when the next epoch calls it: the same reader must "
+            "always get the same ones",
         )
     how = f"with {workers} workers on each of {ranks} ranks, " * (ranks > 1)
     for (first, number, images), (second, other, others) in combinations(taken, 2):

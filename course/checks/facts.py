@@ -6,7 +6,7 @@ FACTS lists causes before effects, so that the first difference is the one to re
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -90,6 +90,38 @@ def entry(*names: str) -> Callable[[Rank], Any]:
     return lambda rank: rank.get(*names)
 
 
+def training_images(rank: Rank) -> list[dict[str, Any]]:
+    """Return for each pass how the ranks share the training images, and their order."""
+    passes, before = [], None
+    for shares in zip(*(peer.facts["chosen"]["train"] for peer in rank.peers)):
+        kind = "shuffled"
+        if any(share == sorted(share) for share in shares):
+            kind = "not shuffled"
+        if before and any(share == last for share, last in zip(shares, before)):
+            kind = "as in the epoch before"
+        passes.append({**_shared("trains on", shares), "order of the training images": kind})
+        before = shares
+    return passes
+
+
+def validation_images(rank: Rank) -> list[dict[str, Any]]:
+    """Return for each epoch how the ranks share the validation images."""
+    orders = [peer.facts["chosen"]["val"] for peer in rank.peers]
+    return [
+        _shared("validates", shares)
+        | {"number of images of the rank that validates most": max(map(len, shares))}
+        for shares in zip(*orders)
+    ]
+
+
+def _shared(does: str, shares: Sequence[list[int]]) -> dict[str, int]:
+    counts = Counter(image for share in shares for image in share)
+    return {
+        f"number of images that more than one rank {does}": sum(n > 1 for n in counts.values()),
+        f"number of images that a rank {does}": len(counts),
+    }
+
+
 def batches(rank: Rank) -> list[int]:
     """Return the number of images in each step."""
     return [images for images, *_ in rank.facts["batches"]]
@@ -113,6 +145,14 @@ def loss_start(*names: str) -> Callable[[Rank], Any]:
         return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
 
     return read
+
+
+def rescaled(rank: Rank) -> str | None:
+    """Return how the scale of the loss in a later step compares with the first step's."""
+    first, later = rank.get("loss_gradient"), rank.get("later", "loss_gradient")
+    if rank.config.precision != "fp16" or rank.config.pipeline or not first or later is None:
+        return None
+    return "smaller than at first" if later < first else "the same as at first"
 
 
 def passes(rank: Rank) -> Any:
@@ -299,6 +339,11 @@ def trained(rank: Rank) -> dict[str, Any]:
     }
 
 
+def started(rank: Rank) -> float | None:
+    """Return the sum of the weights' norms at the first update of train.py."""
+    return (rank.facts["began"] or {}).get("weights") if rank.config.script == "train.py" else None
+
+
 def restart(rank: Rank) -> dict[str, Any]:
     """Return the state at the first step after a restart; {} without a restart."""
     if not rank.get("began_at"):
@@ -339,17 +384,25 @@ GROUP = "pass group= to the collective: it must add up these ranks' parts, and n
 FACTS: tuple[Fact, ...] = (
     Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
          "a run that continues begins with the epoch that its checkpoint names"),
+    Fact("process group", lambda rank: "one" if rank.get("group") else "none",
+         "join one, `distributed.init_process_group(…)`, only if run.world_size > 1"),
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at")),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
+    Fact("", training_images,
+         "ranks share one order, so the sampler has the same seed on all of them, and all call "
+         "sampler.set_epoch(epoch)", "epoch"),
     Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
-    Fact("order of the validation images", entry("val_taken"),
-         "each rank validates its own images, and no image is validated twice", "epoch"),
+    Fact("", validation_images,
+         "the ranks split the validation images evenly, and each image is validated once", "epoch"),
     Fact("the training DataLoader", loader, "use the config's value"),
+    Fact("network that the optimizer updates",
+         lambda rank: "the original one" if rank.facts["decay"] else "another one",
+         "train the network that is validated and saved: wrap it, and don't copy it"),
     Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them", "step"),
     Fact("number of updates per step", updates, "update once per batch"),
@@ -375,8 +428,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("layout of the convolutions' inputs", kinds("input_layouts"),
          "images = images.to(memory_format=torch.channels_last) if cfg.channels_last; .to returns "
          "a new tensor"),
-    Fact("layout of the inputs in a later step", kinds("later", "input_layouts"),
-         "convert the images in every step"),
+    Fact("layout of the images", lambda rank: rank.facts["layouts"],
+         "convert the images in every step", "step"),
     Fact("layout of the weights", kinds("weight_layouts"),
          "model = model.to(memory_format=torch.channels_last) if cfg.channels_last"),
     Fact("the micro-batches", passes,
@@ -386,6 +439,13 @@ FACTS: tuple[Fact, ...] = (
          "share of the batch)"),
     Fact("factor of the loss in a later step", loss_start("later"),
          "call scaler.scale(loss).backward() in every step"),
+    Fact("scale of the loss after an overflow", rescaled,
+         "the scaler halves it: create one scaler before the loop, and call scaler.update() after "
+         "each scaler.step(optimizer)"),
+    Fact("number of wrappers of DDP", lambda rank: len(rank.facts["ddp_devices"]),
+         "if run.world_size > 1, wrap the network once, before the loop"),
+    Fact("device_ids of DDP", lambda rank: rank.facts["ddp_devices"],
+         "device_ids=[run.local_rank], or leave it out"),
     Fact("DDP", entry("ddp"),
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
     Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
@@ -424,6 +484,8 @@ FACTS: tuple[Fact, ...] = (
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
+    Fact("the written trace", lambda rank: rank.facts["traces"] if rank.rank == 0 else None,
+         "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
     Fact("skipping of the step with an overflow", entry("overflow", "skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
     Fact("the state after the restart", restart),
@@ -435,6 +497,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
+    Fact("length of the weights at the first update", started,
+         "draw no random numbers before `models.create(…)`, and keep the weights and their type"),
     Fact("training", progress,
          "a loss depends on the forward pass and on the updates before it; gradients also depend "
          "on averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),

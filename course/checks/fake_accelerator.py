@@ -34,7 +34,9 @@ CUDA = torch.device("cuda")
 FIRST_NODE = "first-node"  # the address at which a fake rank's launcher lets ranks meet
 SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
+SMALL |= {"epochs": 2, "budget_s": 0.0}  # the second step may differ from the first
 aten = torch.ops.aten
+CONVOLUTION = aten.convolution.default
 COPIES = (aten._to_copy.default, aten.copy_.default)
 
 
@@ -46,8 +48,8 @@ class FirstStep:
     the index of the device that the script made the current one. copied: for "images" and "labels",
     each (type, non_blocking) with which they were copied to the device. loading: the DataLoader's
     arguments. train: its training images. joined: the arguments of init_process_group, None if it
-    was not called. kept_on: the device types on which tensors are stored for backward. returned_to:
-    those on which backward gets them.
+    was not called. types: of the convolutions in the forward pass. kept_on: the device types on
+    which tensors are stored for backward. returned_to: those on which backward gets them.
     """
 
     error: str = ""
@@ -57,24 +59,27 @@ class FirstStep:
     loading: dict[str, Any] = field(default_factory=dict)
     train: Any = None
     joined: dict[str, Any] | None = None
+    types: set[str] = field(default_factory=set)
     kept_on: set[str] = field(default_factory=set)
     returned_to: set[str] = field(default_factory=set)
 
 
 def first_step(
-    text: str, cfg: Config, *, rank: int = 0, local_rank: int = 0, world_size: int = 1
-) -> FirstStep:
+    text: str, cfg: Config, *, rank: int = 0, local_rank: int = 0, world_size: int = 1,
+    is_available: bool = True,
+) -> FirstStep:  # fmt: skip
     """Execute a script's first step on a fake accelerator, or as a rank of several.
 
     Args:
         text: a training script, structured like solutions/train.py.
         cfg: its config; sizes are replaced by small ones.
+        is_available: whether PyTorch finds the accelerator.
     """
     cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
     script, step = ModuleType("train"), FirstStep()
     run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
     try:
-        with _replaced(cfg, step, run), redirect_stdout(None):
+        with _replaced(cfg, step, run, is_available), redirect_stdout(None):
             exec(compile(text, "train.py", "exec"), vars(script))
             with patch.multiple(script, **_stand_ins(cfg, step)):
                 script.main(run)
@@ -98,7 +103,11 @@ def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
         images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
         return [(images, torch.zeros(cfg.batch_size, dtype=torch.long))], []
 
-    one_step = MagicMock(step=0, phase="load", steps=lambda batches, epoch: [next(iter(batches))])
+    def steps(batches: list, epoch: int) -> list:
+        one_step.step = epoch  # each epoch has one
+        return batches[:1]
+
+    one_step = MagicMock(step=0, phase="load", steps=steps)
     return {"image_sets": image_sets, "loaders": loaders, "Meter": lambda *_, **__: one_step}
 
 
@@ -115,10 +124,14 @@ class _Copies(TorchDispatchMode):
         super().__init__()
         pixels = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         self._names = {(cfg.batch_size,): "labels", pixels: "images"}
-        self._copied = step.copied
+        self._copied, self._types = step.copied, step.types
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is aten._sample_dirichlet.default:  # of Beta; it has no version for fake tensors
+            return torch.empty_like(args[0])
         result = func(*args, **(kwargs or {}))
+        if func is CONVOLUTION:
+            self._types.add(str(args[0].dtype).removeprefix("torch."))
         if func in COPIES:
             source = args[0] if func is aten._to_copy.default else args[1]
             name = self._names.get(tuple(source.shape))
@@ -141,7 +154,7 @@ class _Parallel(nn.Module):
 
 
 @contextmanager
-def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
+def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Iterator[None]:
     def backward(loss: torch.Tensor, **_: Any) -> None:
         step.computed_on = loss.device  # autograd itself needs a real device
 
@@ -157,7 +170,8 @@ def _replaced(cfg: Config, step: FirstStep, run: Any) -> Iterator[None]:
         set_hooks(self, unpacked_at_once, unpack)
 
     # A node has as many devices as there were ranks before its first one.
-    cuda, accelerator = _devices(step, (run.rank - run.local_rank) or run.world_size)
+    count = (run.rank - run.local_rank) or run.world_size
+    cuda, accelerator = _devices(step, count * is_available)
     set_hooks = saved_tensors_hooks.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # if a script prints one
@@ -192,15 +206,16 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
     def selected() -> int:
         return step.selected or 0
 
-    def true(*_: Any, **__: Any) -> bool:
-        return True
+    def is_available(*_: Any, **__: Any) -> bool:
+        return count > 0
 
-    both = {"is_available": true, "device_count": lambda: count}
-    cuda = {"is_initialized": true, "is_bf16_supported": true}
+    both = {"is_available": is_available, "device_count": lambda: count}
+    cuda = dict.fromkeys(("is_initialized", "is_bf16_supported"), is_available)
     cuda |= {"current_device": selected, "set_device": select}
     cuda |= {"is_current_stream_capturing": lambda: False}  # AdamW of PyTorch 2.11 asks the driver
     cuda |= dict.fromkeys(("manual_seed", "manual_seed_all"), lambda *_: None)
-    names = {"current_accelerator": lambda *_, **__: CUDA, "current_device_index": selected}
+    names = {"current_accelerator": lambda *_, **__: CUDA if count else None}
+    names |= {"current_device_index": selected}
     names |= {"set_device_index": select, "set_device_idx": select}
     return both | cuda, both | names
 

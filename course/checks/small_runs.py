@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from course.checks import tiny_networks
+from course.checks import comparable, tiny_networks
 from course.data import loader
 from course.data.formats import convert
 from course.resources import core_count
@@ -45,6 +45,7 @@ from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
 from course.training.evidence import shards
+from course.training.evidence.operators import layout
 from course.training.recorder import Recorder, recording
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
@@ -71,7 +72,8 @@ class Observed:
     units that it gathers ahead. repeated: the blocks that backward computed again. saves: the calls
     of torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or
     that it came from outside the run's folder, which may be another file system. weights: the
-    shape, sum and norm of each at the end.
+    shape, sum and norm of each at the end. layouts: of the images in each step. traces: for each
+    trace, whether it has shapes.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -82,6 +84,7 @@ class Observed:
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
         self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": [], "autocast": {}}
+        self.facts |= {"layouts": [], "traces": []}
         self.facts["is_restarted"] = self._file.exists()
 
     def note_layers(self, layers: int) -> None:
@@ -114,6 +117,8 @@ class Observed:
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
+        before_call(Recorder, "save_trace", self._note_trace)
+        comparable.observe(self.facts)
         self._observe_saving()
         before_call(Recorder, "mark_interrupted", lambda _: self.facts.update(is_marked=True))
         before_call(loader, "skip", lambda _, images: self._skipped.append(images))
@@ -164,6 +169,14 @@ class Observed:
         """Note whether autocast is on where the network is called, in training and validation."""
         where = "the forward pass" if torch.is_grad_enabled() else "validation"
         self.facts["autocast"][f"autocast in {where}"] = torch.is_autocast_enabled("cpu")
+
+    def _note_trace(self, _: Any, profiler: torch.profiler.profile) -> None:
+        self.facts["traces"].append({"recording of input shapes": bool(profiler.record_shapes)})
+
+    def note_images(self, _: Any, images: torch.Tensor) -> None:
+        """Note the memory layout of the images that a network gets in training."""
+        if torch.is_grad_enabled():
+            self.facts["layouts"].append(layout(images))
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
@@ -413,6 +426,8 @@ def train(folder: Path, rank: int) -> None:
                 before_call(tiny_networks.Block, "forward", observed.note_block)
             if run.config.gather_bf16:
                 before_call(tiny_networks.Transformer, "forward", observed.note_autocast)
+            if run.config.script == "train.py" and not run.config.compile:
+                before_call(tiny_networks.Narrow, "forward", observed.note_images)
             if run.config.compile:
                 tiny_networks.leave_kernels(observed.note_layers)
             observed.start()

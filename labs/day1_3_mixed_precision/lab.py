@@ -48,6 +48,7 @@ CHECKS = {
             {"precision": "bf16"},
             {"rung": "channels_last", "precision": "fp16"},
         ),
+        calls=("course.checks.dry_runs:casting",),
         rung="amp",
         against="device",
         describe=_describe_amp,
@@ -57,7 +58,11 @@ CHECKS = {
     "day1.scaler": Check(
         title="fp16 gradients are scaled",
         todo=3,
-        configs=({"precision": "bf16", "overflow_step": 0}, {}),
+        configs=(
+            {"precision": "bf16", "overflow_step": 0},
+            {},
+            {"precision": "fp32", "overflow_step": 0},
+        ),
         rung="amp",
         against="device",
         describe=_describe_scaler,

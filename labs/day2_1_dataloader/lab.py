@@ -64,7 +64,7 @@ CHECKS = {
         todo=6,
         configs=(
             {"rung": "channels_last"},
-            {"workers": 2, "persistent_workers": False},
+            {"workers": 1, "persistent_workers": False},
             {"workers": 2},
         ),
         calls=("course.checks.dry_runs:loading",),

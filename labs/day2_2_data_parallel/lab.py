@@ -73,6 +73,7 @@ CHECKS = {
         configs=(
             {"ranks": 1, "data": "synthetic"},
             {"ranks": 2, "bucket_mb": 0.3, "find_unused": True},
+            {"ranks": 3, "batch_size": 9, "bucket_mb": 0.7, "val_steps": 0},
         ),
         rung="device",
         against="device",
@@ -84,7 +85,7 @@ CHECKS = {
     "day2.once": Check(
         title="each image is validated once, and one rank saves the weights",
         todo=9,
-        configs=({"ranks": 1}, {"ranks": 2}),
+        configs=({"ranks": 1}, {"ranks": 2}, {"ranks": 3, "batch_size": 9}),
         rung="device",
         against="device",
         shows={"images that the last rank validated, by epoch": "val_taken"},

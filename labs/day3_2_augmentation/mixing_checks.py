@@ -1,4 +1,7 @@
-"""Check a script's mixup or cutmix: call it on batches that show where each pixel came from."""
+"""Check a script's mixup or cutmix: call it on batches that show where each pixel came from.
+
+Images of one colour show shares and boxes; random pixels show whether each is at its place.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from labs.day3_2_augmentation.measurements import count_operators
 
 IMAGES, HEIGHT, WIDTH = 64, 64, 48  # of a batch
 FEW = 8
+PHOTOS, CLASSES, SIDES = 21, 30, (23, 37)  # of the other batch: all differ, and are odd or unequal
 CALLS = 40  # with each alpha
 ALPHAS = (0.5, 4.0)  # neither is close to the uniform distribution
-APART = 0.03  # for means and deviations of 2,560 shares; other distributions differ by 0.06
+APART = 0.06  # between two distribution functions, for 2,560 shares, in boxes of whole pixels
 VISIBLE = 0.05  # for shares that may differ because boxes have complete pixels
 UNMIXED = 0.25  # of the images: a permutation leaves some, and some shares are nearly 0
 CLOSE = 0.002  # for shares that are equal except for rounding
@@ -95,8 +99,14 @@ def _check(name: str, mix: Callable) -> None:
             f"the images come back as they were: mix each one with a different image of the batch, "
             f"in every call ({same:.0%} of them are unchanged)",
         )
+        is_mixed = np.any([result.mixed for result in drawn], axis=0)
+        expect(
+            is_mixed.all(),
+            f"image {is_mixed.argmin()} of {IMAGES} is never mixed: each image gets a partner",
+        )
         _check_pairs(drawn)
         _check_shares(name, drawn, alpha)
+    _check_places(name, mix)
     few, many = (
         count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )
@@ -137,6 +147,32 @@ def draw(name: str, mix: Callable, alpha: float) -> Drawn:
     partner_labels = labels * (1 - np.eye(IMAGES))
     shares, partners = partner_labels.sum(axis=1), partner_labels.argmax(axis=1)
     return Drawn(shares, partners, shares > CLOSE, boxes & (name == "cutmix"))
+
+
+def _check_places(name: str, mix: Callable) -> None:
+    """Expect each pixel at its place, in images of which no two pixels are equal."""
+    images, kinds = torch.randn(PHOTOS, 3, *SIDES), torch.randperm(CLASSES)[:PHOTOS]
+    before = images.clone(), torch.eye(CLASSES)[kinds]
+    try:
+        pixels, labels = mix(*before, 1.0)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        expect(
+            False,
+            f"it fails on {PHOTOS} images of {SIDES[0]} × {SIDES[1]} pixels and {CLASSES} classes: "
+            f"{type(error).__name__}: {reason}",
+        )
+    own = labels[range(PHOTOS), kinds].view(-1, 1, 1, 1)
+    others = labels[:, kinds] * (1 - torch.eye(PHOTOS))
+    partners = images[others.argmax(dim=1)]
+    mixed = own * images + (1 - own) * partners
+    if name == "cutmix":
+        mixed = torch.where((pixels - images).abs() < CLOSE, images, partners)
+    expect(
+        (pixels - mixed).abs().max() < CLOSE,
+        f"in {PHOTOS} images of {SIDES[0]} × {SIDES[1]} pixels, what comes from the partner is "
+        f"not what the partner has at the same place: take its pixels as they are, `images[other]`",
+    )
 
 
 def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
@@ -235,7 +271,7 @@ def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
         )
     shares = np.concatenate([result.shares[result.mixed] for result in drawn])
     expected = _references(name, alpha)
-    distances = [max(abs(shares.mean() - x.mean()), abs(shares.std() - x.std())) for x in expected]
+    distances = [_distance(np.sort(shares), reference) for reference in expected]
     root = "; a box covers 1 - share of the area, so its sides are the root of that, and its "
     root += "centre is anywhere in the image"
     expect(
@@ -244,6 +280,13 @@ def _check_shares(name: str, drawn: list[Drawn], alpha: float) -> None:
         f"{shares.std():.2f}, expected {expected[-1].mean():.2f} and {expected[-1].std():.2f}: "
         f"draw from Beta(alpha, alpha){root * (name == 'cutmix')}",
     )
+
+
+def _distance(shares: np.ndarray, reference: np.ndarray) -> float:
+    """Return the largest difference between two distribution functions (Kolmogorov-Smirnov)."""
+    visible = np.sort(reference[reference > CLOSE])
+    expected = np.searchsorted(visible, shares) / len(visible)
+    return np.abs(expected - np.arange(len(shares)) / len(shares)).max()
 
 
 @functools.lru_cache(maxsize=4)

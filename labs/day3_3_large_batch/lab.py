@@ -82,7 +82,7 @@ CHECKS = {
     "day3.groups": Check(
         title="weight decay spares BatchNorm and biases",
         todo=14,
-        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay"}),
+        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
         rung="no_norm_decay",
         causes=GROUPS,
         against="channels_last",
@@ -96,7 +96,7 @@ CHECKS = {
         configs=(
             {"rung": "channels_last", "schedule": "cosine"},
             {"rung": "find", "norm_decay": False},
-            {"rung": "find", "epochs": 1, "steps": 5},
+            {"rung": "find", "epochs": 1, "steps": 5, "lr": 0.05},
             {"rung": "find", "precision": "fp16", "overflow_step": 1},
         ),
         rung="find",

@@ -48,7 +48,7 @@ COMPILING = (
          'cfg.compile is "" in this rung: compile only if cfg.compile is set'),
     Fact("place of torch.compile",
          _compiling(lambda call: "in the loop" if call["in the loop"] else "before the loop"),
-         "if cfg.compile, compile the network before the loop"),
+         "if cfg.compile, compile the network before the loop, on every rank"),
     Fact("argument of torch.compile",
          _compiling(lambda call: "DDP" if call["around DDP"] else "the network"),
          "compile the network first, and wrap the result, `DDP(…)`"),

@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import chain
 from textwrap import dedent
+from types import CodeType
 from typing import Any, NamedTuple
 
 MARK = re.compile(r"\s*#\s*TODO (\d+)\b")
@@ -110,6 +111,18 @@ def _statements(node: Any) -> Iterator[Any]:
 
 def _encloses(outer: Unit, inner: Unit) -> bool:
     return bool(outer.node) and outer.line < inner.line <= outer.node.end_lineno
+
+
+def compile_script(text: str) -> CodeType:
+    """Compile a training script without what starts it, if no `if __name__ == …` guards this."""
+
+    def starts(node: ast.stmt) -> bool:
+        return any(_roots(call) & {"main", "recording", "recorder"} for call in _calls(node))
+
+    tree = ast.parse(text, "train.py")
+    kept = ast.FunctionDef | ast.ClassDef | ast.If
+    tree.body = [node for node in tree.body if isinstance(node, kept) or not starts(node)]
+    return compile(tree, "train.py", "exec")
 
 
 class Effects:

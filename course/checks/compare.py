@@ -59,6 +59,7 @@ LOST = (
     "the ranks lost each other: one ended, or they call different collectives. All ranks must call "
     "the same ones in the same order"
 )
+ENDED = "the script, or one of its ranks, ended before the training was complete"
 
 
 class SmallRun(NamedTuple):
@@ -287,9 +288,9 @@ def error_of(run: Run) -> str:
     if (path := run.folder / "signal.txt").exists() and not (run.record and run.record.error):
         ended = path.read_text()
         is_lost = ended == "SIGABRT" and run.gpus > 1
-        return LOST if is_lost else f"the script ended its process: {ended}"
+        return LOST if is_lost else re.sub("^SIG", "the script ended its process: SIG", ended)
     if run.record and run.record.status == "ok":
-        return ""
+        return ENDED if run.gpus > 1 and len(run.ranks) < run.gpus else ""
     errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
     errors = [error for error in errors if error]
     if causes := [x for x in errors if not failures.is_echo(x) and "gloo/transport" not in x]:
@@ -301,7 +302,7 @@ def error_of(run: Run) -> str:
         return re.sub(r"/\S*/check-[^\s'\"]*/", "", error)  # the folder of the small run
     if errors:
         return LOST
-    return "the script ended before its training was complete"
+    return ENDED
 
 
 def _printed(run: Run) -> str:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from course.checks.fake_accelerator import FIRST_NODE, first_step
 from course.checks.lab import Unexpected, expect
+from course.checks.script_edits import compile_script
 from course.config import Config
 from course.data.formats.convert import Part, write_part
 from course.data.formats.shards import ShardReader
@@ -272,7 +273,7 @@ def _in_words(error: Exception) -> str:
 def _reader(text: str, cfg: Config, root: Path) -> Any:
     """Return a function that creates a rank's reader of small shards, of the script's class."""
     script: dict[str, Any] = {"__name__": "train"}
-    exec(compile(text, "train.py", "exec"), script)
+    exec(compile_script(text), script)
     expect("Shards" in script, "there is no class Shards in the script")
     paths = []
     for number in range(SHARDS):

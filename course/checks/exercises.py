@@ -29,6 +29,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from course.checks import discovery, store
+from course.checks.script_edits import Place, edited_todos
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
@@ -171,7 +172,7 @@ def render_like(text: str, script: str) -> str:
         text: the solution's.
         script: the text of the exercise.
     """
-    return _view(parse(text), _changed(parse(text), False, script.splitlines()))
+    return _view(parse(text), _edited(parse(text), script))
 
 
 def render(text: str, solved: int, name: str = "text") -> str:
@@ -359,12 +360,12 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
     text = read(EXERCISES / name)
     solution = (SOLUTIONS / name).read_text()
     items = parse(solution, name)
-    changed = {solved: _changed(items, solved, text.splitlines()) for solved in (False, True)}
+    edited = {solved: _edited(items, text, solved=solved) for solved in (False, True)}
     rows = []
     for number in numbers(solution, name):
         state = "edited"
         for word, solved in (("open", False), ("solved", True)):
-            if number not in changed[solved]:
+            if number not in edited[solved]:
                 state = word
         title = seams(solution, name, number)[0].title
         rows.append({"todo": number, "state": state, "title": title})
@@ -374,32 +375,21 @@ def states(name: str = "train.py") -> list[dict[str, object]]:
 def open_todos(text: str, name: str = "train.py") -> set[int]:
     """Return the numbers of the TODOs that are untouched in a script, such as a run's snapshot."""
     solution = (SOLUTIONS / name).read_text()
-    changed = _changed(parse(solution, name), False, text.splitlines())
-    return {*numbers(solution, name)} - changed
+    return {*numbers(solution, name)} - _edited(parse(solution, name), text)
 
 
-def _changed(items: Sequence[str | Seam], solved: bool, exercise: list[str]) -> set[int]:
-    """Return the numbers of the TODOs whose lines in the exercise differ from the view."""
-    view: list[str] = []
-    places: list[tuple[int, int, int]] = []
+def _edited(items: Sequence[str | Seam], script: str, *, solved: bool = False) -> set[int]:
+    """Return the numbers of the TODOs whose code in a script differs from the view."""
+    places, end = [], 0
     for item in items:
-        shown = item.shown(solved) if isinstance(item, Seam) else [item]
+        start = end
+        end += len(item.shown(solved)) if isinstance(item, Seam) else 1
         if isinstance(item, Seam):
-            places.append((item.number, len(view), len(view) + len(shown)))
-        view += shown
-    edits = difflib.SequenceMatcher(None, view, exercise, autojunk=False).get_opcodes()
-
-    def touches(first: int, last: int, begin: int, end: int) -> bool:
-        if first == last:  # an insertion right after a seam belongs to it
-            return begin < first <= end
-        return first < end and last > begin
-
-    return {
-        number
-        for number, begin, end in places
-        for kind, first, last, _, _ in edits
-        if kind != "equal" and touches(first, last, begin, end)
-    }
+            code = "\n".join(item.solution), "\n".join(item.shown(solved)[1:])
+            places.append(Place(item.number, start + 1, end + 1, *code))
+    every = {item.number for item in items if isinstance(item, Seam)}
+    views = [_view(items, todos) for todos in (set(), every)]
+    return edited_todos(views[solved], places, script, views[True], exactly=solved)
 
 
 def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.checks import tiny_networks
+from course.checks.script_edits import compile_script
 from course.config import Config
 from course.data.loader import ImageSets
 from course.runs.failures import summarize
@@ -80,7 +81,7 @@ def first_step(
     run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
     try:
         with _replaced(cfg, step, run, is_available), redirect_stdout(None):
-            exec(compile(text, "train.py", "exec"), vars(script))
+            exec(compile_script(text), vars(script))
             with patch.multiple(script, **_stand_ins(cfg, step)):
                 script.main(run)
     except Exception as error:

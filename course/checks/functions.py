@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
+import signal
 import textwrap
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,6 +21,11 @@ from course.checks.store import UNTIMED, save_check
 from course.checks.verdict import FAILED, PASSED, Checked, Part
 
 Function = Callable[..., Any]
+LIMIT_S, AGAIN_S = 60.0, 1.0  # of each part; then how often a function that goes on is interrupted
+
+
+class TimeLimit(BaseException):
+    """A function took longer than LIMIT_S: no Exception, which it might catch."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,15 +78,41 @@ def _parts(looks: FunctionCheck, function: Function) -> tuple[Part, ...]:
 
 def _looked(part: str, look: Callable[[Function], str], function: Function) -> Part:
     try:
-        return Part(part, PASSED, look(function))
+        with _time_limit():
+            return Part(part, PASSED, look(function))
     except AssertionError as error:
         return Part(part, FAILED, str(error))
-    except Exception as error:  # a learner's function may raise anything
+    except TimeLimit as error:
+        problem = f"it had not ended after {LIMIT_S:g} s: an endless loop?"
+        return Part(part, FAILED, problem, _line_of(error, function))
+    except (Exception, SystemExit) as error:  # a learner's function may raise anything
         cause = error
         while cause.__cause__ is not None:  # the kernels' interpreter wraps exceptions
             cause = cause.__cause__
         problem = f"it raised {type(cause).__name__}: {cause}"
         return Part(part, FAILED, problem.splitlines()[0], _line_of(error, function))
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raise TimeLimit after LIMIT_S, again and again, as a bare `except:` may catch it.
+
+    Only the main thread can be interrupted; in a different one there is no limit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: Any) -> None:
+        raise TimeLimit
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, LIMIT_S, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def _plain(function: Function) -> Function:
@@ -118,8 +152,12 @@ def _blank(function: Function) -> str:
             lines, _ = inspect.getsourcelines(member)
         except (OSError, TypeError):  # typed in a console that keeps no source
             continue
-        for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))):
-            if isinstance(node, ast.Constant) and node.value is ...:
+        nodes = [*ast.walk(ast.parse(textwrap.dedent("".join(lines))))]
+        # In `x[..., 0]` it is code.
+        indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
+        code = {part for index in indices for part in ast.walk(index)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node.value is ... and node not in code:
                 name = f"{member.__name__}, " if member is not _plain(function) else ""
                 return f"{name}line {node.lineno}: {lines[node.lineno - 1].strip()}"
     return ""

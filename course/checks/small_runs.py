@@ -10,11 +10,13 @@ process.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import math
 import os
+import re
 import resource
 import signal
 import socket
@@ -31,6 +33,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
@@ -38,6 +41,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from course.checks import comparable, tiny_networks
+from course.checks.script_edits import compile_script
 from course.data import loader
 from course.data.formats import convert
 from course.resources import core_count
@@ -51,6 +55,8 @@ from course.training.recorder import Recorder, recording
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, core_count())  # at once
 CPU_S, LIMIT_S = 60, 300.0  # of each rank, and of a run on a busy machine
+# A run waits that computes for less than BUSY_S in IDLE_S, which is longer than collectives wait.
+IDLE_S, BUSY_S = 60.0, 0.5
 GRACE_S, SAVING_S = 1.0, 20.0  # for the other ranks, once one has failed, or has saved to go on
 COMPILE = torch.compile
 SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
@@ -338,10 +344,12 @@ class Task:
         self.pids: dict[int, int] = {}  # of the active ranks
         self._ends_s, self._attempts, self._has_failed = 0.0, 0, False
         self._codes: set[int] = set()  # of ranks that have ended
+        self._computed_s, self._computed_at, self._looked_at = 0.0, 0.0, 0.0
 
     def start(self) -> None:
         """Fork a process for each rank."""
-        self._ends_s, self._attempts = time.monotonic() + LIMIT_S, self._attempts + 1
+        self._computed_at = time.monotonic()
+        self._ends_s, self._attempts = self._computed_at + LIMIT_S, self._attempts + 1
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -361,7 +369,10 @@ class Task:
             env = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": self.ranks}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in env.items()})
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+            where = (self.folder / f"where-{rank}.txt").open("w")
+            faulthandler.register(signal.SIGXCPU, file=where, chain=True)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 5))
             # After a fork, the first call creates PyTorch's thread pool again, which aborts the
             # process if two threads do it at once: this one, and autograd's.
             torch.set_num_threads(1)
@@ -392,15 +403,16 @@ class Task:
                 self._ends_s = min(self._ends_s, time.monotonic() + grace_s)
             if os.WIFSIGNALED(status) and self._is_unplanned(os.WTERMSIG(status)):
                 name = signal.Signals(os.WTERMSIG(status)).name
-                (self.folder / "signal.txt").write_text(name)
-        if self.pids and time.monotonic() > self._ends_s:
-            for pid in self.pids.values():
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                self._codes.add(-signal.SIGKILL)
+                self._note_end(f"stopped after {CPU_S} s of computing, an endless loop?"
+                               if name == "SIGXCPU" else name)  # fmt: skip
+        is_idle = bool(self.pids) and self._is_idle()
+        if self.pids and (is_idle or time.monotonic() > self._ends_s):
+            self._stop()
             if not self._has_failed:
-                (self.folder / "signal.txt").write_text(f"no end after {LIMIT_S:.0f} s")
-            self.pids = {}
+                self._note_end(
+                    f"stopped, because it only waited for {IDLE_S:.0f} s, as for a lock, a queue, "
+                    f"an input or other ranks" if is_idle else f"no end after {LIMIT_S:.0f} s"
+                )  # fmt: skip
         # If one rank ends with GO_ON and another does not, they did not stop in the same step.
         is_to_resume = (self.folder / INTERRUPTED).exists() and self._attempts == 1
         is_to_resume &= GO_ON not in self._codes or len(self._codes) == 1
@@ -410,6 +422,42 @@ class Task:
         if not self.pids and not self._called:
             (self.folder / "files.json").write_text(json.dumps(describe_files(self.folder)))
         return bool(self.pids)
+
+    def _is_idle(self) -> bool:
+        """Return whether the ranks and their workers have hardly computed for IDLE_S."""
+        if (now := time.monotonic()) < self._looked_at + 1:
+            return False
+        self._looked_at, computed_s = now, 0.0
+        for pid in self.pids.values():
+            with contextlib.suppress(psutil.Error):
+                rank = psutil.Process(pid)
+                for process in (rank, *rank.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        computed_s += sum(process.cpu_times()[:4])
+        if abs(computed_s - self._computed_s) > BUSY_S:  # less if a worker has ended
+            self._computed_s, self._computed_at = computed_s, now
+        return now > self._computed_at + IDLE_S
+
+    def _stop(self) -> None:
+        """End all ranks; unless one has failed, each first writes where it is."""
+        if not self._has_failed:
+            for pid in self.pids.values():
+                os.kill(pid, signal.SIGXCPU)
+            time.sleep(GRACE_S)
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._codes.add(-signal.SIGKILL)
+        self.pids = {}
+
+    def _note_end(self, cause: str) -> None:
+        """Store why the run ended, and in which line of the script a rank was."""
+        for path in sorted(self.folder.glob("where-*.txt")):
+            # The innermost frame is the first.
+            if place := re.search(r'File "train.py", line \d+', path.read_text()):
+                cause += f" ({place[0].replace('File ', '').replace(chr(34), '')})"
+                break
+        (self.folder / "signal.txt").write_text(cause)
 
     def _is_unplanned(self, number: int) -> bool:
         """Return whether a signal is not one that the config requests."""
@@ -431,7 +479,7 @@ def train(folder: Path, rank: int) -> None:
             if run.config.compile:
                 tiny_networks.leave_kernels(observed.note_layers)
             observed.start()
-            exec(compile((folder / "train.py").read_text(), "train.py", "exec"), vars(script))
+            exec(compile_script((folder / "train.py").read_text()), vars(script))
             script.main(run)
     finally:
         observed.write()

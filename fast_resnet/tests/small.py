@@ -70,6 +70,20 @@ def median(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     return torch.stack(distances).median().item()
 
 
+def rounding_bound(net: ResNet, precision: torch.dtype) -> float:
+    """Return what gradients may be off in 16 bits, relative to their norm, on any processor.
+
+    Independent roundings add up to the root of their number, in units of half a last place. Where a
+    ReLU's input is nearer to zero than that, its sign is random: of values of about unit variance,
+    this is at most that share. Their gradients are then wrong altogether, in each ReLU others, and
+    the norm is the root of their share.
+    """
+    layers = [layer for layer in net.modules() if isinstance(layer, (nn.Conv2d, nn.BatchNorm2d))]
+    relus = 1 + 3 * sum(isinstance(block, Bottleneck) for block in net.modules())
+    roundings = 2 * len(layers)  # of weights or scales, and of results
+    return (relus * roundings**0.5 * torch.finfo(precision).eps / 2) ** 0.5
+
+
 def nearest_zero(net: ResNet, images: torch.Tensor) -> float:
     """Return the ReLU input that is nearest to zero."""
     nearest, twin = [], copy.deepcopy(net).double()

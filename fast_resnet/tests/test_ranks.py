@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import interpreter_problem
+import torch
+from small import interpreter_problem, network, rounding_bound
 
 problem = interpreter_problem()
 needs_interpreter = pytest.mark.skipif(bool(problem), reason=problem)
@@ -44,9 +45,10 @@ def test_every_gradient_by_kernels_is_autograds(ranks: list[dict]) -> None:
 
 
 @needs_interpreter
-def test_kernels_in_fp16_are_as_near_as_autocast(ranks: list[dict]) -> None:
-    report = ranks[1]["fp16"]
-    assert 0 < report["kernels"] < 1.2 * report["usual"]
+def test_kernels_in_fp16_are_as_near_to_float64_as_roundings_allow(ranks: list[dict]) -> None:
+    """Autocast keeps the same bound; which of both is nearer depends on the processor."""
+    report, bound = ranks[1]["fp16"], rounding_bound(network(), torch.float16)
+    assert 0 < report["kernels"] < bound and 0 < report["usual"] < bound
 
 
 @needs_interpreter

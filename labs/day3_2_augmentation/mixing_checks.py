@@ -15,6 +15,7 @@ import torch
 
 from course.checks.fake_accelerator import first_step
 from course.checks.lab import Unexpected, expect
+from course.checks.script_edits import compile_script
 from course.config import Config
 from labs.day3_2_augmentation.measurements import count_operators
 
@@ -70,7 +71,7 @@ def mixing(text: str, cfg: Config) -> Iterator[str]:
     name, script = cfg.mix, ModuleType("train")
     with torch.random.fork_rng(devices=[]):
         try:
-            exec(compile(text, "train.py", "exec"), vars(script))
+            exec(compile_script(text), vars(script))
             expect(hasattr(script, name), "there is no such function, and the loop calls it")
             _check(name, getattr(script, name))
         except Exception as error:  # whatever the learner's function raises

@@ -1,12 +1,16 @@
 """Checks of functions that are written in a notebook: right answers pass, wrong ones learn why."""
 
+import ast
 import re
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from written_helpers import cell_of, defined, filled
 
+from course.checks import functions
 from course.checks.functions import check_written
 from course.checks.progress import progress
 from labs.lab_rounding import verify
@@ -587,3 +591,54 @@ def test_an_error_is_reported_with_its_line(define: Callable) -> None:
 def test_an_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(ValueError, match="name 'rounding': there are .*rounding.carry, "):
         check_written("rounding", print)
+
+
+SPARE = "        first += count\n"
+
+
+@pytest.mark.parametrize("loop", ["pass", "try: first += 1\n            except: pass"])
+def test_an_endless_function_is_ended(loop: str, tmp_path, runs_root, monkeypatch) -> None:
+    """Even if it catches everything."""
+    monkeypatch.setattr(functions, "LIMIT_S", 0.5)
+    before = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    cell = filled(cell_of("lab_inference", "serve"), FULL, START, COUNT, FREE, ADDED)
+    cell = cell.replace(SPARE, f"        while True:\n            {loop}\n")
+    checked = check_written("inference.serve", defined(cell, "serve", tmp_path))
+    assert "it had not ended after 0.5 s: an endless loop?" in checked.parts[0].evidence
+    assert re.match(r"line \d+: (while True|pass|try|except)", checked.parts[0].look_at)
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == before
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "exit()", "__import__('sys').exit('no')"])
+def test_a_function_that_ends_python_fails(end: str, define: Callable) -> None:
+    checked = check_written("microscope.prune", define("microscope.prune", end))
+    assert checked.failed and "it raised SystemExit" in checked.parts[0].evidence
+    assert end in checked.parts[0].look_at
+
+
+def test_an_interrupt_interrupts(define: Callable) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        check_written("microscope.prune", define("microscope.prune", "raise KeyboardInterrupt"))
+
+
+def test_in_another_thread_a_function_is_checked_without_a_limit(define: Callable) -> None:
+    mine = define("microscope.prune", f"return {PRUNED}")
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(check_written, "microscope.prune", mine).result().passed
+
+
+def test_dots_in_an_index_are_no_blank(define: Callable) -> None:
+    right = f"weight = weight[..., :]; return {PRUNED}[...]"
+    assert check_written("microscope.prune", define("microscope.prune", right)).passed
+    for blank in ("weight = ...", "weight[0] = ...", "weight[0, f(...)].copy_(...)", "..."):
+        checked = check_written("microscope.prune", define("microscope.prune", blank))
+        assert "a blank is left" in checked.parts[0].evidence
+        assert checked.parts[0].look_at.endswith(blank)
+
+
+def test_no_blank_of_a_notebook_is_in_an_index() -> None:
+    for notebook, function in CELLS.values():
+        nodes = [*ast.walk(ast.parse(cell_of(notebook, function)))]
+        indices = [part for node in nodes if isinstance(node, ast.Subscript)
+                   for part in ast.walk(node.slice)]  # fmt: skip
+        assert not [x for x in indices if isinstance(x, ast.Constant) and x.value is ...]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from job_helpers import SCRIPTS, eventually
@@ -31,34 +32,47 @@ for seed in range(2):
 User = Callable[..., subprocess.CompletedProcess]
 
 
+def closed(place: Path) -> list[Path]:
+    """Return the folders above a place that another user may not enter, the outermost first."""
+    user = ["setpriv", f"--reuid={ALICE}", "--clear-groups", "test", "-x"]
+    return [x for x in [*place.parents][::-1] if subprocess.run([*user, str(x)]).returncode]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a folder that others may enter: each start of pytest closes its own folders again."""
+    with TemporaryDirectory(dir="/tmp", prefix="users-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.fixture
 def run_as(tmp_path: Path) -> Iterator[User]:
     """Run `python ARGUMENTS` as another user, all with one temporary directory.
 
-    If this Python is in root's home, they see a view of the disk in which they can reach it.
+    If a folder above this Python, its packages or the course is closed to them, such as root's
+    home, they see a view of the disk in which they can reach these.
     """
-    top = Path("/", *Path(sys.base_prefix).parts[1:2])
-    reach = f"""
-        mount --bind {sys.base_prefix} {tmp_path}/python
-        mount -t tmpfs -o mode=755 tmpfs {top}
-        mkdir -p {sys.base_prefix}
-        mount --bind {tmp_path}/python {sys.base_prefix}
-    """
-    probe = ["setpriv", f"--reuid={ALICE}", "--clear-groups", "test", "-x", sys.executable]
-    is_reachable = subprocess.run(probe).returncode == 0
-    (tmp_path / "python").mkdir()
+    places = dict.fromkeys(map(Path, (sys.base_prefix, sys.prefix, PROJECT)))
+    copies = {place: tmp_path / f"place-{at}" for at, place in enumerate(places) if closed(place)}
+    locks = tmp_path / "locks"  # this test's own, as other clones' tests may run, too
+    locks.mkdir()
+    locks.chmod(0o1777)
+    reach = "\n".join(
+        [f"mount --bind {locks} {MACHINE_LOCK.parent}"]
+        + [f"mkdir -p {copy} && mount --bind {place} {copy}" for place, copy in copies.items()]
+        + [f"mount -t tmpfs -o mode=755 tmpfs {top}" for top in {closed(x)[0] for x in copies}]
+        + [f"mkdir -p {place} && mount --bind {copy} {place}" for place, copy in copies.items()]
+    )
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     temporary.chmod(0o1777)
-    for parent in [tmp_path, *tmp_path.parents][:-2]:
-        parent.chmod(parent.stat().st_mode | 0o011)
     sites = tmp_path / "sites.toml"
 
     def run(uid: int, *arguments: str, **env: str) -> subprocess.CompletedProcess:
         home = tmp_path / str(uid)
         home.mkdir(exist_ok=True)
         os.chown(home, uid, uid)
-        prepare = "" if is_reachable else reach
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(PROJECT),
@@ -68,17 +82,17 @@ def run_as(tmp_path: Path) -> Iterator[User]:
             "COURSE_SITES": str(sites),
         } | env
         user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", sys.executable]
-        script = f'set -e; {prepare}\nexec "$@"'
+        script = f'set -e\n{reach}\nexec "$@"'
         command = ["unshare", "-m", "sh", "-c", script, "sh", *user, *arguments]
         return subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)
 
-    had_lock = MACHINE_LOCK.exists()
+    probe = run(ALICE, "-c", "import course.jobs.launch")
+    if probe.returncode:
+        pytest.skip(f"another user cannot read the course here: {probe.stderr.strip()[-200:]}")
     yield run
     for uid in (ALICE, BOB):
         run(uid, "-m", "course", "cancel", "--all")
         run(uid, "-c", "from course.jobs.local_queue import stop_runners; stop_runners()")
-    if not had_lock:
-        MACHINE_LOCK.unlink(missing_ok=True)
 
 
 def intervals(home: Path) -> list[list[float]]:
@@ -114,8 +128,6 @@ def test_users_compute_at_once_or_in_turns_where_the_site_says_so(
 
 
 def test_a_link_in_place_of_the_shared_lock_is_refused(run_as: User, tmp_path: Path) -> None:
-    if MACHINE_LOCK.exists():
-        pytest.skip(f"{MACHINE_LOCK} is in use on this machine")
     (tmp_path / "sites.toml").write_text("[local]\nshared = true\n")
     target = tmp_path / "target"
     code = f"import os; os.symlink({str(target)!r}, {str(MACHINE_LOCK)!r})"

@@ -210,7 +210,13 @@ class TestThread:
 
 
 class TestButtons:
-    def test_cancel_ends_the_selected_run(self, runs_root: Path, quick: None) -> None:
+    def test_cancel_ends_the_selected_run(
+        self, runs_root: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        was_looked_at, cancel = threading.Event(), widgets_queue.launch.cancel
+        monkeypatch.setattr(
+            widgets_queue.launch, "cancel", lambda run: was_looked_at.wait(20) and cancel(run)
+        )
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))
         live = widgets_queue.show(queue.table)
@@ -218,6 +224,9 @@ class TestButtons:
         live.run.value = waiting.name
         live.cancel.click()
         assert live.cancel.disabled and live.cancel.description == "Cancelling"
+        was_looked_at.set()
         eventually(lambda: f"{waiting.name} was cancelled." in text_of(live), "it says so", 20)
         assert waiting.status == "cancelled" and running.status == "running"
-        assert live.run.options == (running.name,) and not live.cancel.disabled
+        # One thread draws the text, then these.
+        eventually(lambda: live.run.options == (running.name,), "only one is left", 20)
+        eventually(lambda: not live.cancel.disabled, "it can be cancelled", 20)

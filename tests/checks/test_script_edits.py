@@ -1,0 +1,147 @@
+"""A TODO is filled when its code changed: not by space, comments or prints around it."""
+
+import re
+
+import pytest
+from check_helpers import TEXT, TEXTS
+from test_answers import RIGHT, WRONG, text_of
+
+from course.checks import exercises
+from course.checks.exercises import Seam, open_todos, render, render_like
+
+SEAMS = [
+    pytest.param(name, number, id=f"{name} line {seam.line}")
+    for name, text in TEXTS.items()
+    for number, seam in enumerate(exercises.seams(text))
+]
+# None of these changes the training.
+NEUTRAL = {
+    "blank line": ("",),
+    "comment": ("# a learner's: optimizer.step()",),
+    "print": ("print(loss)",),
+    "print of a call": ("print(images.to(device).shape)",),
+    "print on one rank": ("if run.rank == 0:", "    print(epoch, loss.item())"),
+    "counter": ("seen = seen + len(images)",),
+    "list": ("losses.append(loss.item())",),
+    "clock": ("begin = time.perf_counter()",),
+    "memory": ("peak = torch.cuda.max_memory_allocated()",),
+    "log": ("import logging", 'logging.info("%s %s", images.shape, loss)'),
+    "assert": ("assert loss.isfinite()",),
+    "docstring": ('"""A learner\'s."""',),
+    "pass": ("pass",),
+    "debugger": ("breakpoint()",),
+    "wait": ("torch.cuda.synchronize()",),
+    "end of the process group": ("distributed.destroy_process_group()",),
+}
+PLACES = (99, 1, 0)  # after the lines of a seam, before them, before its comment
+
+
+def inserted(text: str, seam: int, lines: tuple[str, ...], place: int, solved: int) -> str:
+    """Return the view with `solved` TODOs filled, and lines inserted into one of its seams."""
+    items, seams = [], iter(range(100))
+    for item in exercises.parse(text):
+        shown = item.shown(item.number <= solved) if isinstance(item, Seam) else [item]
+        if isinstance(item, Seam) and next(seams) == seam:
+            shown[place:place] = [(item.indent + line).rstrip() for line in lines]
+        items += shown
+    return "\n".join(items) + "\n"
+
+
+def assert_open(text: str, name: str, solved: int) -> None:
+    later = {number for number in exercises.numbers(TEXTS[name]) if number > solved}
+    assert open_todos(text, name) == later
+    first = min(exercises.numbers(TEXTS[name]))
+    if first <= solved:  # of a script without a solved TODO, nothing is compared
+        assert render_like(TEXTS[name], text) == render(TEXTS[name], solved)
+
+
+@pytest.mark.parametrize("name, seam", SEAMS)
+def test_space_and_prints_at_a_later_todo_fill_it_in_no_check(name: str, seam: int) -> None:
+    """All pairs of a check, which is for the last solved TODO, and a seam of a later one."""
+    lines = sum((NEUTRAL[kind] for kind in ("blank line", "comment", "print")), ())
+    todo = exercises.seams(TEXTS[name])[seam].number
+    for solved in range(min(exercises.numbers(TEXTS[name])), todo):
+        assert_open(inserted(TEXTS[name], seam, lines, 99, solved), name, solved)
+
+
+@pytest.mark.parametrize("kind", NEUTRAL)
+def test_what_leaves_the_training_as_it_is_fills_no_todo(kind: str) -> None:
+    for at, (name, seam) in enumerate((param.values for param in SEAMS), [*NEUTRAL].index(kind)):
+        solved = exercises.seams(TEXTS[name])[seam].number - 1
+        text = inserted(TEXTS[name], seam, NEUTRAL[kind], PLACES[at % len(PLACES)], solved)
+        assert_open(text, name, solved)
+
+
+@pytest.mark.parametrize("name, seam", SEAMS)
+def test_a_todo_without_its_comment_stays_open(name: str, seam: int) -> None:
+    todo = exercises.seams(TEXTS[name])[seam].number
+    text = render(TEXTS[name], todo - 1)
+    assert_open(re.sub(rf"\n *# TODO {todo}\b.*", "\n\n# print(loss)", text), name, todo - 1)
+
+
+@pytest.mark.parametrize("has_comment", [True, False])
+@pytest.mark.parametrize("name, seam", SEAMS)
+def test_one_filled_seam_fills_a_todo(name: str, seam: int, has_comment: bool) -> None:
+    lines: list[str] = []
+    wanted = exercises.seams(TEXTS[name])[seam]
+    for item in exercises.parse(TEXTS[name]):
+        if item == wanted:
+            lines += [item.shown(False)[0]] * has_comment + [*item.solution]
+        else:
+            lines += item.shown(item.number < wanted.number) if isinstance(item, Seam) else [item]
+    assert_open("\n".join(lines) + "\n", name, wanted.number)
+
+
+ELSEWHERE = ("compiles in every epoch", "no_sync only around backward", "clips each micro-batch")
+
+
+@pytest.mark.parametrize(
+    "answer", [pytest.param(x, id=f"{x['todo']} {x['label']}") for x in RIGHT + WRONG]
+)
+def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
+    name, text = exercises.solution_of(answer["todo"]), text_of(answer)
+    solved = max(int(n) for n in re.findall(r"# TODO (\d+), day \d, solved", text))
+    assert_open(text, name, max(solved, answer["todo"]))
+    if answer["label"] not in ELSEWHERE:  # as a learner writes it: under the TODO's comment
+        assert_open(text.replace(", solved: ", ": "), name, max(solved, answer["todo"]))
+
+
+@pytest.mark.parametrize(
+    "todo, old, new",
+    [
+        (1, 'device = torch.device("cpu")\n', 'device = "cpu"\n    device = "cuda"\n'),
+        (1, "move the model to the device\n", "\n    model.cuda()\n"),
+        (1, "move the batch to the device\n", "\n            images = images.cuda()\n"),
+        (4, "store the weights in channels_last\n", "\n    cfg.channels_last and model.to(LAST)\n"),
+        (5, "on the config's schedule\n", "\n    p = torch.profiler.profile()\n    p.start()\n"),
+        (8, "average the gradients over the ranks, overlapping with backward\n", """
+    for weight in model.parameters():
+        weight.register_hook(lambda gradient: gradient / run.world_size)
+"""),
+        (9, "add up the totals of all ranks\n", "\n    distributed.reduce(totals, 0)\n"),
+        (9, "val_sampler = None ", "val_sampler = [*range(len(sets.val))] "),
+        (9, """    with averaged.validated() as validated:
+        run.save_weights(validated)
+""", """    if run.rank == 0:
+        with averaged.validated() as validated:
+            run.save_weights(validated)
+"""),
+        (15, "by a constant factor\n", """
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-6
+"""),
+        (16, "let DDP wrap the result\n", "\n    model.compile(mode=cfg.compile)\n"),
+        (16, "let DDP wrap the result\n", "\n    compiled = torch.compile(model)\n"),
+    ],
+)  # fmt: skip
+def test_what_could_be_a_solution_fills_a_todo(todo: int, old: str, new: str) -> None:
+    text = render(TEXT, todo - 1)
+    assert text.count(old) == 1
+    assert_open(text.replace(old, new), "train.py", todo)
+
+
+def test_a_script_that_is_no_python_is_compared_by_its_lines() -> None:
+    text = render(TEXT, 2).replace("    loss.backward()", "    # mine\n\n    scaler.scale(loss")
+    with pytest.raises(SyntaxError):
+        compile(text, "", "exec")
+    assert_open(text, "train.py", 3)

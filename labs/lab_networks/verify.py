@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 PROBLEMS = ("speed", "memory", "noise", "ratio")
@@ -47,9 +48,10 @@ def find_problems(row: Row) -> list[str]:
 
 def _found(audit: Audit, row: Row) -> set[str]:
     problems = audit(row)
-    assert isinstance(problems, list), (
+    assert isinstance(problems, list | tuple), (
         f"it returns {type(problems).__name__}; expected a list of names, which may be empty"
     )
+    assert len({*problems}) == len(problems), f"it returns a name twice: {[*problems]}"
     unknown = [str(name) for name in problems if name not in PROBLEMS]
     assert not unknown, f"{unknown[0]!r} is unknown: the names are {', '.join(PROBLEMS)}"
     return set(problems)
@@ -107,4 +109,36 @@ def check_several(audit: Audit) -> str:
     )
     extra = _found(audit, GOOD)
     assert not extra, f"a good row after a bad one: {extra} is reported. Is the list a new one?"
+    for row in _drawn_rows():
+        found, expected = _found(audit, row), {*find_problems(row)}
+        words = ", ".join(f"{field}={row._asdict()[field]:.4g}" for field in row._fields[3:])
+        assert found == expected, (
+            f"{words}: {', '.join(sorted(found)) or 'no problem'}, expected "
+            f"{', '.join(sorted(expected)) or 'none'}"
+        )
     return "a row with four problems has all four names; the next row starts with an empty list"
+
+
+def _drawn_rows(count: int = 40) -> Iterator[Row]:
+    """Yield rows with random numbers, each far enough from its limit."""
+    rng = random.Random(0)
+
+    def draw_near(limit: float) -> float:
+        return limit * rng.choice((rng.uniform(0.5, 0.9), rng.uniform(1.1, 2)))
+
+    for _ in range(count):
+        batch, iterations, speed = rng.randint(8, 500), rng.randint(20, 900), rng.uniform(50, 5000)
+        gpu_gb, ratio = rng.uniform(8, 96), rng.uniform(2, 16)
+        weights_gb = rng.uniform(0.1, 0.4) * gpu_gb
+        yield GOOD._replace(
+            batch=batch,
+            iterations=iterations,
+            seconds=batch * iterations / speed * rng.choice((0.8, 0.99, 1.01, 1.2)),
+            images_per_s=speed,
+            fp32_images_per_s=speed / draw_near(ratio),
+            largest_ratio=ratio,
+            weights_gb=weights_gb,
+            image_gb=(draw_near(gpu_gb) - weights_gb) / batch,
+            gpu_gb=gpu_gb,
+            spread=draw_near(TOLERANCE) * iterations**0.5,
+        )

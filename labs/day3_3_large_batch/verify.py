@@ -61,8 +61,9 @@ def check_ratio(function: TrustRatio) -> str:
     }
     _check_value(function, weight, grad, 0.0, 1.0, padded)
     zeros = torch.zeros_like(weight)
-    _check_value(function, 3 * weight, 1e-9 * grad, 0.3, 1e-8, decayed, coefficient=0.02)
-    _check_value(function, 1e-6 * weight[1:], grad[1:], 0.01, 0.25, padded, coefficient=0.7)
+    _check_value(function, 3 * weight, 1e-9 * grad, 0.0, 1e-8, {}, coefficient=0.02)
+    _check_value(function, 1e-6 * weight[1:], grad[1:], 0.01, 0.25, {}, coefficient=0.7)
+    _check_value(function, 5 * weight[:1], grad[:1], 0.3, 0.6, {}, coefficient=0.3)
     for case, pair in {"zero weights": (zeros, grad), "a zero gradient": (weight, zeros)}.items():
         ratio = _call(function, *pair, 2.0, 0.01)
         assert ratio == 1, (
@@ -90,7 +91,8 @@ def _check_value(
         f"‖weight‖={float(weight.norm()):.3g}, ‖grad‖={float(grad.norm()):.3g}, "
         f"{weight_decay=:g}, {coefficient=:g}, {eps=:g}"
     )
-    compare(case, ratio, expected, causes)
+    rule = "coefficient · ‖weight‖ ÷ (‖grad‖ + weight_decay · ‖weight‖ + eps)"
+    compare(case, ratio, expected, causes, rule=rule)
 
 
 def _call(function: TrustRatio, weight: torch.Tensor, grad: torch.Tensor, *args: float) -> float:

@@ -81,6 +81,7 @@ def _mistakes(readings: Readings, host: float, pue: float) -> dict[float, str]:
         old_power * seconds * host * pue / J_PER_KWH: "this uses the readings before each change, "
         "which may be old: use those at which the counter has just changed",
         rise * host * pue / J_PER_KWH: "the first reading is not a change: it may be old",
+        expected * readings[-1][0] / seconds: "the clock did not begin at 0: subtract",
         expected * span / seconds: "this is the energy between the first change and the last. "
         "Multiply the power by the time from the first reading to the last",
         float(np.mean(powers)) * seconds * host * pue / J_PER_KWH: "the time between two changes "

@@ -106,7 +106,8 @@ def _compare(
     if not torch.allclose(actual, right, rtol=1e-9):
         for message, value in mistakes.items():
             assert not torch.allclose(actual, value, rtol=1e-9), f"the {name}: {message}"
-        raise AssertionError(f"the {name} is wrong: {rule}")
+        wrong = int((~torch.isclose(actual, right, rtol=1e-9)).sum())
+        raise AssertionError(f"the {name} of {wrong} of {len(right)} channels is wrong: {rule}")
 
 
 class _Results(TorchDispatchMode):

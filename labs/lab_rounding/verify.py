@@ -123,7 +123,8 @@ def check_bf16_numbers(round_to_bf16: Round) -> str:
             f"{rounded.max().item():g}"
         )
     numbers = torch.tensor([[1.5, -70_000.0, 3e-5], [0.1, 1e9, -0.7]])
-    random_bits = torch.tensor([[9, 65_535, 40_000], [1, 30_000, 0]], dtype=torch.int32)
+    numbers = numbers.bfloat16().float() * (1 + 2**-8)  # halfway to the next, or further
+    random_bits = torch.tensor([[60_000, 9, 40_000], [1, 50_000, 0]], dtype=torch.int32)
     expected = round_stochastically(numbers, random_bits)
     result = round_to_bf16(numbers.clone(), random_bits)
     assert result.shape == expected.shape and torch.equal(result, expected), (

@@ -38,6 +38,12 @@ def _gradient_problem(step: Step, name: str) -> str:
         return "gradients are the sum over the ranks, expected the mean: divide by their number"
     if _is_near(gradient, expected / RANKS):
         return f"gradients are 1/{RANKS} of DDP's: divide by the number of ranks only once"
+    factor = float((gradient * expected).sum() / expected.square().sum())
+    if factor > 0 and _is_near(gradient, factor * expected):
+        return (
+            f"gradients are {factor:.3g} times DDP's: divide the sum over the {RANKS} ranks by "
+            f"`distributed.get_world_size()`"
+        )
     if not sent:
         return (
             f"no all-reduce was started, expected {count}: start one {HOOK} when the bucket "

@@ -227,7 +227,9 @@ def check_weights(function: Train) -> str:
             f"pixels from 0 to 1, new noise with `torch.randn` in each step, one update per batch, "
             f"and `model.train()` and `model.eval()` where they were"
         )
-    for name, value, right in zip(("loss", "accuracy"), numbers(result, "loss, accuracy"), expected):
+    for name, value, right in zip(
+        ("loss", "accuracy"), numbers(result, "loss, accuracy"), expected
+    ):
         assert abs(value - right) < 1e-3, (
             f"`train` returns the {name} {value:.4g} of {sizes}, expected {right:.4g}, of the last "
             f"epoch"

@@ -18,7 +18,13 @@ BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottle
 # Of ResNet-18: in a block, at a stage's end, in a branch, nowhere.
 PLACES = (["layer2.0"], ["layer1.1"], ["layer3.0.downsample"], [])
 # Of the network below, with the expected name first.
-SMALL_PLACES = (["stem", "body.2.conv"], ["body.2.conv", "body.1"], ["body.10", "end"], ["body.10", "aside"], [])
+SMALL_PLACES = (
+    ["stem", "body.2.conv"],
+    ["body.2.conv", "body.1"],
+    ["body.10", "end"],
+    ["body.10", "aside"],
+    [],
+)
 WITHOUT_LAYOUT = {
     "fc": "its output has 2 dimensions, and only a 4-d tensor is channels_last or not: "
     "test output.dim() first",

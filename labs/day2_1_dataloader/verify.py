@@ -67,7 +67,10 @@ def _check_answer(
         )
         return speeds[count]
 
-    answer, expected = call(search, speed, counts, target), fewest_workers(speeds.get, counts, target)
+    answer, expected = (
+        call(search, speed, counts, target),
+        fewest_workers(speeds.get, counts, target),
+    )
     if answer == expected:
         return calls
     if expected is None:

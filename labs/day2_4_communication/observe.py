@@ -6,6 +6,7 @@ import copy
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -93,6 +94,9 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     ]
     now, started, in_backward, limit = steps[0], distributed.all_reduce, False, 0
 
+    def note_ready(name: str, _: torch.Tensor) -> None:
+        now.order.append(name)
+
     def all_reduce(tensor, op=distributed.ReduceOp.SUM, group=None, async_op=False):
         message = Message(tensor.nbytes, async_op, in_backward, len(now.order))
         now.messages.append(message)
@@ -120,9 +124,7 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
                 if now.limit != limit:
                     limit, model = now.limit, copy.deepcopy(network)
                     for name, weight in model.named_parameters():
-                        weight.register_post_accumulate_grad_hook(
-                            lambda _, name=name: now.order.append(name)
-                        )
+                        weight.register_post_accumulate_grad_hook(partial(note_ready, name))
                     wait = average_gradients(model.parameters(), limit)
                     if not callable(wait):
                         return f"it returns {type(wait).__name__}, expected a function: `wait`"

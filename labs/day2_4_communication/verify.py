@@ -71,13 +71,15 @@ def check_messages(function: Callable) -> str:
     for number, step in enumerate(_observe(function)[0]):
         messages, sizes = step.messages, [message.bytes for message in step.messages]
         # When each bucket is complete, as the number of gradients that are ready.
-        complete = [max(step.order.index(name) + 1 for name in bucket) for bucket in BUCKETS[step.limit]]
+        complete = [
+            max(step.order.index(name) + 1 for name in bucket) for bucket in BUCKETS[step.limit]
+        ]
         moments, expected = zip(*sorted(zip(complete, BYTES[step.limit])))
         assert sizes == [*expected], (
             f"number of all-reduces: {len(sizes)}, of {sizes} bytes, expected one per bucket: "
             f"{len(expected)}, of {[*expected]} bytes. Begin with the last weight, close a bucket "
-            f"as soon as its gradients have {step.limit} bytes or more, and make one message of each "
-            f"bucket, by `torch.cat`"
+            f"as soon as its gradients have {step.limit} bytes or more, and make one message of "
+            f"each bucket, by `torch.cat`"
         )
         assert all(message.is_async for message in messages), (
             "all_reduce made backward wait for its result: expected async_op=True, which returns "
@@ -99,7 +101,7 @@ def check_messages(function: Callable) -> str:
             "`wait` waits for the all-reduces of an earlier step again: forget an all-reduce that "
             "has been waited for"
         )
-    return f"{len(BYTES[140])} asynchronous all-reduces per step, each as soon as its bucket is full"
+    return "each bucket has one asynchronous all-reduce, as soon as it is full"
 
 
 def _observe(function: Callable) -> list[list[Step]]:

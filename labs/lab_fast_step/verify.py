@@ -81,8 +81,7 @@ def _check(function: Function, z: torch.Tensor, W: torch.Tensor) -> None:
         {
             "it is the mean of y²: G is not centred, so subtract the mean's square": square,
             "subtract the square of the mean, not the mean": square - mean,
-            "y² contains W twice: use W G Wᵀ; W G contains it once": (W @ G).sum(1) / M
-            - mean**2,
+            "y² contains W twice: use W G Wᵀ; W G contains it once": (W @ G).sum(1) / M - mean**2,
             divisor: y.var(0),
             f"{divisor}, in the mean of y², too": square * M / (M - 1) - mean**2,
             "the sum of y² has to be divided by M": y.square().sum(0) - mean**2,

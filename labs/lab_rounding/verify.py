@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from course.checks.results import call
@@ -86,8 +88,8 @@ def check_mean(round_to_bf16: Round) -> str:
     for number in (1 + 2**-11, 1.0, -3.14159, 1e-6):
         exact = torch.full((2**DROPPED_BITS,), number)
         without = round_to_bf16(exact.clone(), torch.zeros_like(random_bits))
-        # Its own view of the bits shares the number's memory, so it may change that.
-        rounded = call(lambda random_bits: round_to_bf16(exact.clone(), random_bits), random_bits)
+        # Its view of the bits shares the number's memory, so it may change the number.
+        rounded = call(partial(round_to_bf16, exact.clone()), random_bits)
         assert rounded.dtype == torch.bfloat16, f"it returns {rounded.dtype}; expected bf16"
         assert not rounded.isnan().any() and rounded.float().abs().max() > abs(number) / 2, (
             f"{number:.6g} becomes {rounded[0].item():g}: shift the bits 16 places to the right, "

@@ -1,6 +1,7 @@
 """Checks of functions that are written in a notebook: right answers pass, wrong ones learn why."""
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from course.checks.progress import progress
+from labs import lab_kernel
 from labs.lab_rounding import verify
 from labs.lab_rounding.updates import add_with_carry
 
@@ -558,6 +560,19 @@ def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
         text = repr(checked)
         assert checked.failed and re.search(words, text), f"{answers}: {text}"
     assert progress().checks.set_index("check").loc[name, "state"] == "failed"
+
+
+@pytest.mark.parametrize("name", sorted({each["check"] for each in WHOLE}))
+def test_whole_functions_pass_or_hear_what_is_wrong(
+    name: str, tmp_path: Path, runs_root: Path
+) -> None:
+    if name.startswith("kernel."):
+        lab_kernel.interpret()
+    for each in (each for each in WHOLE if each["check"] == name):
+        checked = check_written(name, defined(each["text"], each["function"], tmp_path, IMPORTS))
+        words = each.get("words")
+        right = re.search(words, repr(checked)) if words else checked.passed
+        assert right and checked.passed == (not words), f"{each['text']}: {checked}"
 
 
 def test_the_solutions_pass_their_checks() -> None:

@@ -46,6 +46,15 @@ def audit(
     return (f"tests = {tests}\n    return {end}",)
 
 
+WHOLE = tomllib.loads((Path(__file__).parent / "written.toml").read_text())["answer"]
+IMPORTS = """import torch
+import triton
+import triton.language as tl
+from time import perf_counter
+from torch import distributed
+from torch.nn.functional import cross_entropy
+from labs import day1_5_profiler as lab
+"""
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 FOURS = "weight.reshape(-1, 4)"
 PRUNED = (

@@ -127,16 +127,23 @@ MISTAKES: dict[str, Callable[[int, int, int, int, int], float]] = {
 }
 UNITS = {1: "bytes", 2**10: "KiB", 2**20: "MiB", 1e9: "GB, each 10⁹ bytes"}
 
+SUM = (
+    "for each layer, multiply images, channels, 4 bytes and positions: pixels or voxels, each side "
+    "divided by the stride. Then add up all layers"
+)
+
 
 def check_sizes(function: Callable[[Layers, int, int, int], float]) -> str:
     """Check the sum against what fake tensors save, for images and volumes."""
     for case in CASES:
         batch, side, dims = case
-        _check(function, saved_outputs(), case, unet_memory(dims, side, batch)[0], tolerance=0.005)
+        _check(function, saved_outputs(), case, unet_memory(dims, side, batch)[0], SUM, 0.005)
     return f"what {len(CASES)} forward passes save on fake tensors, within 0.5 %"
 
 
-def _check(function: Callable, layers: Layers, case: tuple, expected: float, tolerance: float):
+def _check(
+    function: Callable, layers: Layers, case: tuple, expected: float, rule: str, tolerance: float
+) -> None:
     """Compare one sum with the expected GiB."""
     batch, side, dims = case
     (value,) = numbers(call(function, layers, *case), "gib")
@@ -148,10 +155,6 @@ def _check(function: Callable, layers: Layers, case: tuple, expected: float, tol
         sum(wrong(batch, *layer, side, dims) for layer in layers) / GIB: words
         for words, wrong in MISTAKES.items()
     }
-    rule = (
-        "for each layer, multiply images, channels, 4 bytes and positions: pixels or voxels, each "
-        "side divided by the stride. Then add up all layers"
-    )
     words = f"{len(layers)} layers, batch {batch}, side {side}, {dims} dimensions, in GiB"
     compare(words, value, expected, causes, rule=rule, tolerance=tolerance)
 
@@ -163,6 +166,7 @@ def check_growth(function: Callable[[Layers, int, int, int], float]) -> str:
         ([(64, 1), (3, 3), (64, 1), (4000, 32)], (5, 96 * 7, 2)),
         ([(17, 6), (1, 1)], (37, 96, 3)),
     ):
-        _check(function, layers, case, activation_gib(layers, *case), tolerance=1e-4)
+        expected, rule = activation_gib(layers, *case), "sum only the argument `layers`"
+        _check(function, layers, case, expected, f"{SUM}; {rule}", 1e-4)
     growth = [function([(8, 2)], 1, 128, d) / function([(8, 2)], 1, 64, d) for d in (2, 3)]
     return f"doubling the side needs {growth[0]:g}× in 2-D and {growth[1]:g}× in 3-D"

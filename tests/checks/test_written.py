@@ -55,6 +55,7 @@ from torch import distributed
 from torch.nn.functional import cross_entropy
 from labs import day1_5_profiler as lab
 """
+SEVERAL_PROCESSES = ("communication.ddp", "fsdp.layer")
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
 FOURS = "weight.reshape(-1, 4)"
 PRUNED = (
@@ -571,7 +572,13 @@ def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
     assert progress().checks.set_index("check").loc[name, "state"] == "failed"
 
 
-@pytest.mark.parametrize("name", sorted({each["check"] for each in WHOLE}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SEVERAL_PROCESSES))
+        for name in sorted({each["check"] for each in WHOLE})
+    ],
+)
 def test_whole_functions_pass_or_hear_what_is_wrong(
     name: str, tmp_path: Path, runs_root: Path
 ) -> None:

@@ -28,6 +28,7 @@ MODULE = "pytorch"  # which the program needs
 STUBS = ("srun", "sbatch", "python", "python3", "module", "ml")  # only record that they were called
 FROM_ENV = "${SRUN_CPUS_PER_TASK:+--cpus-per-task=$SRUN_CPUS_PER_TASK}"  # srun's option, if set
 LIMIT_S = 10
+SHOWN = 2  # mistakes at once, those to be repaired first
 
 
 def write_broken_script() -> Path:
@@ -41,18 +42,21 @@ def write_broken_script() -> Path:
 
 
 def check_batch_script(path: Path) -> Checked:
-    """List what happens on a cluster because of the script's mistakes.
+    """Show what happens on a cluster because of the script's first mistakes.
 
     Part "correct" is about its options, "mechanism" about its commands. Where a Slurm responds,
     "effect" is what it replies to `sbatch --test-only`, which may be about this cluster only.
     """
     text = read_utf8(path)
     parts = find_mistakes(text)
-    failed = {mistake.part for mistake in parts}
+    failed, hidden = {mistake.part for mistake in parts}, parts[SHOWN:]
     if not parts:
         job = "4 processes with a GPU and 4 cores each, and enough time"
         calls = ", then ".join(map(" ".join, dry_run(text)[0]))
         parts = [Part("correct", PASSED, job), Part("mechanism", PASSED, calls)]
+    if hidden:
+        words = f"{len(hidden)} more: repair these first, save the file, and run the check again"
+        parts = [*parts[:SHOWN], Part("mistakes", FAILED, words)]
     done = ask("sbatch", "--test-only", str(path)) if partitions() else None
     reply = (done.stdout + done.stderr).strip() if done else "no Slurm responds here"
     parts.append(Part("effect", UNTIMED, reply))

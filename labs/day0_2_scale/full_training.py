@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from course.checks.results import compare, numbers
 from course.runs.recordings import recorded, recorded_runs
 from labs.day0_2_scale.published import EPOCHS, IMAGENET_IMAGES
 
 FullTraining = Callable[[float, float, int], tuple[float, float, float]]
+Case = tuple[float, float, int]  # images_per_s, watts, gpus
+# Chosen so that a rounded number of hours differs, also from that of 1.28 million images.
+CASES: tuple[Case, ...] = ((1500, 700, 1), (6100, 612.5, 4), (950, 250, 1), (2345.6, 480, 6))
 RUNGS = ("baseline", "device", "amp", "channels_last", "compile")
 
 
@@ -26,31 +30,34 @@ def full_training(images_per_s: float, watts: float, gpus: int) -> tuple[float, 
 
 
 def check_hours(function: FullTraining) -> str:
-    """Check hours and GPU hours, of one GPU and of four."""
-    for gpus in (1, 4):
-        expected, expected_gpu, _ = full_training(1000, 500, gpus)
-        hours, gpu_hours, _ = _call(function, gpus)
+    """Check hours and GPU hours, for several speeds and numbers of GPUs."""
+    for case in CASES:
+        *_, gpus = case
+        expected, expected_gpu, _ = full_training(*case)
+        hours, gpu_hours, _ = _call(function, case)
         causes = {
+            1.28e6 / IMAGENET_IMAGES: "the training set has 1,281,167 images, not 1.28 million",
+            int(expected) / expected: "keep the fraction of an hour: `/` instead of `//`",
+            round(expected) / expected: "keep the fraction of an hour: don't round",
             3600: "these are seconds: an hour has 3,600",
             60: "these are minutes: an hour has 60",
             1 / EPOCHS: f"this is one epoch: the training has {EPOCHS}",
             1 / gpus: "images_per_s is the speed of all GPUs together, so do not divide by gpus",
             gpus: "images_per_s is the speed of all GPUs together, so do not multiply by gpus",
         }
-        _compare("hours", gpus, hours, expected, causes)
+        _compare("hours", case, hours, expected, causes)
         causes = {1 / gpus: "each of the GPUs is used for all these hours"}
         causes |= {1 / gpus**2: "multiply the hours by the number of GPUs, do not divide"}
-        _compare("gpu_hours", gpus, gpu_hours, expected_gpu, causes)
-    return (
-        f"1,000 images/s take {expected:.0f} hours; on 4 GPUs, that is {expected_gpu:.0f} GPU hours"
-    )
+        _compare("gpu_hours", case, gpu_hours, expected_gpu, causes)
+    return f"hours and GPU hours of {len(CASES)} training runs, on up to {gpus} GPUs"
 
 
 def check_energy(function: FullTraining) -> str:
-    """Check the kilowatt-hours, of one GPU and of four."""
-    for gpus in (1, 4):
-        *_, expected = full_training(1000, 500, gpus)
-        *_, kwh = _call(function, gpus)
+    """Check the kilowatt-hours, for several GPUs and numbers of them."""
+    for case in CASES:
+        *_, gpus = case
+        *_, expected = full_training(*case)
+        *_, kwh = _call(function, case)
         causes = {
             1000: "these are watt-hours: a kilowatt-hour has 1,000",
             3600: "this energy is larger by 3,600: hours × watts are already watt-hours",
@@ -58,30 +65,27 @@ def check_energy(function: FullTraining) -> str:
             1 / gpus: "this is the energy of one GPU: watts is the power of one",
             gpus: "the number of GPUs counts twice: GPU hours already contain it",
         }
-        _compare("kwh", gpus, kwh, expected, causes)
-    return f"4 GPUs of 500 W need {expected:.0f} kWh"
+        _compare("kwh", case, kwh, expected, causes, tolerance=5e-3)  # 16 kWh instead of 16.01
+    return f"the energy of {len(CASES)} training runs; the last needs {expected:,.0f} kWh"
 
 
-def _call(function: FullTraining, gpus: int) -> tuple[float, float, float]:
-    result = function(1000, 500, gpus)
-    assert isinstance(result, tuple) and len(result) == 3, (
-        f"it returns {result!r}: expected three numbers, `hours, gpu_hours, kwh`"
-    )
-    return result
+def _call(function: FullTraining, case: Case) -> list[float]:
+    return numbers(function(*case), "hours, gpu_hours, kwh")
 
 
-def _compare(name: str, gpus: int, value: float, expected: float, causes: dict[float, str]) -> None:
-    """Raise AssertionError with the likely cause if a value is not the expected one."""
-    if abs(value / expected - 1) < 5e-4:  # a whole number of hours would be too rough
-        return
-    near = [words for factor, words in causes.items() if abs(value / expected / factor - 1) < 1e-3]
-    if abs(value - expected) < 1:
-        near = ["this is rounded: return all digits, so `/` instead of `//`, no int() or round()"]
-    cause = near[0] if near else "check its units, and which numbers belong to all GPUs"
-    raise AssertionError(
-        f"{name} at 1,000 images/s and 500 W, {gpus} GPU{'s' * (gpus > 1)}: {value:.4g}, "
-        f"expected {expected:.4g}: {cause}"
-    )
+def _compare(
+    name: str,
+    case: Case,
+    value: float,
+    expected: float,
+    causes: dict[float, str],
+    tolerance: float = 5e-4,
+) -> None:
+    images_per_s, watts, gpus = case
+    words = f"{name} at {images_per_s:,} images/s and {watts} W, {gpus} GPU{'s' * (gpus > 1)}"
+    mistakes = {factor * expected: cause for factor, cause in causes.items()}
+    rule = "check its units, and which numbers belong to all GPUs"
+    compare(words, value, expected, mistakes, rule=rule, tolerance=tolerance)
 
 
 def one_gpu() -> pd.DataFrame:

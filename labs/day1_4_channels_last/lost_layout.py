@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
@@ -15,14 +15,37 @@ from course.training.precision import channels_last
 
 FirstLost = Callable[[nn.Module, torch.Tensor], str | None]
 BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck)
-# In a block, at a stage's end, in a branch, nowhere, in two blocks.
-PLACES = (["layer2.0"], ["layer1.1"], ["layer3.0.downsample"], [], ["layer4.0", "layer2.1"])
+# Of ResNet-18: in a block, at a stage's end, in a branch, nowhere.
+PLACES = (["layer2.0"], ["layer1.1"], ["layer3.0.downsample"], [])
+# Of the network below, with the expected name first.
+SMALL_PLACES = (
+    ["stem", "body.2.conv"],
+    ["body.2.conv", "body.1"],
+    ["body.10", "end"],
+    ["body.10", "aside"],
+    [],
+)
 WITHOUT_LAYOUT = {
     "fc": "its output has 2 dimensions, and only a 4-d tensor is channels_last or not: "
     "test output.dim() first",
     "avgpool": "its output has one pixel per channel, so it is in both layouts at once: "
     "is_contiguous(memory_format=torch.channels_last) returns True for it",
 }
+
+
+class _OddNames(nn.Module):
+    """Layers whose order of execution is neither that of their definition nor the alphabet's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end, self.aside = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        conv = nn.Conv2d(8, 8, 3)
+        layers = {"2": nn.Sequential(OrderedDict(conv=conv)), "10": nn.ReLU(), "1": nn.ReLU()}
+        self.body = nn.Sequential(OrderedDict(layers))
+        self.stem = nn.Conv2d(5, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.end(self.aside(self.body(self.stem(x))))
 
 
 def planted(number: int, model: str = "resnet50") -> nn.Module:
@@ -74,9 +97,9 @@ def first_lost(model: nn.Module, images: torch.Tensor) -> str | None:
 
 def check_places(function: FirstLost) -> str:
     """Check the answer for copies in a block, at a stage's end, in a branch, and for no copy."""
-    for names in PLACES:
-        network, images = _network(*names)
-        expected = min(names, default=None)  # in alphabetical order, which is that of execution
+    for names in (*PLACES, *SMALL_PLACES):
+        network, images = _network(*names, small=names in SMALL_PLACES)
+        expected = names[0] if names else None
         answer = function(network, images)
         where = f"`.contiguous()` after {' and '.join(names)}" if names else "no `.contiguous()`"
         assert answer == expected, (
@@ -87,23 +110,30 @@ def check_places(function: FirstLost) -> str:
 
 
 def check_hooks_removed(function: FirstLost) -> str:
-    """Check that the network has no hooks left: functions in a notebook can't be pickled."""
-    network, images = _network()
+    """Check that the network keeps its own hooks, and no others, and its mode."""
+    network, images = _network(small=True)
+    network.body.register_forward_hook(lambda *_: None)
+    before = _hooks(network)
     function(network, images)
-    try:
-        pickle.dumps(network)
-    except (AttributeError, TypeError, pickle.PicklingError):
-        raise AssertionError(
-            "after your function, the network still has your hooks, so it can't be saved: "
-            "register_forward_hook returns a handle; call remove() on each"
-        ) from None
+    assert not (left := _hooks(network) - before), (
+        f"after your function, the network still has {len(left)} of your hooks, so it can't be "
+        f"saved: register_forward_hook returns a handle; call remove() on each"
+    )
+    assert _hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
+    assert network.training, "it left the network in evaluation mode: call model.train() afterwards"
     return "the network has no hooks left"
 
 
-def _network(*names: str) -> tuple[nn.Module, torch.Tensor]:
+def _hooks(network: nn.Module) -> set[int]:
+    modules = list(network.modules())
+    return {key for m in modules for key in (*m._forward_hooks, *m._forward_pre_hooks)}
+
+
+def _network(*names: str, small: bool = False) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
-    network = plant(channels_last(models.create("resnet18", 16)), *names)
-    return network, channels_last(torch.randn(2, 3, 64, 64))
+    network = _OddNames() if small else models.create("resnet18", 16)
+    images = torch.randn(3, 5, 20, 30) if small else torch.randn(2, 3, 64, 64)
+    return plant(channels_last(network), *names), channels_last(images)
 
 
 def _reason(answer: object, expected: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
 
@@ -109,6 +109,8 @@ def check_variants(function: LimitOf) -> str:
         for factor in (0.2, 5.0):
             name = f"trace {letter} with all times × {factor:g} (compare shares, not seconds)"
             _check(function, scaled(trace, factor), _answers()[letter], name)
+    for letter, limit, words, trace in _other_causes():
+        _check(function, trace, limit, f"trace {letter} {words}")
     recorded = (
         (MACHINE, "device", COMPUTE),
         (MACHINE, "channels_last", MEMORY),
@@ -120,19 +122,40 @@ def check_variants(function: LimitOf) -> str:
     return "the same at other speeds, and for traces of the ladder"
 
 
+def _other_causes() -> Iterator[tuple[str, str, str, Trace]]:
+    """Yield traces whose cause is taken away, or another one added: letter, limit, words, trace."""
+    letters = {limit: letter for letter, limit in _answers().items()}
+    for old, new in ((SYNCHRONISATION, LAUNCHES), (LAUNCHES, SYNCHRONISATION)):
+        trace = unknown_traces()[letters[old]]
+        if new == LAUNCHES:
+            words = "without calls that wait for the device"
+            calls = trace.calls[~trace.calls["name"].str.contains("Synchronize")]
+        else:
+            words = "with calls that wait for the device"
+            names = trace.calls["name"].where(trace.calls.index % 2 == 0, "cudaStreamSynchronize")
+            calls = trace.calls.assign(name=names)
+        yield letters[old], new, words, replace(trace, calls=calls, source="")
+
+
 def scaled(trace: Trace, factor: float) -> Trace:
     """Return a trace whose times are multiplied, its rows in a different order."""
     tables = {}
-    for field in fields(trace):
-        table = getattr(trace, field.name)
-        if isinstance(table, pd.DataFrame):
-            times = {name: table[name] * factor for name in TIMES if name in table}
-            tables[field.name] = table.assign(**times).sample(frac=1, random_state=0)
+    for name, table in _tables(trace).items():
+        times = {name: table[name] * factor for name in TIMES if name in table}
+        tables[name] = table.assign(**times).sample(frac=1, random_state=0)
     return replace(trace, **tables, source="")
 
 
+def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
+    values = {field.name: getattr(trace, field.name) for field in fields(trace)}
+    return {name: value for name, value in values.items() if isinstance(value, pd.DataFrame)}
+
+
 def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
+    tables = {name: table.copy() for name, table in _tables(trace).items()}
     answer = function(trace)
+    for table, old in tables.items():
+        assert getattr(trace, table).equals(old), f"it changes `trace.{table}`: work on a copy"
     assert answer in LIMITS, (
         f"{name}: your function returned {answer!r}, expected one of {', '.join(LIMITS)}"
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 
+from course.checks.results import call
 from course.text import digits
 from labs.day2_1_dataloader.loading import recorded_speeds, training_speeds
 
@@ -38,6 +40,12 @@ def check_answers(search: Search) -> str:
     for first, last, target in ((1, 16, 3500), (9, 16, 5400), (1, 1, 400), (1, 16, 8001)):
         speeds = {count: 500.0 * count for count in range(first, last + 1)}
         _check_answer(search, speeds, target, f"{first} to {last} workers of 500 images/s each")
+    rng = random.Random(0)
+    for size in range(2, 14):
+        counts = sorted(rng.sample(range(1, 97), size))
+        speeds = dict(zip(counts, sorted(rng.uniform(100, 9000) for _ in counts)))
+        target = speeds[rng.choice(counts)] + rng.choice((-0.4, 0, 0.4))
+        _check_answer(search, speeds, target, f"{counts} workers")
     return f"right for {MACHINE}, for workers of 500 images/s, and if no number is enough"
 
 
@@ -59,7 +67,10 @@ def _check_answer(
         )
         return speeds[count]
 
-    answer, expected = search(speed, counts, target), fewest_workers(speeds.get, counts, target)
+    answer, expected = (
+        call(search, speed, counts, target),
+        fewest_workers(speeds.get, counts, target),
+    )
     if answer == expected:
         return calls
     if expected is None:

@@ -6,6 +6,7 @@ import copy
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -15,12 +16,15 @@ from torch import distributed, nn
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-STEPS = 2
-LIMIT = 140  # bytes
+LIMITS = (140, 140, 140, 300)  # bytes, of each step: a new limit begins with a new network
+STEPS = len(LIMITS)
 MAX_WAITS = 100  # for one message: a loop that waits for the same one again would never end
-# Of the network's six weights, by name. The last bucket does not reach the limit.
-BUCKETS = (("4.bias", "4.weight", "2.bias"), ("2.weight",), ("0.bias", "0.weight"))
-BYTES = (140, 256, 96)
+# Of the network's six weights, by limit and name. The last bucket does not reach the limit.
+BUCKETS = {
+    140: (("4.bias", "4.weight", "2.bias"), ("2.weight",), ("0.bias", "0.weight")),
+    300: (("4.bias", "4.weight", "2.bias", "2.weight"), ("0.bias", "0.weight")),
+}
+BYTES = {140: (140, 256, 96), 300: (396, 96)}
 Gradients = dict[str, torch.Tensor | None]  # by the weights' names
 
 
@@ -40,6 +44,7 @@ class Message:
 class Step:
     """What a step did on one rank."""
 
+    limit: int
     expected: Gradients  # DDP's
     local: Gradients  # this rank's, before averaging
     gradients: Gradients = field(default_factory=dict)
@@ -76,17 +81,21 @@ class Handle:
 
 
 def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
-    """Run two steps of a tiny network with a pickled function; return an error in words."""
+    """Run steps of a tiny network with a pickled function; return an error in words."""
     torch.manual_seed(0)
     layers = (nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     network = nn.Sequential(*layers)
-    model, ddp = copy.deepcopy(network), DDP(copy.deepcopy(network))
+    ddp = DDP(copy.deepcopy(network))
     torch.manual_seed(rank + 1)
     batches = torch.randn(STEPS, 5, 2)
-    steps = [Step(_gradients(ddp, batch), _gradients(network, batch)) for batch in batches]
-    now, started, in_backward = steps[0], distributed.all_reduce, False
-    for name, weight in model.named_parameters():
-        weight.register_post_accumulate_grad_hook(lambda _, name=name: now.order.append(name))
+    steps = [
+        Step(limit, _gradients(ddp, batch), _gradients(network, batch))
+        for limit, batch in zip(LIMITS, batches)
+    ]
+    now, started, in_backward, limit = steps[0], distributed.all_reduce, False, 0
+
+    def note_ready(name: str, _: torch.Tensor) -> None:
+        now.order.append(name)
 
     def all_reduce(tensor, op=distributed.ReduceOp.SUM, group=None, async_op=False):
         message = Message(tensor.nbytes, async_op, in_backward, len(now.order))
@@ -110,10 +119,15 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     patches = [mock.patch.object(m, "all_reduce", all_reduce) for m in (distributed, c10d)]
     try:
         with patches[0], patches[1]:
-            wait = cloudpickle.loads(function)(model.parameters(), LIMIT)
-            if not callable(wait):
-                return f"it returns {type(wait).__name__}, expected a function: `wait`"
+            average_gradients = cloudpickle.loads(function)
             for now, batch in zip(steps, batches):
+                if now.limit != limit:
+                    limit, model = now.limit, copy.deepcopy(network)
+                    for name, weight in model.named_parameters():
+                        weight.register_post_accumulate_grad_hook(partial(note_ready, name))
+                    wait = average_gradients(model.parameters(), limit)
+                    if not callable(wait):
+                        return f"it returns {type(wait).__name__}, expected a function: `wait`"
                 model.zero_grad()
                 loss = _loss(model, batch)
                 in_backward = True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from course.checks.results import call, compare
 from course.config import rung
 from course.training import optimizers
 
@@ -60,6 +61,9 @@ def check_ratio(function: TrustRatio) -> str:
     }
     _check_value(function, weight, grad, 0.0, 1.0, padded)
     zeros = torch.zeros_like(weight)
+    _check_value(function, 3 * weight, 1e-9 * grad, 0.0, 1e-8, {}, coefficient=0.02)
+    _check_value(function, 1e-6 * weight[1:], grad[1:], 0.01, 0.25, {}, coefficient=0.7)
+    _check_value(function, 5 * weight[:1], grad[:1], 0.3, 0.6, {}, coefficient=0.3)
     for case, pair in {"zero weights": (zeros, grad), "a zero gradient": (weight, zeros)}.items():
         ratio = _call(function, *pair, 2.0, 0.01)
         assert ratio == 1, (
@@ -76,31 +80,24 @@ def _check_value(
     weight_decay: float,
     eps: float,
     mistakes: dict[float, str],
+    coefficient: float = 2.0,  # so that ratios are above 1
 ) -> None:
     """Compare one ratio with the solution's; `mistakes` explains wrong ratios, without factor."""
-    coefficient = 2.0  # so that ratios are above 1
     ratio = _call(function, weight, grad, weight_decay, coefficient, eps)
     expected = float(trust_ratio(weight, grad, weight_decay, coefficient, eps))
-    if _is_near(ratio, expected):
-        return
-    hints = [hint for wrong, hint in mistakes.items() if _is_near(ratio, coefficient * wrong)]
-    if _is_near(ratio, expected / coefficient):
-        hints = ["multiply by the coefficient"]
-    raise AssertionError(
+    causes = {expected / coefficient: "multiply by the coefficient"}
+    causes |= {coefficient * wrong: cause for wrong, cause in mistakes.items()}
+    case = (
         f"‖weight‖={float(weight.norm()):.3g}, ‖grad‖={float(grad.norm()):.3g}, "
-        f"{weight_decay=:g}, {coefficient=:g}, {eps=:g}: {ratio:.4g}, expected {expected:.4g}"
-        + (f": {hints[0]}" if hints else "")
+        f"{weight_decay=:g}, {coefficient=:g}, {eps=:g}"
     )
+    rule = "coefficient · ‖weight‖ ÷ (‖grad‖ + weight_decay · ‖weight‖ + eps)"
+    compare(case, ratio, expected, causes, rule=rule)
 
 
 def _call(function: TrustRatio, weight: torch.Tensor, grad: torch.Tensor, *args: float) -> float:
-    """Call the function on copies, which it must not change, and return its number."""
-    copies = weight.clone(), grad.clone()
-    ratio = torch.as_tensor(function(*copies, *args), dtype=torch.float32)
-    assert torch.equal(copies[0], weight) and torch.equal(copies[1], grad), (
-        "its arguments have changed: create new tensors"
-    )
-    assert ratio.ndim == 0, (
+    ratio = torch.as_tensor(call(function, weight, grad, *args), dtype=torch.float32)
+    assert ratio.numel() == 1, (
         f"it returns {ratio.numel()} numbers of shape {(*ratio.shape,)}, expected one per layer: "
         f"a norm of all its weights"
     )
@@ -120,14 +117,10 @@ def check_update(function: TrustRatio) -> str:
     settings = {"optimizer": "lars", "lr": RATE, "weight_decay": DECAY}
     optimizers.create(copies, rung("channels_last", **settings)).step()
     for (name, weight), grad, copy in zip(weights.items(), gradients, copies):
-        ratio = function(weight, grad, DECAY, COEFFICIENT)
+        ratio = _call(function, weight, grad, DECAY, COEFFICIENT)
         new = weight - RATE * ratio * (grad + DECAY * weight)
         difference = float((new - copy.detach()).norm() / (copy.detach() - weight).norm())
         assert difference < 1e-3, (
             f"{name}: the update differs from the course's LARS by {difference:.1%} of its length"
         )
     return f"the first update of {len(shapes)} tensors is that of the course's LARS"
-
-
-def _is_near(value: float, expected: float) -> bool:
-    return abs(value - expected) <= 1e-4 * abs(expected)

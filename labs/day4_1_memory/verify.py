@@ -28,6 +28,11 @@ CASES = (
     (96, 14.0, (2.0, 0.33, 0.1)),  # 48 does not fit; 32, a third of the batch, would
     (64, 2.0, (2.0, 0.33, 0.1)),  # nothing fits
     (128, 12.0, (4.0, 0.05, 0.01)),  # a small network
+    (75, 16.0, (2.0, 0.33, 0.1)),  # an odd batch has no half
+    (800, 12.0, (2.0, 0.33, 0.1)),  # 100, 50 and 25 at once: 25 are too few
+    (1024, 90.0, (6.5, 0.11, 0.02)),  # 512 at once
+    (64, 0.3, (0.1, 0.2, 0.1)),  # checkpointing, one at once
+    (56, 11.0, (2.0, 0.29, 0.27)),  # checkpointing, 28 at once
 )
 LIMITS = (60, 40, 24, 16, 12, 8, 6)  # GiB
 
@@ -59,7 +64,7 @@ def check_choices(function: Callable[..., Settings]) -> str:
         if result != expected:
             problem = _problem(batch, limit, peak_gib, result, expected)
             raise AssertionError(f"{batch} images, {limit:g} GiB: {result}. {problem}")
-    return f"{len(CASES)} cases: batches of 48 to 256 images, limits of 2 to 80 GiB"
+    return f"{len(CASES)} cases: batches of 48 to 1,024 images, limits of 0.3 to 90 GiB"
 
 
 def _linear_peak(

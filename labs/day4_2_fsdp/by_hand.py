@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import cloudpickle
@@ -17,9 +18,10 @@ from torch import distributed, nn
 from course.analysis.ranks import on_ranks
 from labs.day4_1_memory.timeline import MemoryTimeline
 
-RANKS = 2
-LAYERS, SIZE, IMAGES = 6, 256, 4  # of the network; images per rank
-FULL_BYTES = 4 * SIZE * SIZE  # of a layer's weight
+RANKS = 3
+WIDTHS = (240, 288) * 3 + (240,)  # of the network's features: no weight is a square
+LAYERS, IMAGES = len(WIDTHS) - 1, 4  # images per rank
+FULL_BYTES = 4 * WIDTHS[0] * WIDTHS[1]  # of a layer's weight
 KINDS = {  # of in-place and of functional collectives
     "all-gather": "all_?gather",
     "reduce-scatter": "reduce_scatter",
@@ -114,7 +116,7 @@ class _RankTimeline(MemoryTimeline):
 
 
 def observe(function: Layer, *, shards: bool = True) -> list[Observed]:
-    """Run one step of a network of such layers on two processes; return each rank's observations.
+    """Run one step of a network of such layers on three processes; return each rank's observations.
 
     Args:
         shards: whether a rank gets its rows of each weight, or all of them.
@@ -132,8 +134,8 @@ def _observe(function: bytes, shards: bool) -> list[bytes]:
 
 def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     torch.manual_seed(0)
-    weights = [torch.randn(SIZE, SIZE) / SIZE**0.5 for _ in range(LAYERS)]
-    batch = torch.randn(ranks * IMAGES, SIZE)
+    weights = [torch.randn(new, old) / old**0.5 for old, new in pairwise(WIDTHS)]
+    batch = torch.randn(ranks * IMAGES, WIDTHS[0])
     own_images = batch[rank * IMAGES :][:IMAGES]
     _, expected = _train(weights, batch, nn.functional.linear)
     expected_loss, local = _train(weights, own_images, nn.functional.linear)

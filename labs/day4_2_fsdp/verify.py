@@ -1,4 +1,4 @@
-"""Check the lab's sharded layer on two processes: its gradients, its messages, its memory."""
+"""Check the lab's sharded layer on three processes: its gradients, its messages, its memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from labs.day4_2_fsdp.by_hand import (
     IMAGES,
     LAYERS,
     RANKS,
+    WIDTHS,
     Layer,
     Observed,
     collectives,
@@ -111,6 +112,11 @@ def _observe(function: Layer) -> list[Observed]:
         hint = ""
         if "imed out" in str(error) or "closed by peer" in str(error):
             hint = ". Hint: do all ranks call the same collectives, in the same order?"
+        if "tensor size" in str(error) or "outputShape" in str(error):
+            hint = (
+                f". Hint: here {RANKS} ranks have parts of weights that are not square, such as "
+                f"{WIDTHS[1]} × {WIDTHS[0]}. How many rows and columns has the result?"
+            )
         raise AssertionError(f"{error}{hint}") from None
 
 

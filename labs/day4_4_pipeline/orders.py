@@ -20,7 +20,8 @@ from labs.day4_4_pipeline.schedules import (
 
 # Returns the passes of one stage: (stage, stages, micro-batches) -> [("F", 0), ("B", 0), ...]
 Function = Callable[[int, int, int], list[tuple[str, int]]]
-CASES = ((4, 8), (2, 4), (1, 3), (4, 2))  # stages and micro-batches
+# Stages and micro-batches: more of these, fewer, as many, and no multiple.
+CASES = ((4, 8), (2, 4), (1, 3), (4, 2), (3, 7), (5, 3), (3, 1), (6, 6), (1, 1))
 KINDS = (FORWARD, BACKWARD)
 
 

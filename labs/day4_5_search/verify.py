@@ -6,10 +6,12 @@ rounds of successive halving.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from course.checks.results import call
 from course.runs.recordings import recorded_runs
 from labs.day4_5_search.halving import FACTOR, Halving, Replay, successive_halving
 from labs.day4_5_search.replay import grid_runs
@@ -29,27 +31,39 @@ def planted_curves(factor: int = FACTOR) -> np.ndarray:
 
 def check_rounds(function: Halving) -> str:
     """Check the trials that each round trains, and the result."""
-    _check(function, (1, 3, 6), FACTOR)
-    _check(function, (1, 3), FACTOR)
-    _check(function, (1, 2, 3, 6), 2)  # 8, 4, 2 and 1 trials
-    _check(function, (1, 3, 6), 8)  # 8, 1 and 1: never none
-    _check(function, (1, 3), 5)  # 8 and 1: shares are rounded down
+    nine, eight = planted_curves(), planted_curves(2)
+    _check(function, nine, range(9), (1, 3, 6), FACTOR)
+    _check(function, nine, range(9), (1, 3), FACTOR)
+    _check(function, eight, range(8), (1, 2, 3, 6), 2)  # 8, 4, 2 and 1 trials
+    _check(function, eight, range(8), (1, 3, 6), 8)  # 8, 1 and 1: never none
+    _check(function, eight, range(8), (1, 3), 5)  # 8 and 1: shares are rounded down
+    # Accuracies that rise, fall or do neither, of some trials in any order.
+    rng = np.random.default_rng(0)
+    for count in (7, 16, 19):
+        curves = rng.uniform(0, 1, (25, 8))
+        _check(function, curves, rng.permutation(25)[:count].tolist(), (2, 4, 5, 8), 2)
     return "each round trains the trials that should continue, and the best one is returned"
 
 
-def _check(function: Halving, epochs: tuple[int, ...], factor: int) -> None:
-    replay = Replay(planted_curves(factor))
+def _check(
+    function: Halving,
+    curves: np.ndarray,
+    trials: Sequence[int],
+    epochs: tuple[int, ...],
+    factor: int,
+) -> None:
+    replay, trials = Replay(curves), [*trials]
     result: object = None
     error = None
     try:
-        result = function(replay.trials, replay.train, epochs, factor)
+        result = call(function, trials, replay.train, epochs, factor)
     except (IndexError, ValueError) as caught:  # of an empty list: its round explains it better
         error = caught
-    where = f"{len(replay.trials)} trials, {epochs=}, {factor=}"
-    expected = replay.trials
+    where = f"{len(trials)} trials, {epochs=}, {factor=}"
+    expected = trials
     if error and not replay.calls:
         raise error
-    _check_first_round(replay, epochs, where)
+    _check_first_round(replay, trials, epochs, where)
     for before, epoch in pairwise(epochs):
         kept = max(1, len(expected) // factor)
         ranked = sorted(expected, key=lambda trial: -replay.curves[trial, before - 1])
@@ -62,21 +76,28 @@ def _check(function: Halving, epochs: tuple[int, ...], factor: int) -> None:
     assert not isinstance(result, list | tuple | dict), (
         f"{where}: it returns {result!r}, expected the number of one trial, {best}"
     )
-    is_trial = result in replay.trials
+    is_trial = result in trials
     reason = "compare the accuracies of the last epoch" if is_trial else "return a trial's number"
     assert result == best, (
         f"{where}: it returns {result}, expected trial {best}, the best of the last round: {reason}"
     )
 
 
-def _check_first_round(replay: Replay, epochs: tuple[int, ...], where: str) -> None:
+def _check_first_round(
+    replay: Replay, trials: list[int], epochs: tuple[int, ...], where: str
+) -> None:
     """Check that all trials are trained until the first epoch before any goes further."""
-    first, count = epochs[0], len(replay.trials)
+    first, count = epochs[0], len(trials)
     assert replay.calls, f"{where}: it has not called train(trial, epoch)"
     later = [until for _, until in replay.calls[:count] if until != first]
     assert not later, (
         f"{where}: it trains until epoch {later[0]} in the first round, expected {first}. This "
         f"looks at later accuracies in advance, and pays for them"
+    )
+    unknown = {trial for trial, _ in replay.calls} - {*trials}
+    assert not unknown, (
+        f"{where}: it trains {min(unknown)}, but the trials are {trials}: use the elements of "
+        f"`trials`, not their positions"
     )
     trained = {trial for trial, _ in replay.calls[:count]}
     assert len(trained) == count, (

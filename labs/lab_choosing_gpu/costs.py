@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from course.checks.results import compare, numbers
+
 Cost = Callable[[float, float, float, float, float], tuple[float, float]]
 # images_per_s, watts, price, hours, kwh_price
-GPU, DOUBLE = (1000.0, 400.0, 2000.0, 10_000.0, 0.3), (2000.0, 300.0, 9000.0, 20_000.0, 0.2)
+GPU = (1000.0, 400.0, 2000.0, 10_000.0, 0.3)
+RENT = (3000.0, 700.0, 3.5, 1.0, 0.0)  # the price of an hour includes electricity
+CASES = (GPU, (2000.0, 300.0, 9000.0, 20_000.0, 0.2), (256.5, 70.0, 1250.0, 30_000.0, 0.41), RENT)
 
 
 def cost(
@@ -26,22 +30,22 @@ def cost(
 
 def check_energy(function: Cost) -> str:
     """Check the images per joule."""
-    for numbers in (GPU, DOUBLE):
-        expected = cost(*numbers)[0]
+    for case in CASES:
+        expected = cost(*case)[0]
         causes = {
             1 / expected**2: "these are joules per image: divide the other way round",
             3600: "a watt is a joule per second, so no hours are needed",
             1000: "a watt is a joule per second: a kilowatt has 1,000",
         }
-        _compare("images_per_joule", numbers, _call(function, numbers)[0], expected, causes)
+        _compare("images_per_joule", case, _call(function, case)[0], expected, causes)
     return f"{GPU[0]:,.0f} images/s at {GPU[1]:.0f} W are {cost(*GPU)[0]:.1f} images per joule"
 
 
 def check_euros(function: Cost) -> str:
     """Check the euros per million images: the price's part, then the electricity's."""
-    for numbers in (GPU, DOUBLE):
-        images_per_s, watts, price, hours, kwh_price = numbers
-        expected = cost(*numbers)[1]
+    for case in CASES:
+        images_per_s, watts, price, hours, kwh_price = case
+        expected = cost(*case)[1]
         millions_per_hour = images_per_s * 3600 / 1e6
         electricity = watts / 1000 * kwh_price
         causes = {
@@ -66,28 +70,21 @@ def check_euros(function: Cost) -> str:
             millions_per_hour**2: "these are euros per hour × millions per hour: divide instead",
             1 / expected**2: "these are millions of images per euro: divide the other way round",
         }
-        _compare("euros_per_million", numbers, _call(function, numbers)[1], expected, causes)
+        _compare("euros_per_million", case, _call(function, case)[1], expected, causes)
     return f"at {GPU[2]:,.0f} euros and {GPU[4]} euros per kWh, a million costs {cost(*GPU)[1]:.3f}"
 
 
-def _call(function: Cost, numbers: tuple[float, ...]) -> tuple[float, float]:
-    result = function(*numbers)
-    assert isinstance(result, tuple) and len(result) == 2, (
-        f"it returns {result!r}: expected two numbers, `images_per_joule, euros_per_million`"
-    )
-    return result
+def _call(function: Cost, case: tuple[float, ...]) -> list[float]:
+    return numbers(function(*case), "images_per_joule, euros_per_million")
 
 
 def _compare(
-    name: str, numbers: tuple[float, ...], value: float, expected: float, causes: dict[float, str]
+    name: str, case: tuple[float, ...], value: float, expected: float, causes: dict[float, str]
 ) -> None:
-    """Raise AssertionError with the likely cause if a value is not the expected one."""
-    if abs(value / expected - 1) < 1e-3:
-        return
-    near = [words for factor, words in causes.items() if abs(value / expected / factor - 1) < 1e-3]
-    images_per_s, watts, price, hours, kwh_price = numbers
-    raise AssertionError(
+    images_per_s, watts, price, hours, kwh_price = case
+    words = (
         f"{name} at {images_per_s:g} images/s, {watts:g} W, {price:g} euros, {hours:g} hours and "
-        f"{kwh_price:g} euros per kWh: {value:.4g}, expected {expected:.4g}: "
-        f"{near[0] if near else 'check the units'}"
+        f"{kwh_price:g} euros per kWh"
     )
+    mistakes = {factor * expected: cause for factor, cause in causes.items()}
+    compare(words, value, expected, mistakes, rule="check the units", tolerance=1e-3)

@@ -9,7 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-ROWS, NARROW, WIDE = 4000, 6, 24
+from course.checks.results import call
+
+ROWS, NARROW, WIDE = 4000, 6, 60
+# Rows, and columns of z and of y: also as in a layer that becomes narrower.
+SHAPES = ((ROWS, NARROW, WIDE), (35, 7, 3), (500, 16, 16))
 Function = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -22,21 +26,40 @@ def statistics(z: torch.Tensor, W: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     return mean, square - mean**2
 
 
-def _example() -> tuple[torch.Tensor, torch.Tensor]:
+def _example(rows: int, narrow: int, wide: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    z = torch.randn(ROWS, NARROW, generator=generator, dtype=torch.float64) + 0.5
-    return z, torch.randn(WIDE, NARROW, generator=generator, dtype=torch.float64)
+    z = torch.randn(rows, narrow, generator=generator, dtype=torch.float64)
+    z = z + torch.linspace(0.5, 1, narrow).double()
+    return z, torch.randn(wide, narrow, generator=generator, dtype=torch.float64)
 
 
 def check_statistics(function: Function) -> str:
-    """Check that mean and variance are those of y."""
-    z, W = _example()
-    y, G = z @ W.t(), z.t() @ z
-    result = function(z, W)
-    assert isinstance(result, tuple) and len(result) == 2, (
+    """Check that mean and variance are those of y, for several shapes, and in fp32."""
+    for shape in SHAPES:
+        _check(function, *_example(*shape))
+    z, W = (tensor.float() for tensor in _example(ROWS, NARROW, WIDE))
+    mean, _ = _call(function, z, W)
+    assert torch.allclose(mean, (z @ W.t()).mean(0), rtol=1e-3, atol=1e-4), "in fp32, it is wrong"
+    return f"mean and variance are those of y, for {len(SHAPES)} shapes"
+
+
+def _call(function: Function, z: torch.Tensor, W: torch.Tensor) -> tuple[Any, Any]:
+    result = call(function, z, W)
+    assert isinstance(result, tuple | list) and len(result) == 2, (
         f"it returns {type(result).__name__}: expected two tensors, the mean and the variance"
     )
-    mean, variance = result
+    for name, tensor in zip(("mean", "variance"), result):
+        assert isinstance(tensor, torch.Tensor) and tensor.dtype == z.dtype, (
+            f"for z in {z.dtype}, the {name} is {getattr(tensor, 'dtype', tensor)!s:.50}: expected "
+            f"a tensor of the same type"
+        )
+    return (*result,)
+
+
+def _check(function: Function, z: torch.Tensor, W: torch.Tensor) -> None:
+    """Compare one pair of results, with the values of likely mistakes, too."""
+    y, G, (M, N) = z @ W.t(), z.t() @ z, (len(z), len(W))
+    mean, variance = _call(function, z, W)
     _compare(
         "mean",
         mean,
@@ -44,10 +67,10 @@ def check_statistics(function: Function) -> str:
         "y is linear in z, so it is W s / M, where s is the sum of z's rows",
         {
             "it is the sum of y: divide it by M": y.sum(0),
-            "divide by M, not by M - 1": y.sum(0) / (ROWS - 1),
+            "divide by M, not by M - 1": y.sum(0) / (M - 1),
         },
     )
-    assert variance.shape != (WIDE, WIDE), "W G Wᵀ has a row per channel: use only its diagonal"
+    assert variance.shape != (N, N), "W G Wᵀ has a row per channel: use only its diagonal"
     square, mean = y.square().mean(0), y.mean(0)
     divisor = "BatchNorm divides by M, not by M - 1: the batch is the whole population"
     _compare(
@@ -58,10 +81,9 @@ def check_statistics(function: Function) -> str:
         {
             "it is the mean of y²: G is not centred, so subtract the mean's square": square,
             "subtract the square of the mean, not the mean": square - mean,
-            "y² contains W twice: use W G Wᵀ; W G contains it once": (W @ G).sum(1) / ROWS
-            - mean**2,
+            "y² contains W twice: use W G Wᵀ; W G contains it once": (W @ G).sum(1) / M - mean**2,
             divisor: y.var(0),
-            f"{divisor}, in the mean of y², too": square * ROWS / (ROWS - 1) - mean**2,
+            f"{divisor}, in the mean of y², too": square * M / (M - 1) - mean**2,
             "the sum of y² has to be divided by M": y.square().sum(0) - mean**2,
             "it is the standard deviation: don't take the square root": y.std(0, correction=0),
             "two different channels of z vary together: G needs their products, too, not only "
@@ -70,19 +92,21 @@ def check_statistics(function: Function) -> str:
             "enough": W.square() @ z.var(0, correction=0),
         },
     )
-    return f"mean and variance are those of y, for all {WIDE} channels"
 
 
 def _compare(
     name: str, actual: Any, right: torch.Tensor, rule: str, mistakes: dict[str, torch.Tensor]
 ) -> None:
     """Assert that a result is right; if it equals the value of a known mistake, name that."""
-    shape = tuple(actual.shape)
-    if shape != (WIDE, WIDE):
-        assert shape == (WIDE,), f"the {name} has shape {shape}; expected one number per channel"
-    for message, value in mistakes.items():
-        assert not torch.allclose(actual, value, rtol=1e-9), f"the {name}: {message}"
-    assert torch.allclose(actual, right, rtol=1e-9), f"the {name} is wrong: {rule}"
+    assert actual.shape == right.shape, (
+        f"the {name} has shape {(*actual.shape,)}, expected {(*right.shape,)}: one number per "
+        f"channel"
+    )
+    if not torch.allclose(actual, right, rtol=1e-9):
+        for message, value in mistakes.items():
+            assert not torch.allclose(actual, value, rtol=1e-9), f"the {name}: {message}"
+        wrong = int((~torch.isclose(actual, right, rtol=1e-9)).sum())
+        raise AssertionError(f"the {name} of {wrong} of {len(right)} channels is wrong: {rule}")
 
 
 class _Results(TorchDispatchMode):
@@ -106,13 +130,18 @@ class _Results(TorchDispatchMode):
 
 def check_sizes(function: Function) -> str:
     """Check that neither y nor a table of N x N numbers is computed."""
-    z, W = _example()
+    z, W = _example(ROWS, NARROW, WIDE)
     with _Results(z) as results:
         function(z, W)
     sizes = [shape.numel() for shape in results.shapes]
     assert max(sizes) < ROWS * WIDE, (
         f"a tensor of {max(sizes):,} numbers was created: that is y itself, which should never be "
         f"computed. Use only s, G and W"
+    )
+    rows = sum(shape.numel() for shape in results.shapes if ROWS in shape)
+    assert rows < ROWS * WIDE, (
+        f"tensors with a row for each of z's {ROWS:,} have {rows:,} numbers in all: y itself has "
+        f"{ROWS * WIDE:,}, also if you compute it column by column. Use only s, G and W"
     )
     tables = [shape.numel() for shape in results.shapes if ROWS not in shape]
     assert max(tables) <= WIDE * NARROW, (

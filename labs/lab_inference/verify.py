@@ -6,53 +6,62 @@ from collections.abc import Sequence
 from math import isclose
 from time import perf_counter
 
+import numpy as np
+
+from course.checks.results import call
 from labs.lab_inference.async_device import FakeAsyncDevice
 from labs.lab_inference.latency import Latencies
-from labs.lab_inference.serving import Serve, random_arrivals, serve
+from labs.lab_inference.serving import Serve, StepTime, random_arrivals, serve
 
 COUNT, WARM_UP = 9, 3
 WARM_UP_S, LONGEST_S = 0.03, 0.006  # durations of a call
 
 
-def fake_device() -> FakeAsyncDevice:
+def fake_device(warm_up: int = WARM_UP) -> FakeAsyncDevice:
     """Create a device whose first calls take long; later ones cycle through three durations."""
     return FakeAsyncDevice(
-        lambda number: WARM_UP_S if number < WARM_UP else LONGEST_S * (1 + number % 3) / 3
+        lambda number: WARM_UP_S if number < warm_up else LONGEST_S * (1 + number % 3) / 3
     )
 
 
 def check_times(latencies: Latencies) -> str:
     """Check that each call is timed until the device is done, without the warm-up."""
+    for count, warm_up in ((COUNT, WARM_UP), (4, 0), (2, 5)):
+        shortest, longest = _check_times(latencies, count, warm_up)
+    return f"{COUNT} calls of {shortest:.0f} to {longest:.0f} ms, each timed to its end"
+
+
+def _check_times(latencies: Latencies, count: int, warm_up: int) -> tuple[float, float]:
+    """Check the times of some calls; return the shortest and the longest of a call's work in ms."""
     started = perf_counter()
-    with fake_device() as device:
-        times = latencies(device.call, device.wait, COUNT, WARM_UP)
+    with fake_device(warm_up) as device:
+        times = latencies(device.call, device.wait, count, warm_up)
         ended = perf_counter()
     calls = len(device.spans)
-    assert calls == WARM_UP + COUNT, (
-        f"{calls} calls were made: {WARM_UP} should warm up, and {COUNT} be timed"
+    assert calls == warm_up + count, (
+        f"{calls} calls were made: {warm_up} should warm up, and {count} be timed"
     )
-    assert isinstance(times, list) and len(times) == COUNT, (
-        f"expected a list of {COUNT} times, one per call, but it returns {times!r}"[:200]
+    assert isinstance(times, list | tuple | np.ndarray) and len(times) == count, (
+        f"expected a list of {count} times, one per call, but it returns {times!r}"[:200]
     )
-    durations = [end - begin for begin, end in device.spans[WARM_UP:]]
+    durations = [end - begin for begin, end in device.spans[warm_up:]]
     _assert_seconds(times, durations, started)
     for measured, duration in zip(times, durations):
         assert measured >= duration, (
             f"a call that takes the device {1e3 * duration:.0f} ms is measured as "
             f"{1e3 * measured:.3f}: call() returns before the device is done. Wait, and only then "
-            f"look at the clock"
+            f"look at the clock; keep the times in the order of the calls"
         )
     assert times[0] < 2 * WARM_UP_S, (
         f"the first time is {1e3 * times[0]:.0f} ms, and its call takes {1e3 * durations[0]:.0f}: "
         f"it waited for calls that warm up. Wait after each of those, too"
     )
-    timed_s = ended - device.spans[WARM_UP - 1][1]
+    timed_s = ended - (device.spans[warm_up - 1][1] if warm_up else started)
     assert sum(times) <= timed_s, (
-        f"the times add up to {1e3 * sum(times):.0f} ms, but these {COUNT} calls took only "
+        f"the times add up to {1e3 * sum(times):.0f} ms, but these {count} calls took only "
         f"{1e3 * timed_s:.0f}: set `begin` again before each call"
     )
-    shortest, longest = 1e3 * min(durations), 1e3 * max(durations)
-    return f"{COUNT} calls of {shortest:.0f} to {longest:.0f} ms, each timed to its end"
+    return 1e3 * min(durations), 1e3 * max(durations)
 
 
 def _assert_seconds(times: list[float], durations: list[float], started: float) -> None:
@@ -134,9 +143,9 @@ CASES = (
 class _Batches:
     """Return the seconds of a batch, and record the sizes of all batches."""
 
-    def __init__(self, max_batch: int) -> None:
+    def __init__(self, max_batch: int, step_s: StepTime = lambda count: 1 + count / 2) -> None:
         self.sizes: list[int] = []
-        self._largest = max_batch
+        self._largest, self._step_s = max_batch, step_s
 
     def __call__(self, count: int) -> float:
         assert count >= 1, (
@@ -147,7 +156,7 @@ class _Batches:
             f"a batch has {count} requests, but max_batch={self._largest}"
         )
         self.sizes.append(count)
-        return 1 + count / 2
+        return self._step_s(count)
 
 
 def check_cases(function: Serve) -> str:
@@ -167,12 +176,17 @@ def check_cases(function: Serve) -> str:
 
 
 def _call(
-    function: Serve, arrivals: Sequence[float], max_batch: int, max_wait: float, words: str
+    function: Serve,
+    arrivals: Sequence[float],
+    max_batch: int,
+    max_wait: float,
+    words: str,
+    *step_s: StepTime,
 ) -> tuple[list[float], list[int]]:
     """Call the function and check the form of its result; return it with the batches' sizes."""
-    batches = _Batches(max_batch)
-    latencies = function([*arrivals], batches, max_batch, max_wait)
-    assert isinstance(latencies, list), (
+    batches = _Batches(max_batch, *step_s)
+    latencies = call(function, [*arrivals], batches, max_batch, max_wait)
+    assert isinstance(latencies, list | tuple | np.ndarray), (
         f"it returns {type(latencies).__name__}; expected a list of latencies"
     )
     assert len(latencies) == len(arrivals), (
@@ -197,12 +211,16 @@ def check_replay(function: Serve) -> str:
     arrivals = [250 * arrival for arrival in random_arrivals(200.0)[:500]]  # 0.8 per second
     for max_batch, max_wait in ((1, 0.0), (8, 0.0), (8, 2.0), (64, 0.5)):
         words = f"{len(arrivals)} random arrivals, {max_batch=}, {max_wait=:g}"
-        batches = _Batches(max_batch)
-        expected = serve(arrivals, batches, max_batch, max_wait)
-        latencies, _ = _call(function, arrivals, max_batch, max_wait, words)
+        expected = serve(arrivals, _uneven_step_s, max_batch, max_wait)
+        latencies, _ = _call(function, arrivals, max_batch, max_wait, words, _uneven_step_s)
         wrong = sum(not _is_near(*pair) for pair in zip(latencies, expected))
         assert not wrong, f"{words}: {wrong} latencies are wrong"
     return f"{len(arrivals)} random arrivals have the right latencies, with four policies"
+
+
+def _uneven_step_s(count: int) -> float:
+    """Return the seconds of a batch on a device with a faster kernel for every third size."""
+    return 0.9 if count % 3 == 0 else 0.6 + 0.25 * count
 
 
 def _are_near(actual: Sequence[float], expected: Sequence[float]) -> bool:

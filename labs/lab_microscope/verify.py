@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course.checks.results import call
 from labs.lab_microscope.kernel_names import counted_kernels, inner_name, labelled_examples
 from labs.lab_microscope.sparsity import Prune, prune
 
@@ -56,16 +57,26 @@ def _count(kernels: pd.Series, noun: str) -> str:
 
 
 def check_pruned(function: Prune) -> str:
-    """Check which numbers of a weight remain."""
-    weight = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    copy = weight.clone()
-    result = function(copy)
-    assert torch.equal(copy, weight), "its argument has changed: create a new tensor"
+    """Check which numbers of weights remain, for several shapes and types."""
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((6, 8), (16, 16), (5, 20), (1, 4)):
+        _check_pruned(function, torch.randn(shape, generator=generator))
+    whole = torch.randperm(96, generator=generator) * torch.tensor([1, -1]).repeat(48)
+    _check_pruned(function, whole.reshape(8, 12).bfloat16())  # all magnitudes differ
+    return "right: in each four neighbours of a row, the two largest magnitudes remain"
+
+
+def _check_pruned(function: Prune, weight: torch.Tensor) -> None:
+    result = call(function, weight)
     assert isinstance(result, torch.Tensor) and result.shape == weight.shape, (
         f"expected a tensor of shape {(*weight.shape,)}, like the weight: reshape at the end"
     )
-    expected = prune(weight)
-    kept = result != 0
+    assert result.dtype == weight.dtype, (
+        f"the copy of a weight in {weight.dtype} is {result.dtype}: keep its type"
+    )
+    expected, kept = prune(weight), result != 0
+    if torch.equal(result, expected):
+        return
     mistakes = {
         "the two smallest magnitudes remain, not the largest": weight - expected,
         "-3 is larger than 2 in magnitude: compare absolute values": _keep(weight),
@@ -74,7 +85,7 @@ def check_pruned(function: Prune) -> str:
         "it returns magnitudes: keep each number's sign": expected.abs(),
     }
     for hint, wrong in mistakes.items():
-        assert not torch.equal(result.float(), wrong), hint
+        assert not torch.equal(result.float(), wrong.float()), hint
     assert kept.sum() == weight.numel() // 2, (
         f"{int(kept.sum())} of {weight.numel()} numbers remain, expected half of them"
     )
@@ -83,11 +94,12 @@ def check_pruned(function: Prune) -> str:
         f"of the {len(counts)} groups of four, one keeps {int(counts[counts != 2][0])} numbers: "
         f"choose two in each group, not half of a row or of the weight"
     )
-    assert torch.equal(result, expected), (
-        f"each group keeps two numbers, but {weight[0, :4].tolist()} becomes "
-        f"{result[0, :4].tolist()}, expected {expected[0, :4].tolist()}"
+    at = int((result != expected).reshape(-1, 4).any(dim=1).nonzero()[0])
+    old, new, right = (four.reshape(-1, 4)[at].tolist() for four in (weight, result, expected))
+    raise AssertionError(
+        f"each group of a weight of shape {(*weight.shape,)} keeps two numbers, but {old} becomes "
+        f"{new}, expected {right}"
     )
-    return "right: in each four neighbours of a row, the two largest magnitudes remain"
 
 
 def _keep(weight: torch.Tensor) -> torch.Tensor:

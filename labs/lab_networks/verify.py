@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-PROBLEMS = ("speed", "memory", "noise", "ratio")
 TOLERANCE = 0.02
 
 
@@ -27,12 +27,18 @@ class Row(NamedTuple):
     spread: float  # standard deviation of a single step's time, relative to the mean
 
 
+RULES = {
+    "speed": "batch × iterations ÷ seconds must be within 2 % of images_per_s",
+    "memory": "weights_gb + batch × image_gb must be at most gpu_gb",
+    "noise": "spread ÷ √iterations must be at most 0.02",
+    "ratio": "images_per_s ÷ fp32_images_per_s must be at most largest_ratio",
+}
 Audit = Callable[[Row], list[str]]
 GOOD = Row("a network", "a GPU", "fp16", 100, 400, 80.0, 500.0, 200.0, 8.0, 2.0, 0.1, 16.0, 0.1)
 
 
 def find_problems(row: Row) -> list[str]:
-    """Return those of PROBLEMS that a row has."""
+    """Return those of RULES that a row has."""
     problems = []
     if abs(row.batch * row.iterations / row.seconds / row.images_per_s - 1) > TOLERANCE:
         problems.append("speed")
@@ -47,18 +53,19 @@ def find_problems(row: Row) -> list[str]:
 
 def _found(audit: Audit, row: Row) -> set[str]:
     problems = audit(row)
-    assert isinstance(problems, list), (
+    assert isinstance(problems, list | tuple), (
         f"it returns {type(problems).__name__}; expected a list of names, which may be empty"
     )
-    unknown = [str(name) for name in problems if name not in PROBLEMS]
-    assert not unknown, f"{unknown[0]!r} is unknown: the names are {', '.join(PROBLEMS)}"
+    assert len({*problems}) == len(problems), f"it returns a name twice: {[*problems]}"
+    unknown = [str(name) for name in problems if name not in RULES]
+    assert not unknown, f"{unknown[0]!r} is unknown: the names are {', '.join(RULES)}"
     return set(problems)
 
 
 def _expect(audit: Audit, name: str, is_problem: bool, hint: str, **changes: float) -> None:
     """Check one name for the good row with changes."""
     found = _found(audit, GOOD._replace(**changes))
-    words = ", ".join(f"{field}={value:g}" for field, value in changes.items()) or "a good row"
+    words = ", ".join(f"{field}={value:.4g}" for field, value in changes.items()) or "a good row"
     verb = "doesn't report" if is_problem else "reports"
     assert (name in found) == is_problem, f"{words}: it {verb} {name!r}: {hint}"
 
@@ -101,10 +108,39 @@ def check_several(audit: Audit) -> str:
     """Check a row with all problems, and the names of an empty list."""
     bad = GOOD._replace(iterations=4, image_gb=0.2, fp32_images_per_s=50.0)
     found = _found(audit, bad)
-    missing = [name for name in PROBLEMS if name not in found]
+    missing = [name for name in RULES if name not in found]
     assert not missing, (
         f"a row with four problems: {', '.join(missing)} is missing. Don't return after the first"
     )
     extra = _found(audit, GOOD)
     assert not extra, f"a good row after a bad one: {extra} is reported. Is the list a new one?"
+    for changes in _drawn_changes():
+        expected = find_problems(GOOD._replace(**changes))
+        for name, rule in RULES.items():
+            _expect(audit, name, name in expected, rule, **changes)
     return "a row with four problems has all four names; the next row starts with an empty list"
+
+
+def _drawn_changes(count: int = 40) -> Iterator[dict[str, float]]:
+    """Yield random numbers of rows, each far enough from its limit."""
+    rng = random.Random(0)
+
+    def draw_near(limit: float) -> float:
+        return limit * rng.choice((rng.uniform(0.5, 0.9), rng.uniform(1.1, 2)))
+
+    for _ in range(count):
+        batch, iterations, speed = rng.randint(8, 500), rng.randint(20, 900), rng.uniform(50, 5000)
+        gpu_gb, ratio = rng.uniform(8, 96), rng.uniform(2, 16)
+        weights_gb = rng.uniform(0.1, 0.4) * gpu_gb
+        yield dict(
+            batch=batch,
+            iterations=iterations,
+            seconds=batch * iterations / speed * rng.choice((0.8, 0.99, 1.01, 1.2)),
+            images_per_s=speed,
+            fp32_images_per_s=speed / draw_near(ratio),
+            largest_ratio=ratio,
+            weights_gb=weights_gb,
+            image_gb=(draw_near(gpu_gb) - weights_gb) / batch,
+            gpu_gb=gpu_gb,
+            spread=draw_near(TOLERANCE) * iterations**0.5,
+        )

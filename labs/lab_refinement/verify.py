@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from course.checks.results import call
 from labs.lab_refinement.solvers import (
     Correct,
     Factors,
@@ -22,7 +23,7 @@ def check_accuracy(correct: Correct) -> str:
     for count in range(1, 16):
         before, arguments = x.clone(), []
         residual = b - a @ before
-        x = correct(a, b, x, _recording_solve(factors, arguments))
+        x = _correct(correct, a, b, x, _recording_solve(factors, arguments))
         assert isinstance(x, torch.Tensor), f"it returns {type(x).__name__}; expected the new x"
         assert x.dtype == torch.float64, f"x has become {x.dtype}: keep it in fp64"
         error = backward_error(a, x, b)
@@ -49,21 +50,32 @@ def check_accuracy(correct: Correct) -> str:
 
 def check_residual(correct: Correct) -> str:
     """Check that the rough factors are used once, for the fp64 residual."""
-    a, b, factors, x = _system()
-    arguments: list[torch.Tensor] = []
-    residual = b - a @ x
-    correct(a, b, x, _recording_solve(factors, arguments))
-    _assert_one_call(arguments)
-    # A·x − b is right, too, if the solution is then subtracted.
-    difference = min(
-        float((sign * arguments[0].double() - residual).abs().max() / residual.abs().max())
-        for sign in (1, -1)
-    )
-    assert difference < 1e-9, (
-        f"the argument of solve() differs from the fp64 residual by {difference:.0e}, relatively: "
-        f"compute b − A·x from fp64 numbers"
-    )
+    for size in (64, 96):
+        a, b, factors, x = _system(size)
+        arguments: list[torch.Tensor] = []
+        residual, before = b - a @ x, x.clone()
+        result = _correct(correct, a, b, x, _recording_solve(factors, arguments))
+        _assert_one_call(arguments)
+        # A·x − b is right, too, if the solution is then subtracted.
+        difference = min(
+            float((sign * arguments[0].double() - residual).abs().max() / residual.abs().max())
+            for sign in (1, -1)
+        )
+        assert difference < 1e-9, (
+            f"the argument of solve() differs from the fp64 residual by {difference:.0e}, "
+            f"relatively: compute b − A·x from fp64 numbers"
+        )
+        assert torch.allclose(result, before + factors.solve(residual), rtol=1e-9), (
+            f"for a system of {size} equations, the result is not x plus the correction"
+        )
     return "each correction solves once with the fp16 factors, for the fp64 residual"
+
+
+def _correct(
+    correct: Correct, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, solve: Solve
+) -> torch.Tensor:
+    """Call the function, which may change x only: the next correction needs A and b again."""
+    return call(lambda a, b: correct(a, b, x, solve), a, b)
 
 
 def _recording_solve(factors: Factors, arguments: list[torch.Tensor]) -> Solve:
@@ -86,9 +98,9 @@ def _assert_one_call(arguments: list[torch.Tensor]) -> None:
     assert count == 1, f"solve() is called {count} times: a correction needs it once"
 
 
-def _system():
-    a = random_matrix(100.0, 64)
+def _system(size: int = 64):
+    a = random_matrix(100.0, size)
     generator = torch.Generator().manual_seed(1)
-    b = a @ torch.randn(64, dtype=torch.float64, generator=generator)
+    b = a @ torch.randn(size, dtype=torch.float64, generator=generator)
     factors = factor(a, "fp16")
     return a, b, factors, factors.solve(b)

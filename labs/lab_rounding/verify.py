@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from labs.lab_rounding.updates import DROPPED_BITS, Add, Round
+from course.checks.results import call
+from labs.lab_rounding.updates import DROPPED_BITS, Add, Round, round_stochastically
 
 FP16 = torch.float16
 
@@ -13,8 +16,8 @@ def check_sum(add: Add) -> str:
     """Check that a thousand updates of 0.0001 change an fp16 number as in fp32."""
     total, carry = torch.tensor(1.0, dtype=FP16), torch.tensor(0.0, dtype=FP16)
     for count in range(1000):
-        pair = add(total, carry, torch.tensor(0.0001, dtype=FP16))
-        assert isinstance(pair, tuple) and len(pair) == 2, (
+        pair = call(add, total, carry, torch.tensor(0.0001, dtype=FP16))
+        assert isinstance(pair, tuple | list) and len(pair) == 2, (
             f"it returns {type(pair).__name__}: expected two tensors, the total and what is left"
         )
         total, carry = pair
@@ -58,18 +61,25 @@ def _check_one_sum(add: Add) -> None:
 def check_carry(add: Add) -> str:
     """Check that the new carry is exactly what rounding removed."""
     generator = torch.Generator().manual_seed(0)
-    total, carry, update = (
-        (mean + scale * torch.randn(1000, generator=generator)).to(FP16)
-        for mean, scale in ((4.0, 0.5), (0.0, 1e-4), (0.0, 1e-3))
-    )
-    new, remainder = add(total, carry, update)
-    lost = total.double() + (update + carry).double() - new.double()
-    wrong = (remainder.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
-    assert not wrong.any(), (
-        f"{int(wrong.sum())} of 1,000 sums return a carry that differs from what rounding removed: "
-        f"the update with the old carry, minus (new total − old total), all in fp16"
-    )
-    return "the carry is exactly what rounding removed, in each of 1,000 sums"
+    for dtype, shape in ((FP16, (1000,)), (FP16, (20, 30)), (torch.bfloat16, (7, 11))):
+        total, carry, update = (
+            (mean + scale * torch.randn(shape, generator=generator)).to(dtype)
+            for mean, scale in ((4.0, 0.5), (0.0, 1e-4), (0.0, 1e-3))
+        )
+        for tensor in (result := call(add, total, carry, update)):
+            assert tensor.dtype == dtype and tensor.shape == total.shape, (
+                f"for numbers of shape {shape} in {dtype}, it returns {tensor.dtype} of shape "
+                f"{(*tensor.shape,)}: keep the type and the shape"
+            )
+        new, remainder = result
+        lost = total.double() + (update + carry).double() - new.double()
+        wrong = (remainder.double() - lost).abs() > lost.abs() * 1e-3 + 1e-7
+        assert not wrong.any() and torch.equal(new, total + (update + carry)), (
+            f"{int(wrong.sum())} of {total.numel():,} sums in {dtype} return a carry that differs "
+            f"from what rounding removed: the update with the old carry, minus (new total − old "
+            f"total), all in that type"
+        )
+    return "the carry is exactly what rounding removed, in each of 1,000 sums, in bf16, too"
 
 
 def check_mean(round_to_bf16: Round) -> str:
@@ -78,7 +88,8 @@ def check_mean(round_to_bf16: Round) -> str:
     for number in (1 + 2**-11, 1.0, -3.14159, 1e-6):
         exact = torch.full((2**DROPPED_BITS,), number)
         without = round_to_bf16(exact.clone(), torch.zeros_like(random_bits))
-        rounded = round_to_bf16(exact, random_bits)
+        # Its view of the bits shares the number's memory, so it may change the number.
+        rounded = call(partial(round_to_bf16, exact.clone()), random_bits)
         assert rounded.dtype == torch.bfloat16, f"it returns {rounded.dtype}; expected bf16"
         assert not rounded.isnan().any() and rounded.float().abs().max() > abs(number) / 2, (
             f"{number:.6g} becomes {rounded[0].item():g}: shift the bits 16 places to the right, "
@@ -113,4 +124,13 @@ def check_bf16_numbers(round_to_bf16: Round) -> str:
             f"{number:g} is a bf16 number and must not change, but it became "
             f"{rounded.max().item():g}"
         )
+    numbers = torch.tensor([[1.5, -70_000.0, 3e-5], [0.1, 1e9, -0.7]])
+    numbers = numbers.bfloat16().float() * (1 + 2**-8)  # halfway to the next, or further
+    random_bits = torch.tensor([[60_000, 9, 40_000], [1, 50_000, 0]], dtype=torch.int32)
+    expected = round_stochastically(numbers, random_bits)
+    result = round_to_bf16(numbers.clone(), random_bits)
+    assert result.shape == expected.shape and torch.equal(result, expected), (
+        f"{numbers.tolist()} with random bits {random_bits.tolist()} become {result.tolist()}, "
+        f"expected {expected.tolist()}: each number has its own bits and its own random number"
+    )
     return "bf16 numbers do not change"

@@ -131,7 +131,13 @@ def test_the_learners_file_is_written_once_and_checked(
     assert state() == "open"
     path = lab.write_broken_script()
     checked = lab.check_batch_script(path)
-    assert checked.failed and len(checked.parts) == 7 and state() == "failed"
+    assert checked.failed and state() == "failed"
+    first, second, more, _ = checked.parts
+    assert "gets 0 GPUs" in first.evidence and "srun starts 1 of 4" in second.evidence
+    assert more.evidence.startswith("4 more: repair these first")
+    path.write_text(repaired().replace("module load pytorch", ""))
+    checked = lab.check_batch_script(path)
+    assert checked.failed and len(checked.parts) == 2  # no correct part that is not shown
     path.write_text(repaired())
     assert lab.write_broken_script() == path and path.read_text() == repaired()
     checked = lab.check_batch_script(path)

@@ -78,7 +78,11 @@ def test_right_answers_pass(changes: tuple[tuple[str, str], ...]) -> None:
         ("optimizer.zero_grad()", "pass", "is not what the original loop gives"),
         (" + 0.1 * noise", "", "is not what the original loop gives"),
         ("model.eval()", "pass", "is not what the original loop gives"),
-        ("return float(loss), float(accuracy)", "return float(loss)", "expected the last loss and"),
+        (
+            "return float(loss), float(accuracy)",
+            "return float(loss)",
+            "expected 2 numbers, `loss, accuracy`",
+        ),
         ("right / total", "right", "returns the accuracy"),
         ("losses.append(loss)", "losses.append(loss.item())", "of training, the host reads"),
         ("right += ", "right += 0 * model(pixels).max().item() + ", "of validation, the host"),

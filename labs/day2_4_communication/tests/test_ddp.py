@@ -184,7 +184,7 @@ WRONG = [
     ("receive", ["handle.wait()", "pass"], "rank 0, step 1: .*sum over the ranks, expected the me"),
     ("receive", ["pass", ANSWERS["receive"][1]], "is the all-reduce waited for before its result"),
     ("receive", [*reversed(ANSWERS["receive"])], "sum over the ranks, expected the mean: divide"),
-    ("receive", ["handle.wait()", "gradients /= 4"], "1/2 of DDP's: divide by .* only once"),
+    ("receive", ["handle.wait()", "gradients /= ranks**2"], "1/3 of DDP's: divide by .* only once"),
     ("receive", ["handle.wait()", "return"], f"{OWN}: wait for the all-reduce, then copy"),
     (
         "watch",

@@ -52,7 +52,7 @@ WRONG = [
         "scatter_mean",
         [
             ANSWERS["scatter_mean"][0],
-            "rows.copy_(gradient.chunk(2)[distributed.get_rank()])",
+            "rows.copy_(gradient.chunk(ranks)[distributed.get_rank()])",
             "rows",
         ],
         "this rank's images only",

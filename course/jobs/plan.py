@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import FULL_SIZE, Config
+from course.config import FULL_SIZE, SCRIPT_FIELDS, Config
 from course.jobs import batch_script as slurm_script
 from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
@@ -17,7 +17,6 @@ from course.runs import logs
 from course.runs import run as runs
 from course.runs.files import read_dict
 from course.runs.run import ADDED, PROJECT, Run
-from course.valid import SCRIPT_FIELDS
 
 # 256 images of 224 px take 21.4 GiB in fp32, and two runs that take turns are in memory together.
 LARGE_GPU_GIB = 40

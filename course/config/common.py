@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from course import valid
+from course.config import rules
+from course.config.rules import CROPS_PX, HALF_FORMATS, SCRIPT_FIELDS
 from course.text import closest
-from course.valid import CROPS_PX, HALF_FORMATS, SCRIPT_FIELDS
 
 GIB = 1024**3  # bytes: the unit of fields and columns that end in _gib
 
@@ -130,7 +130,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_values(self)
-        valid.check(self)
+        rules.check(self)
 
     def changed(self, *names: str) -> list[str]:
         """Return the names of those fields that differ from their default."""

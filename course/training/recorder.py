@@ -31,6 +31,7 @@ from course.runs.restarts import (
     remove_unfinished,
 )
 from course.runs.run import FOLDER_VARIABLE, RACE_BEGAN, Run, rank_file, record_of, steps_file
+from course.runs.user_folder import protect_compile_cache
 from course.training import memory, trials
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
@@ -61,6 +62,7 @@ def recording() -> Iterator[Recorder]:
     if memory ran out, else as `failed`, and raised again. A trial of a search that is stopped early
     ends as `cancelled`, with everything it measured.
     """
+    protect_compile_cache()
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Run(Path(folder)) if folder else None
     if run and run.config.format == "gpu_decode":  # before CUDA starts

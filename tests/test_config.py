@@ -92,6 +92,7 @@ SILENTLY_WRONG = [
     ("sharded", {"resume": "a", "schedule": "cosine"}, "shards do not save the rate"),
     ("large", {"stage_split": "weights"}, "pipeline='' with stage_split='weights'"),
     ("pipeline", {"micro_batch": 3}, "choose a divisor of 64"),
+    ("pipeline", {"batch_size": 0, "micro_batch": 0}, "batch_size=0: it must be 1 or more"),
     ("pipeline", {"tensor": 2}, "train_parallel.py splits layers or stages, not both"),
     ("tensor", {"shard": "zero2"}, f"{PARALLEL} has no shard='zero2'; {SHARDED} has it"),
     ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can pretend hosts. Set device='auto'"),

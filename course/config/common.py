@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from course.config import rules
@@ -48,8 +49,8 @@ _IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", st
 class Config:
     """Everything that decides what a run computes. Frozen: a changed config is a different run.
 
-    These settings all scripts have; the class of a script adds its own. `Config(…)` is of the
-    script that has all the given settings. A setting that only others have reads as its default.
+    All scripts have these settings, and each script's class adds its own. `Config(…)` is of the
+    script that has all the given ones. Those that only other scripts have read as their defaults.
     """
 
     rung: str = "baseline"  # only a label, which does not change the computation
@@ -109,14 +110,13 @@ class Config:
         bounded = {name: x for name, x in hints.items() if get_origin(x) is Annotated}
         BOUNDS.update({name: x.__metadata__[0] for name, x in bounded.items()})
         DEFAULTS.update({name: getattr(cls, name) for name in hints if name not in DEFAULTS})
-        for name, choices in cls.choices.items():  # in the order of the script that has most
-            long, short = sorted([CHOICES.get(name, ()), choices], key=len, reverse=True)
-            CHOICES[name] = tuple(dict.fromkeys(long + short))
+        for name, choices in cls.choices.items():
+            CHOICES[name] = tuple(dict.fromkeys((*CHOICES.get(name, ()), *choices)))
 
     def __new__(cls, **settings: Any) -> Config:
         kind = find_class(settings) if cls is Config else cls
         for name, value in settings.items():
-            if not kind.has(name, value):
+            if not kind.has(name, value):  # or it would be ignored
                 convert(name, value)  # raises if no script has it
                 having = [script for script, other in SCRIPTS.items() if other.has(name, value)]
                 is_value = name in kind.__dataclass_fields__
@@ -127,7 +127,7 @@ class Config:
         return super().__new__(kind)
 
     def __post_init__(self) -> None:
-        for problem in (*self.problems(), *rules.broken(self)):
+        for problem in chain(self.problems(), rules.broken(self)):
             raise ValueError(problem)
 
     def __getattr__(self, name: str) -> Any:
@@ -141,7 +141,7 @@ class Config:
         return name in cls.__dataclass_fields__ and value in cls.choices.get(name, (value,))
 
     def problems(self) -> Iterator[str]:
-        """Yield values that fit no others, and what to choose; a script's class may add some."""
+        """Yield what is wrong with the values, and what to choose; a class may add to it."""
         for name, (least, below) in BOUNDS.items():
             if not least <= (value := getattr(self, name)) < below:  # NaN fails this, too
                 limit = f", and below {below:g}" if value >= below else ""

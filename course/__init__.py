@@ -7,7 +7,6 @@ here imports torch until a job (or a notebook cell) needs it.
 import sys
 from importlib import import_module
 
-from course.jobs.user_folder import protect_compile_cache
 from course.lazy import lazy_exports
 
 __version__ = "0.1.0"
@@ -42,18 +41,23 @@ _MODULES = {
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _MODULES)
 
 
-def _lay_out_tables() -> None:
-    """Format all tables in a notebook alike; do nothing elsewhere."""
+def _prepare_notebook() -> None:
+    """Format all tables in a notebook alike, and protect what its next cells compile."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
-        formatter = shell.display_formatter.formatters["text/html"]
+    if shell is None:
+        return
+    formatter = shell.display_formatter.formatters["text/html"]
 
-        def as_html(frame):
-            return import_module("course.charts.tables").as_html(frame)
+    def as_html(frame):
+        return import_module("course.charts.tables").as_html(frame)
 
-        for module in ("pandas", "pandas.core.frame"):  # pandas 3, and earlier versions
-            formatter.for_type_by_name(module, "DataFrame", as_html)
+    def protect(_):  # not now: importing creates no folders
+        shell.events.unregister("pre_run_cell", protect)
+        import_module("course.runs.user_folder").protect_compile_cache()
+
+    for module in ("pandas", "pandas.core.frame"):  # pandas 3, and earlier versions
+        formatter.for_type_by_name(module, "DataFrame", as_html)
+    shell.events.register("pre_run_cell", protect)
 
 
-protect_compile_cache()
-_lay_out_tables()
+_prepare_notebook()

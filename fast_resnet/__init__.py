@@ -6,7 +6,14 @@ Training steps in fp16 or bf16 then run as Triton kernels; everything else is to
 `formulas.py` derives the method, and `plain.py` shows it in plain PyTorch.
 """
 
-from fast_resnet.model import convert, fallback_reason, last_conversion, unsupported_reason
-
 __all__ = ["convert", "fallback_reason", "last_conversion", "unsupported_reason"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    """Import PyTorch only when a function is used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no {name!r}; it has {', '.join(__all__)}")
+    from fast_resnet import model
+
+    return getattr(model, name)

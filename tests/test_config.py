@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from course import config
-from course.config import LADDER, Config, from_dict, parse_settings, rung, vary
+from course.config import LADDER, SCRIPTS, Config, from_dict, parse_settings, rung, vary
 
 
 def refusal(base: str, **changes: object) -> str:
@@ -28,7 +28,7 @@ BAD_VALUES = {
     "fused=2": "fused='2': expected true or false",
     "stage_split=half": """stage_split='half': choose "gflop", "weights", or numbers of blocks""",
     "rung=../elsewhere": "rung='../elsewhere': use letters, digits",
-    "batchsize=32": "no setting 'batchsize' (did you mean 'batch_size'?): choose rung, device",
+    "batchsize=32": "no setting 'batchsize' (did you mean 'batch_size'?): choose rung, script",
 }
 
 
@@ -80,25 +80,38 @@ SILENTLY_WRONG = [
     ),
     ("large", {"micro_batch": 65}, "micro_batch=65 is more than batch_size=64: choose 64 or less"),
     ("large", {"image_px": 100}, "image_px=100: coatnet_pico_rw_224 halves images five times"),
-    ("sharded", {"precision": "fp16"}, f"{SHARDED} does not scale the loss"),
+    (
+        "sharded",
+        {"precision": "fp16"},
+        "no precision='fp16'; train.py and train_restarted.py have it",
+    ),
     ("sharded", {"gather_bf16": True, "shard": ""}, "Set shard='zero3' or 'zero2' or 'hybrid'"),
     ("sharded", {"gather_bf16": True, "precision": "fp32"}, "Set precision='half' or 'bf16'"),
     ("sharded", {"prefetch": 1, "unit_blocks": 0}, "Set unit_blocks=1 or more"),
     ("sharded", {"micro_batch": 2}, "only DDP has no_sync()"),
-    ("sharded", {"resume": "a", "schedule": "cosine"}, "shards do not save the learning rate"),
+    ("sharded", {"resume": "a", "schedule": "cosine"}, "shards do not save the rate"),
     ("large", {"stage_split": "weights"}, "pipeline='' with stage_split='weights'"),
     ("pipeline", {"micro_batch": 3}, "choose a divisor of 64"),
+    ("pipeline", {"batch_size": 0, "micro_batch": 0}, "batch_size=0: it must be 1 or more"),
     ("pipeline", {"tensor": 2}, "train_parallel.py splits layers or stages, not both"),
-    ("tensor", {"shard": "zero2"}, "Set shard='zero3' or ''"),
+    ("tensor", {"shard": "zero2"}, f"{PARALLEL} has no shard='zero2'; {SHARDED} has it"),
     ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can pretend hosts. Set device='auto'"),
     ("restarted", {"save_every": 0, "async_save": True}, "Set save_every=1 or more"),
     ("restarted", {"sigterm_step": 32}, "sigterm_step=32 leaves none of the 32 steps"),
-    ("algebra", {"micro_batch": 8}, f"micro_batch=8 needs {SHARDED}, which does not support it"),
-    ("large", {"mix": "mixup"}, f"{SHARDED}, which does not support it. Set mix=''"),
-    ("tensor", {"save_every": 4}, f"{PARALLEL}, which does not support it. Set save_every=0"),
-    ("restarted", {"start_px": 32}, f"save_every=8 needs {RESTARTED}, which does not support it"),
-    ("restarted", {"data": "crops"}, "Set data='default'"),
-    ("restarted", {"drop_last": False}, "Set drop_last=True"),
+    ("algebra", {"micro_batch": 8}, f"setting 'micro_batch'; {SHARDED} and {PARALLEL} have it"),
+    (
+        "large",
+        {"mix": "mixup"},
+        f"{SHARDED} has no setting 'mix'; train.py and",
+    ),
+    ("tensor", {"save_every": 4}, f"{PARALLEL} has no setting 'save_every'; {RESTARTED} has it"),
+    (
+        "restarted",
+        {"start_px": 32},
+        f"{RESTARTED} has no setting 'start_px'; train.py, ",
+    ),
+    ("restarted", {"data": "crops"}, f"{RESTARTED} has no data='crops'; train.py, {SHARDED} and"),
+    ("restarted", {"drop_last": False}, f"{RESTARTED} has no setting 'drop_last'"),
 ]
 
 
@@ -162,9 +175,16 @@ def test_vary_gives_each_combination_its_own_label() -> None:
         ("device", {"offload": True}, SHARDED),
         ("pipeline", {}, PARALLEL),
         ("restarted", {}, RESTARTED),
+        ("large", {"micro_batch": 16}, SHARDED),
+        ("channels_last", {"save_every": 8}, RESTARTED),
+        ("large", {"pipeline": "1f1b", "micro_batch": 2}, PARALLEL),
+        ("mixup", {"save_every": 8}, RESTARTED),  # a setting of several scripts
+        ("large", {"script": PARALLEL}, PARALLEL),
+        ("baseline", {"script": RESTARTED, "mix": ""}, RESTARTED),
     ],
 )
 def test_a_config_names_the_script_that_reads_its_fields(
     name: str, changes: dict, script: str
 ) -> None:
+    assert type(rung(name, **changes)) is SCRIPTS[script]
     assert rung(name, **changes).script == script

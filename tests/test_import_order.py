@@ -19,7 +19,6 @@ PACKAGES = {  # each with those that it may import
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
     "lazy",
-    "valid",
     "text",
     "resources",
     "config",

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import FACTS, differences
 from course.checks.lab import Check
-from course.config import Config, rung
+from course.config import RUNGS, Config, change, rung
 from course.jobs.processes import job_environment, loopback
 from course.runs import failures, logs
 from course.runs.run import PROJECT, Run
@@ -90,7 +90,7 @@ def small_runs(wanted: Check) -> list[SmallRun]:
 def _config(wanted: Check, label: str, changes: dict[str, Any]) -> Config:
     """Return a small config of a rung, with the check's changes if it is the check's rung."""
     settings = wanted.changes if label == wanted.rung != wanted.against else {}
-    return rung(label, **SMALL | settings | wanted.small | changes)
+    return change(RUNGS[label], settings | wanted.small | changes, optional=SMALL)
 
 
 def _digest(*values: Any) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from course.config import Config
+from course.config import HALF_FORMATS, Config
 from course.runs.recordings import check_purpose
 from course.runs.run import Run
-from course.valid import HALF_FORMATS
 
 NODE = 8  # GPUs of a full node, which is available for minutes
 

@@ -14,7 +14,7 @@ from course.runs import recordings
 from course.runs.ratio import Ratio, few_steps
 from course.runs.run import Run, all_runs
 from course.text import digits, wrap_text
-from course.valid import HALF_FORMATS
+from course.config import HALF_FORMATS
 
 LOCAL = "local"  # the default site
 CLOSE = 0.2  # relative: a predicted number this close to the measured one is right

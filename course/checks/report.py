@@ -16,7 +16,7 @@ from course.checks.exercises import open_todos, original_of
 from course.checks.predictions import key_of, prediction, settle, site_of, verdict
 from course.checks.store import NOISY
 from course.checks.todo import needed_todos
-from course.config import Config
+from course.config import Config, all_settings
 from course.jobs.launch import JobError, explain, refresh
 from course.runs.ratio import (
     Ratio,
@@ -119,7 +119,7 @@ def compare(a: Run, b: Run) -> Comparison:
     The script of a recorded run is not kept: only its settings are compared, and if it was a
     variant of the script, the added lines are shown.
     """
-    left, right = vars(a.config), vars(b.config)
+    left, right = all_settings(a.config), all_settings(b.config)
     names = tuple(_names([a, b]))
     differing = {key: (left[key], right[key]) for key in left if left[key] != right[key]}
     settings = pd.DataFrame.from_dict(differing, orient="index", columns=list(names))

@@ -107,7 +107,10 @@ def run(
     from course.jobs import launch, plan
     from course.runs.run import get
 
-    config = configs.rung(rung, quick=quick, **configs.parse_settings(set_ or []))
+    settings = configs.parse_settings(set_ or [])
+    if name := plan.script_of(plan.find_script(script)):
+        settings = {"script": name} | settings
+    config = configs.rung(rung, quick=quick, **settings)
     options = {"site": site, "gpus": gpus, "time_min": time_min}
     if dry_run:
         typer.echo(plan.preview(script, config, **options))

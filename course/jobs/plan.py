@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.config import FULL_SIZE, Config
+from course.config import FULL_SIZE, SCRIPTS, Config, change
 from course.jobs import batch_script as slurm_script
 from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
@@ -18,17 +18,9 @@ from course.runs import run as runs
 from course.runs.files import read_dict
 from course.runs.run import ADDED, PROJECT, Run
 from course.text import read_utf8
-from course.valid import SCRIPT_FIELDS
 
 # 256 images of 224 px take 21.4 GiB in fp32, and two runs that take turns are in memory together.
 LARGE_GPU_GIB = 40
-# For each of the course's scripts, the scripts whose configs it can train.
-KNOWN = {
-    "train.py": ("train.py",),
-    "train_sharded.py": ("train.py", "train_sharded.py"),
-    "train_parallel.py": ("train.py", "train_sharded.py", "train_parallel.py"),
-    "train_restarted.py": ("train.py", "train_restarted.py"),
-}
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,8 @@ def plan(
     text = read_utf8(source)
     _check_syntax(text, "/".join(source.parts[-2:]))
     chosen.check_gpus(gpus)
-    _check_script(source, config)
+    if name := script_of(source):  # raises if it would ignore some of the settings
+        config = change(config, {"script": name})
     _check_parallel(config, gpus)
     _check_hosts(config, gpus, chosen)
     if gpus > 1 and config.device != "cpu" and device_for(gpus, site) == "cpu":
@@ -190,16 +183,11 @@ def _check_hosts(config: Config, gpus: int, site: Site) -> None:
         )
 
 
-def _check_script(source: Path, config: Config) -> None:
-    """Raise ValueError if the script would silently ignore some of the config's settings."""
-    ours = source.parent.name in ("exercises", "solutions")
-    known = KNOWN.get(source.name) if ours else None
-    if known and config.script not in known:
-        fields = [name for names in SCRIPT_FIELDS.values() for name in names]
-        names = config.changed("model", *fields)
-        settings = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
-        other = f"{source.parent.name}/{config.script}"
-        raise ValueError(f"{source.name} does not support {settings}: launch {other}")
+def script_of(source: Path) -> str:
+    """Return the course's script that a script is a copy of, by its name; "" for any other."""
+    launched = read_dict(source.with_name("launch.json"))  # a run's snapshot is always train.py
+    name = Path(launched.get("script", source)).name
+    return name if name in SCRIPTS else ""
 
 
 def _added(source: Path, text: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import QUICK, RUNGS, Config, resolve_half
+from course.config import QUICK, RUNGS, Config, all_settings, from_dict, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.run import RECORDED, TRACES, Run
@@ -61,7 +61,7 @@ LEARNING = "learning"  # no times are stored of these runs
 SEARCH = "search"
 PRACTICE = "practice"
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, both measure a rung at full speed
-LABELS = ("rung", "data_root")  # config fields that change nothing that is computed
+LABELS = ("rung", "script", "data_root")  # config fields that change nothing that is computed
 LOADING_FIELDS = ("uint8",)  # config fields that only matter for LOADING_PURPOSES
 LOADING_PURPOSES = ("loading", "formats", "augmentation", "feeding")
 OFF_LADDER = (  # purposes of runs that are not part of the ladder
@@ -203,7 +203,7 @@ def _table(runs: Iterable[Run]) -> pd.DataFrame:
     table = pd.DataFrame([vars(run.record) for run in runs])
     for setting in ("precision", "channels_last", "batch_size", "workers"):
         table[setting] = [config[setting] for config in table["config"]]
-    table["setup"] = [Config(**config).setup for config in table["config"]]
+    table["setup"] = [from_dict(config).setup for config in table["config"]]
     first = table.loc[table["rung"].eq("baseline"), "images_per_s"]
     table["ratio"] = table["images_per_s"] / (first.iloc[0] if len(first) else math.nan)
     return table
@@ -276,7 +276,7 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     Raises:
         ValueError: no such run was recorded; the message names the most similar runs.
     """
-    wanted = {key: value for key, value in vars(config).items() if key not in LABELS}
+    wanted = {key: value for key, value in all_settings(config).items() if key not in LABELS}
     newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))
     same_script = [(run, request) for run, request in newest if request.get("added") == added]
     if added and not same_script:

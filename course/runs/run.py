@@ -31,13 +31,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.config import Config, from_dict
+from course.config import Config, change, from_dict
 from course.runs import rows
 from course.runs.files import read_dict
 from course.runs.record import Record
@@ -152,7 +152,7 @@ class Run:
         if requested.precision not in ("half", "tf32") or not (record := self.record):
             return requested
         computed = {name: record.config[name] for name in RESOLVED if name in record.config}
-        self.__dict__["_computed"] = replace(requested, **computed)  # a record never changes
+        self.__dict__["_computed"] = change(requested, computed)  # a record never changes
         return self.__dict__["_computed"]
 
     @property

@@ -10,12 +10,11 @@ import os
 import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
-from course.config import Config, resolve_half
+from course.config import Config, change, resolve_half
 
 HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
@@ -100,9 +99,8 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
         precision = half_format(device, scales_loss=scales_loss and config.scales_loss)
     elif not has_units(device, "tf32"):
         precision = "fp32"
-    return replace(
-        config, precision=precision, gather_bf16=config.gather_bf16 and precision == "bf16"
-    )
+    gathers = config.gather_bf16 and precision == "bf16"
+    return change(config, {"precision": precision, "gather_bf16": gathers})
 
 
 def has_units(device: torch.device, precision: str) -> bool:

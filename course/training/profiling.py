@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerAction
 
-from course.config import Config
-from course.valid import TRACE_WAIT
+from course.config import TRACE_WAIT, Config
 
 ONEDNN_FILE = "onednn.csv"
 

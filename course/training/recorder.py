@@ -40,6 +40,7 @@ from course.runs.run import (
     record_of,
     steps_file,
 )
+from course.runs.user_folder import protect_compile_cache
 from course.training import memory, trials
 from course.training.attempts import attempt
 from course.training.energy import driver_version
@@ -71,6 +72,7 @@ def recording() -> Iterator[Recorder]:
     if memory ran out, else as `failed`, and raised again; so is an end before the last step. A
     trial of a search that is stopped early ends as `cancelled`, with everything it measured.
     """
+    protect_compile_cache()
     folder = os.environ.get(FOLDER_VARIABLE)
     run = Run(Path(folder)) if folder else None
     if run and run.config.format == "gpu_decode":  # before CUDA starts

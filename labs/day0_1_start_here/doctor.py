@@ -110,7 +110,7 @@ def clone() -> Result:
     """Check that Python imports the course of the current folder."""
     here = Path.cwd()
     parents = (here, *here.parents)
-    clone_root = next((p for p in parents if (p / "course" / "config.py").is_file()), None)
+    clone_root = next((p for p in parents if (p / "course" / "config").is_dir()), None)
     if clone_root and clone_root.resolve() != runs.PROJECT:
         result = f"Python imports the course of {runs.PROJECT}, and you are in {clone_root}"
         fix = f"export PYTHONPATH={clone_root}, or your edits do nothing"

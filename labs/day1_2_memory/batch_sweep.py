@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from course.config import from_dict
+from course.config import all_settings, from_dict
 from course.runs.run import Run
 from labs.day1_2_memory.peaks import finished
 
@@ -58,7 +58,7 @@ def sweep(runs: Iterable[Run] | pd.DataFrame) -> pd.DataFrame:
     rows = finished(runs)
     if not rows:
         raise ValueError("a sweep needs runs: launch_all(script, vary(config, batch_size=[…]))")
-    configs = pd.DataFrame(vars(from_dict(row["config"])) for row in rows)
+    configs = pd.DataFrame(all_settings(from_dict(row["config"])) for row in rows)
     inputs = configs["data"] + " data, " + configs["image_px"].astype(str) + " px"
     measurements = pd.DataFrame(rows).reindex(columns=[*TEXTS, *NUMBERS])
     table = configs[SETTINGS].assign(inputs=inputs).join(measurements)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from course.config import CHOICES, Config, from_dict
+from course.config import CHOICES, Config, all_settings, from_dict
 from course.runs import recordings
 from course.runs.run import Run, rows_of
 from course.training.memory_prediction import NO_STRATEGY, memory_strategy, predict_memory
@@ -21,6 +21,7 @@ MEMORY_KIND = "device allocator"  # the kind of measured peak that can be predic
 SETTINGS = ("batch_size", "model", "precision", "channels_last", "fused", "compile")
 IGNORED = {  # fields of a config that do not change its prediction
     "rung",
+    "script",
     "data_root",
     "epochs",
     "steps",
@@ -128,7 +129,7 @@ def _comparable(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
 def _key(config: Config) -> Key:
     if config.precision == "tf32":  # stored as fp32
         config = replace(config, precision="fp32")
-    return frozenset((name, value) for name, value in vars(config).items() if name not in IGNORED)
+    return frozenset(item for item in all_settings(config).items() if item[0] not in IGNORED)
 
 
 def _predictions(rows: list[dict[str, Any]]) -> dict[Key, float]:

@@ -1,10 +1,7 @@
 """Lab 1.5: the profiler and Tensor Cores."""
 
-import os
-
 from course.lazy import lazy_exports
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or a profiler prints its start and stop
 _NAMES = {
     ".figures": "plot_tensor_cores plot_time_by plot_timeline",
     ".limits": "evidence recorded_fixes unknown_traces",

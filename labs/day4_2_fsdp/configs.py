@@ -68,7 +68,8 @@ COMPILED: tuple[dict[str, Any], ...] = (  # compiling takes a minute or two
 def _resnet_config(gpus: int, shard: str) -> Config:
     """Return the config of ResNet-50 with 256 images per GPU."""
     size = {"rung": f"resnet50-{shard or 'ddp'}", "batch_size": 256 * gpus}
-    return rung("sharded", **RESNET | {"shard": shard} | size)
+    script = "train_sharded.py" if shard else "train.py"
+    return rung("sharded", **RESNET | {"shard": shard, "script": script} | size)
 
 
 def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:

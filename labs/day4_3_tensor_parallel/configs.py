@@ -16,7 +16,8 @@ def _tensor_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> 
     words = ["tensor"] * (settings.get("tensor", 1) > 1) + ["zero3"] * bool(settings.get("shard"))
     words = (words or ["ddp"]) + ["traced"] * bool(settings.get("profile_steps"))
     size = {"rung": "-".join([*words, str(share)]), "batch_size": share * gpus}
-    return rung("tensor", **COATNET_5 | {"tensor": 1} | settings | size)
+    script = "train_parallel.py" if settings.get("tensor", 1) > 1 else "train_sharded.py"
+    return rung("tensor", **COATNET_5 | {"tensor": 1, "script": script} | settings | size)
 
 
 def recorded_configs(gpus: int) -> Iterator[tuple[Config, int]]:

@@ -13,12 +13,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from course.config import Config
+from course.config import DEFAULTS
 from course.runs.record import Record
 from course.runs.run import Run
 
@@ -108,12 +108,11 @@ def write_tensorboard(folder: Path, content: Content) -> None:
 
     for path in (folder / content.name).glob(EVENTS):
         path.unlink()
-    defaults = asdict(Config())  # TensorBoard has no room for sixty columns
     fields = {
         name: value
         for name, value in content.config.items()
-        if name in SHOWN_FIELDS or (name in defaults and value != defaults[name])
-    }
+        if name in SHOWN_FIELDS or value != DEFAULTS.get(name, value)
+    }  # TensorBoard has no room for sixty columns
     with SummaryWriter(folder / content.name) as writer:
         for row in content.rows:
             for name, value in row.values.items():

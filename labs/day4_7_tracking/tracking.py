@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from course.config import Config
+from course.config import Config, all_settings
 from course.runs.run import Run
 from labs.day3_3_large_batch.configs import crops_config
 from labs.day4_7_tracking.trackers import tags
@@ -40,8 +40,8 @@ def select_by_tags(runs: Iterable[Run], *words: str) -> list[Run]:
 
 def settings_that_differ(runs: Iterable[Run]) -> pd.DataFrame:
     """Return the settings in which the runs differ, a row per run."""
-    settings = pd.DataFrame([vars(run.config) for run in runs])
-    settings = settings.drop(columns=["rung", "data_root", "epochs"])
+    settings = pd.DataFrame([all_settings(run.config) for run in runs])
+    settings = settings.drop(columns=["rung", "script", "data_root", "epochs"])
     return settings.loc[:, settings.astype(str).nunique() > 1]
 
 

@@ -128,6 +128,10 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
     [
         (("run", LIGHT, "--rung", "ampp"), "baseline, device, amp, channels_last"),
         (("run", LIGHT, "--set", "batchsize=3"), "did you mean 'batch_size'"),
+        (
+            ("run", "solutions/train_parallel.py", "--set", "mix=mixup"),
+            "train_parallel.py has no setting 'mix'; train.py and train_restarted.py have it",
+        ),
         (("run", LIGHT, "--site", "moon"), "choose local"),
         (("run", LIGHT, "--gpus", "0"), "takes 1 to"),
         (("show", "nothing"), "no run is called"),

@@ -25,6 +25,7 @@ from job_helpers import (
 
 from course.analysis.ranks import on_ranks
 from course.config import rung
+from course.config.scripts import ParallelConfig
 from course.jobs import launch as jobs
 from course.jobs import plan
 from course.jobs.launch import JobError
@@ -220,11 +221,25 @@ def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
         assert plan.plan(config=config, **ask).request["gpus"] == 2
 
 
-def test_a_script_that_would_ignore_what_a_config_asks_is_refused() -> None:
-    config = replace(CONFIG, micro_batch=2, batch_size=4)
-    message = "train.py does not support micro_batch=2: launch exercises/train_sharded.py"
-    with pytest.raises(ValueError, match=message):
-        jobs.launch("exercises/train.py", config)
+def test_a_script_that_would_ignore_what_a_config_asks_is_refused(runs_root: Path) -> None:
+    for script, rung_name, changes, message in (
+        ("train.py", "accumulated", {}, "train.py has no model='coatnet_pico_rw_224'; train_sha"),
+        ("train.py", "baseline", {"micro_batch": 2}, "no setting 'micro_batch'; train_sharded.py"),
+        ("train_parallel.py", "mixup", {}, "'mix'; train.py and train_restarted.py have it"),
+        ("train_parallel.py", "large", {"clip": 1}, "no setting 'clip'; train_sharded.py has it"),
+        ("train_restarted.py", "baseline", {"bucket_mb": 1}, "train.py and train_sharded.py have"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jobs.launch(f"exercises/{script}", rung(rung_name, **changes))
+
+
+def test_a_config_becomes_one_of_the_launched_script(runs_root: Path, tmp_path: Path) -> None:
+    parallel = plan.plan("exercises/train_parallel.py", rung("large")).config
+    assert type(parallel) is ParallelConfig and "clip" not in vars(parallel)
+    snapshot = tmp_path / "train.py"  # that of a run of any script has this name
+    snapshot.write_text("print()")
+    (tmp_path / "launch.json").write_text('{"script": "exercises/train_sharded.py"}')
+    assert plan.plan(snapshot, rung("large", clip=1)).config.clip == 1
 
 
 def test_ranks_meet_where_no_connection_of_another_process_can_be():

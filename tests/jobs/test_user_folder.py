@@ -10,7 +10,8 @@ import pytest
 from race_helpers import as_user
 from torch._inductor.runtime import cache_dir_utils
 
-from course.jobs import user_folder
+from course.runs import user_folder
+from course.training.recorder import recording
 
 LEARNER, CLASSMATE = 41002, 41003
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root may be somebody else")
@@ -30,9 +31,9 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def cache_of_learner() -> Path:
-    """Return the folder of the learner's compiled code, after the course is imported."""
-    user_folder.protect_compile_cache()
-    return Path(cache_dir_utils.cache_dir())
+    """Return the folder of the code that a learner's script compiles."""
+    with recording():
+        return Path(cache_dir_utils.cache_dir())
 
 
 def look(folder: Path) -> None:

@@ -9,8 +9,9 @@ from recorded_helpers import copy_row
 
 from course import compare, report, rung
 from course.analysis.traces import tables
+from course.config import DEFAULTS, all_settings, from_dict
 from course.jobs import launch
-from course.runs import recordings
+from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
 from labs.day2_1_dataloader import loading
@@ -48,6 +49,19 @@ def test_every_run_is_whole_and_says_where_it_ran(machine: str) -> None:
         assert run.purpose in recordings.PURPOSES
         assert run.record.site == run.launched["site"] == f"recorded-{machine}"
         assert run.record.machine and run.record.versions["torch"]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_config_is_read_as_it_was_recorded(machine: str) -> None:
+    """Also those with the settings of all scripts, from before each script had a class."""
+    for text in (RECORDED / machine / rows.RUNS).read_text().splitlines():
+        row = json.loads(text)
+        config = from_dict(row["config"])
+        settings = {"script": config.script} | row["config"]
+        assert all_settings(config) == DEFAULTS | settings
+        name = Path(row["request"]["script"]).name
+        assert config.script == name, "the script that trained"
+        assert from_dict(json.loads(config.to_json())) == config
 
 
 def test_it_stays_small_and_names_no_place() -> None:

@@ -11,7 +11,7 @@ from recorded_helpers import copy_row
 from course.analysis.traces import tables
 from course.checks.exercises import script_variant
 from course.checks.lab import Planned
-from course.config import Config, rung
+from course.config import change, rung
 from course.jobs import launch, plan
 from course.runs import recordings, rows
 from course.runs import run as runs
@@ -82,7 +82,7 @@ def test_runs_are_recorded_and_answer_launches(
     planned = [
         Planned(PLAIN, 1, "throughput"),
         Planned(TRACED, 1, "trace"),
-        Planned(Config(**vars(PLAIN) | large), 1, "batch sizes"),
+        Planned(change(PLAIN, large), 1, "batch sizes"),
         Planned(replace(PLAIN, rung="two", batch_size=8), 2, "scaling"),
     ]
     other = recordings.recorded_runs("nvidia-h100", "throughput")[0]

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from course.config import rung
+from course.config import HALF_FORMATS, rung
 from course.training import models, precision
-from course.valid import HALF_FORMATS
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

@@ -1,0 +1,156 @@
+"""A class for each script, in the course's order: the settings that not all scripts have."""
+
+import re  # noqa: I001 - one line of names
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from course.config.common import (
+    Amount, AnyPrecision, Bounds, Compile, Config, Count, Fraction, Positive, ResNet,
+)  # fmt: skip
+from course.config.rules import ANY, COMMON, ONE_OR_MORE
+
+
+@dataclass(frozen=True)
+class TrainConfig(Config):
+    """Trains a ResNet, on one device or several."""
+
+    script: Literal["train.py"] = "train.py"
+    precision: AnyPrecision = "fp32"
+    compile: Compile = ""  # mode of torch.compile; "": the model is not compiled
+    algebra: bool = False  # BatchNorm's statistics from the bottlenecks' narrow inputs
+    model: ResNet = "resnet50"
+    format: Literal["files", "shards", "small", "raw", "gpu_decode"] = "files"  # of stored images
+    shuffle_buffer: Count = 1000  # for format="shards": images to draw from
+    drop_last: bool = True  # every epoch has all steps; False: it ends with the files
+    budget_s: Amount = 0.0  # end when a ratio is certain, or after this time; 0: all steps
+    profile_steps: Count = 0  # warm-up steps to trace
+    save_weights: bool = False  # write weights.pt at the end
+
+    # Augmentation.
+    randaugment: Literal["", "cpu", "device"] = ""  # where to augment
+    mix: Literal["", "mixup", "cutmix"] = ""  # mix each image and its label with another image
+    mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
+    start_px: Count = 0  # training crops grow from this to image_px; 0: they do not
+
+    # Learning.
+    optimizer: Literal[
+        "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree"
+    ] = "sgd"  # fmt: skip
+    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = ""  # "": constant
+    norm_decay: bool = True  # also decay BatchNorm's weights and biases
+    ema: Fraction = 0.0  # validate averages with this decay per update; 0: the weights
+    overflow_step: Count = 0  # makes a gradient infinite in this step; 0: never
+
+    # Several ranks: DDP.
+    bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # of gradients per message
+    find_unused: bool = False  # search for weights that a step does not use
+    sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
+
+    RULES = (
+        *COMMON,
+        ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
+        ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
+        ("optimizer", ["schedulefree"], {"schedule": [""]}, "it averages weights instead"),
+        ("schedule", ["find"], {"steps": range(2, 2**63)}, "the rate grows from step to step"),
+        ("algebra", [True], {"model": ["resnet50", "resnet101", "resnet152"]}, "no bottlenecks"),
+        ("algebra", [True], {"compile": [""]}, "each replaces the step in a different way"),
+        ("algebra", [True], {"sync_batchnorm": [False]}, "its statistics are of a rank's images"),
+    )
+
+
+@dataclass(frozen=True)
+class ShardedConfig(Config):
+    """Trains a network that needs more memory than one GPU has."""
+
+    script: Literal["train_sharded.py"] = "train_sharded.py"
+    compile: Compile = ""  # mode of torch.compile, for each block
+    drop_last: bool = True
+    budget_s: Amount = 0.0
+    profile_steps: Count = 0
+    save_weights: bool = False
+    randaugment: Literal["", "cpu"] = ""
+    start_px: Count = 0
+    bucket_mb: Annotated[float, Bounds(0.001)] = 25.0
+
+    micro_batch: Count = 0  # images that a rank computes at once; 0: its share
+    checkpointing: Literal["", "every", "second", "selective"] = ""  # which blocks are recomputed
+    offload: bool = False  # store saved tensors in host memory until backward
+    shard: Literal["", "zero2", "zero3", "hybrid"] = ""  # zero2: all but weights; hybrid: HSDP
+    unit_blocks: Count = 1  # blocks gathered together; 0: the complete network
+    gather_bf16: bool = False  # gather weights in bf16, instead of casting them under autocast
+    prefetch: Count = 0  # units to gather ahead; 0: PyTorch's default
+    clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
+    save_shards: bool = False  # each rank writes its weights and optimizer state at the end
+    resume: str = ""  # continue from this run, which saved its shards
+
+    LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
+    RULES = (
+        *COMMON,
+        ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
+        ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
+        ("prefetch", ANY, {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
+        ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit: none to gather ahead"),
+        ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
+        ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the rate"),
+    )
+
+
+@dataclass(frozen=True)
+class ParallelConfig(Config):
+    """Trains one network on several devices, split by tensors or by stages."""
+
+    script: Literal["train_parallel.py"] = "train_parallel.py"
+    drop_last: bool = True
+    budget_s: Amount = 0.0
+    profile_steps: Count = 0
+    randaugment: Literal["", "cpu"] = ""
+    start_px: Count = 0
+
+    micro_batch: Count = 0  # images that a stage computes at once; 0: the batch
+    shard: Literal["", "zero3"] = ""  # of each rank's part, over the copies of the network
+    unit_blocks: Count = 1
+    tensor: Positive = 1  # ranks that share each MLP; data parallelism over the rest
+    pipeline: Literal["", "gpipe", "1f1b", "interleaved", "zero_bubble"] = ""  # schedule
+    stage_split: str = "gflop"  # balance stages by gflop or weights; or their first blocks: "4,9"
+
+    LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
+    RULES = (
+        *COMMON,
+        ("stage_split", ANY, {"pipeline": ["1f1b", "gpipe", "interleaved", "zero_bubble"]},
+         "only a pipeline has stages"),
+        ("pipeline", ANY, {"shard": [""]}, "stages are not sharded"),
+        ("pipeline", ANY, {"tensor": [1]}, "train_parallel.py splits layers or stages, not both"),
+        ("micro_batch", ANY, {"tensor": [1]}, "only stages compute micro-batches"),
+    )  # fmt: skip
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.pipeline and self.batch_size % (self.micro_batch or self.batch_size):
+            why = "stages exchange tensors of one shape"
+            yield f"micro_batch={self.micro_batch}: {why}; choose a divisor of {self.batch_size}"
+        if not re.fullmatch(r"gflop|weights|[1-9]\d*(,[1-9]\d*)*", self.stage_split):
+            choices = '"gflop", "weights", or numbers of blocks as in "4,9"'
+            yield f"stage_split={self.stage_split!r}: choose {choices}"
+
+
+@dataclass(frozen=True)
+class RestartedConfig(Config):
+    """Trains so that it can be stopped at any step, and resumes as if nothing had happened."""
+
+    script: Literal["train_restarted.py"] = "train_restarted.py"
+    precision: AnyPrecision = "fp32"
+    data: Literal["synthetic", "default", "imagenet"] = "default"
+    format: Literal["files", "small", "raw"] = "files"
+    mix: Literal["", "mixup", "cutmix"] = ""
+    mix_alpha: Annotated[float, Bounds(0.01)] = 1.0
+    overflow_step: Count = 0
+
+    save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
+    async_save: bool = False  # write checkpoints in the background
+    deterministic: bool = False  # use only algorithms with bitwise equal results
+    sigterm_step: Count = 0  # sends SIGTERM in this step; 0: never
+    sigkill_step: Count = 0  # kills the process in the first save after this step
+
+    STEPS = (*Config.STEPS, "sigterm_step", "sigkill_step")
+    RULES = (*COMMON, ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"))

@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
 demo: setup
 	course data
-	course notebooks day1_1_gpu --quick
+	course notebooks gpu --quick
 	course ladder --quick --picture
 
 # That generated pages are up to date is a test: tests/tools.

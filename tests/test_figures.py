@@ -9,25 +9,25 @@ from facts import run, runs
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
-from labs import day0_1_start_here as machine
-from labs import day1_1_gpu as gpu
-from labs import day1_2_memory as memory
-from labs import day1_3_mixed_precision as precision
-from labs import day1_4_channels_last as layout
-from labs import day1_5_profiler as profiler
-from labs import day2_3_scaling as scaling
-from labs import day3_2_augmentation as augmentation
-from labs import day3_3_large_batch as large_batch
-from labs import day4_2_fsdp as fsdp
-from labs import day4_3_tensor_parallel as parallel
-from labs import day4_5_search as search
-from labs import day4_7_tracking as tracking
-from labs import lab_fast_step as fast_step
-from labs import lab_inference as inference
-from labs import lab_kernel as kernel
-from labs import lab_microscope as microscope
-from labs import lab_networks as networks
-from labs.day4_7_tracking.counters import energy_kwh
+from labs import start_here as machine
+from labs import gpu as gpu
+from labs import memory as memory
+from labs import mixed_precision as precision
+from labs import channels_last as layout
+from labs import profiler as profiler
+from labs import scaling as scaling
+from labs import augmentation as augmentation
+from labs import large_batch as large_batch
+from labs import fsdp as fsdp
+from labs import tensor_parallel as parallel
+from labs import search as search
+from labs import tracking as tracking
+from labs import fast_step as fast_step
+from labs import inference as inference
+from labs import kernel as kernel
+from labs import microscope as microscope
+from labs import networks as networks
+from labs.tracking.counters import energy_kwh
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
 

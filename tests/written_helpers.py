@@ -12,7 +12,7 @@ from course.runs.run import PROJECT
 IMPORTS = """import time
 import torch
 from time import perf_counter
-from labs import day1_5_profiler as lab
+from labs import profiler as lab
 """
 
 

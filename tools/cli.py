@@ -16,7 +16,7 @@ from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to
 from course.text import printable
 
 if TYPE_CHECKING:
-    from labs.day0_1_start_here.doctor import Check
+    from labs.start_here.doctor import Check
     from tools.rehearsal import Outcome
 
 
@@ -161,7 +161,7 @@ def export(
     """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
     from course.runs.recordings import recorded_runs
     from course.runs.run import all_runs, get
-    from labs.day4_7_tracking import exports
+    from labs.tracking import exports
 
     chosen = recorded_runs(recorded) if recorded else all_runs()
     if search:
@@ -184,7 +184,7 @@ def doctor(
     site: SiteName = "local",
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
-    from labs.day0_1_start_here.doctor import examine
+    from labs.start_here.doctor import examine
 
     checks = []
     with progress_to_stderr(json_):

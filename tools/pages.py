@@ -34,9 +34,9 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.day1_2_memory import peaks
-from labs.day2_1_dataloader import loading
-from labs.day2_3_scaling import efficiency
+from labs.memory import peaks
+from labs.dataloader import loading
+from labs.scaling import efficiency
 from race import board, tracks
 from race.page import published_results
 

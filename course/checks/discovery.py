@@ -28,7 +28,7 @@ def labs() -> tuple[Lab, ...]:
 
 
 def checks() -> dict[str, Check]:
-    """Return all labs' checks of TODOs by name, such as "day1.amp"."""
+    """Return all labs' checks of TODOs by name, such as "amp"."""
     return {name: check for lab in labs() for name, check in lab.checks.items()}
 
 

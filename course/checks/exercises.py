@@ -2,13 +2,13 @@
 
 A seam is a block of lines in solutions/*.py:
 
-    # >>> TODO 2, day 1: the task
+    # >>> TODO amp, day 1: the task
     the_solution()
     # --- before
     # the_line_to_replace()
     # <<<
 
-A TODO may have several seams. A view with k solved TODOs shows the solution of TODOs 1 to k, and
+A TODO may have several seams. A view with k solved TODOs shows the solution of TODO device to k, and
 the lines after "before" for the rest, so every view runs.
 
 TODOs are numbered over all scripts; each script continues where the previous one ends.

@@ -131,9 +131,9 @@ class Lab:
     number: str  # for people: "1.1"
     title: str
     minutes: int  # that a learner takes
-    checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
+    checks: dict[str, Check] = field(default_factory=dict)  # by name, "amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "rounding.carry"
-    # Titles of checks that the lab itself runs on a file, by name: "day0.batch_script".
+    # Titles of checks that the lab itself runs on a file, by name: "start_here.batch_script".
     file_checks: dict[str, str] = field(default_factory=dict)
     # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()

@@ -52,7 +52,7 @@ SMALL_VIT_SETTINGS: dict[str, Any] = {
     "precision": "fp32",
     "budget_s": 0.0,
 }
-# Small runs use SGD: Adam would amplify the last bits of small gradients. Only TODO 26's save.
+# Small runs use SGD: Adam would amplify the last bits of small gradients. Only TODO full_state_dict's save.
 SMALL_TRANSFORMER: dict[str, Any] = {
     "model": "vit_tiny_patch16_224",
     "optimizer": "sgd",

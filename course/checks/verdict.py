@@ -108,7 +108,7 @@ def check(
     """Check a TODO: compare your script with the solution, and its run with the previous step's.
 
     Args:
-        name: a name that `progress()` lists, such as "day1.amp".
+        name: a name that `progress()` lists, such as "amp".
         run, against: existing runs of your script and of the previous step; without them, the
             script is launched.
         script: by default, the one in exercises/ that has the TODO.

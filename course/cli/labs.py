@@ -20,7 +20,7 @@ def exercises(
         int | None,
         typer.Option(
             help="Fill the TODOs up to this one that are open, or failed their last check; keep "
-            "the others. `--upto 9`: before Day 3; `--upto 16`: before Day 4; `--upto 0` empties "
+            "the others. `--upto distributed_validation`: before Day 3; `--upto compile`: before Day 4; `--upto 0` empties "
             "all. What you edited is backed up first."
         ),
     ] = None,

@@ -12,7 +12,7 @@ import torch
 from course.charts.base import ACCENT, BLUE, GREEN, GREY, Picture
 from course.charts.primitives import bars, describe, label, legend, lines
 from course.text import digits
-from labs.day3_2_augmentation.images import Batch
+from labs.augmentation.images import Batch
 
 COLUMNS = 7
 

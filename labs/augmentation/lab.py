@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from course.checks.lab import Check, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
-from labs.day3_3_large_batch import configs as learning
+from labs.large_batch import configs as learning
 
 # For both runs of a check: enough images that some pairs have two classes.
 MIXED = {"batch_size": 16}
@@ -68,22 +68,20 @@ def _training_configs() -> Iterator[Config]:
 
 
 CHECKS = {
-    "day3.mixup": Check(
+    "mixup": Check(
         title="each image is blended with another one, and so is its label",
-        todo=12,
         configs=({"rung": "dataloader"},),
-        calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
+        calls=("labs.augmentation.mixing_checks:mixing",),
         rung="mixup",
         against="dataloader",
         shows={"share of the labels with two classes": "mixed"},
         settings=MIXED,
         timed=False,
     ),
-    "day3.cutmix": Check(
+    "cutmix": Check(
         title="each image has a box of another one, and its label counts the area",
-        todo=13,
         configs=({"rung": "dataloader"},),
-        calls=("labs.day3_2_augmentation.mixing_checks:mixing",),
+        calls=("labs.augmentation.mixing_checks:mixing",),
         rung="cutmix",
         against="dataloader",
         shows={"share of the labels with two classes": "mixed"},
@@ -93,7 +91,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="3.2",
     title="augmentation on the CPU or the GPU",
     minutes=60,
     checks=CHECKS,

@@ -17,7 +17,7 @@ from course.checks.fake_accelerator import first_step
 from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
 from course.config import Config
-from labs.day3_2_augmentation.measurements import count_operators
+from labs.augmentation.measurements import count_operators
 
 IMAGES, HEIGHT, WIDTH = 64, 64, 48  # of a batch
 FEW = 8

@@ -28,7 +28,7 @@ def _describe_layout(run: Run) -> str:
 
 
 def _first_lost() -> FunctionCheck:
-    from labs.day1_4_channels_last import lost_layout
+    from labs.channels_last import lost_layout
 
     return FunctionCheck(
         lost_layout.first_lost, lost_layout.check_places, lost_layout.check_hooks_removed
@@ -36,9 +36,8 @@ def _first_lost() -> FunctionCheck:
 
 
 CHECKS = {
-    "day1.channels_last": Check(
+    "channels_last": Check(
         title="weights and images are stored in channels_last",
-        todo=4,
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
         rung="channels_last",
         against="amp",
@@ -48,7 +47,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="1.4",
     title="memory layout and channels_last",
     minutes=45,
     checks=CHECKS,

@@ -9,7 +9,7 @@ import pandas as pd
 from course.analysis import gpus, roofline
 from course.config import rung
 from course.runs.recordings import recorded
-from labs.lab_choosing_gpu.costs import Cost
+from labs.choosing_gpu.costs import Cost
 
 RUNG, BATCH, MEASURED, OTHER = "channels_last", 256, "H100", "H200"
 

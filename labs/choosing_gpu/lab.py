@@ -6,13 +6,12 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _cost() -> FunctionCheck:
-    from labs.lab_choosing_gpu import costs
+    from labs.choosing_gpu import costs
 
     return FunctionCheck(costs.cost, costs.check_energy, costs.check_euros)
 
 
 LAB = Lab(
-    number="G",
     title="choosing a GPU",
     minutes=30,
     functions={"choosing_gpu.cost": Function("what a GPU costs per million images", _cost)},

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
-from labs.day2_3_scaling import configs
+from labs.scaling import configs
 
 
 def _average_gradients() -> FunctionCheck:
-    from labs.day2_4_communication import ddp, verify
+    from labs.communication import ddp, verify
 
     return FunctionCheck(ddp.average_gradients, verify.check_gradients, verify.check_messages)
 
 
 LAB = Lab(
-    number="2.4",
     title="communication between ranks",
     minutes=50,
     functions={"communication.ddp": Function("the core of DDP", _average_gradients)},

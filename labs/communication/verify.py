@@ -9,7 +9,7 @@ import cloudpickle
 import torch
 
 from course.analysis.ranks import on_ranks
-from labs.day2_4_communication.observe import BUCKETS, BYTES, STEPS, Step, observe
+from labs.communication.observe import BUCKETS, BYTES, STEPS, Step, observe
 
 RANKS = 3
 HOOK = "in the hook that `register_post_accumulate_grad_hook` registers"

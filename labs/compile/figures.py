@@ -20,8 +20,8 @@ from course.charts.primitives import (
 )
 from course.runs.run import Run
 from course.text import digits
-from labs.day3_4_compile.compiler import break_even_steps
-from labs.day3_4_compile.measurements import compare_losses, compile_s, recorded_part
+from labs.compile.compiler import break_even_steps
+from labs.compile.measurements import compare_losses, compile_s, recorded_part
 
 # Operators by their names in a table of `roofline.fused`.
 KINDS = {

@@ -60,9 +60,8 @@ COMPILING = (
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 CHECKS = {
-    "day3.compile": Check(
+    "compile": Check(
         title="the compiler writes the kernels of the network that trains",
-        todo=16,
         rung="compile",
         causes=COMPILING,
         against="fused",
@@ -79,7 +78,7 @@ CHECKS = {
 
 
 def _one_graph() -> FunctionCheck:
-    from labs.day3_4_compile import verify
+    from labs.compile import verify
 
     return FunctionCheck(verify.forward, verify.check_outputs, verify.check_graph)
 
@@ -109,7 +108,6 @@ MODES = (
 )
 
 LAB = Lab(
-    number="3.4",
     title="torch.compile, a compiler that writes kernels",
     minutes=75,
     checks=CHECKS,

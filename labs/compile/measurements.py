@@ -9,7 +9,7 @@ import pandas as pd
 
 from course.runs import recordings
 from course.runs.run import Run
-from labs.day3_4_compile.compiler import Kernel
+from labs.compile.compiler import Kernel
 
 
 def compile_s(run: Run) -> float:

@@ -15,7 +15,7 @@ import torch
 
 from course.analysis.fresh_compiler import fresh_compiler
 from course.checks.results import call
-from labs.day3_4_compile.compiler import BlockEnd, find_breaks
+from labs.compile.compiler import BlockEnd, find_breaks
 
 Forward = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 

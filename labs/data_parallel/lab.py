@@ -55,9 +55,8 @@ def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
 
 
 CHECKS = {
-    "day2.ranks": Check(
+    "process_group": Check(
         title="one process per device, all in one group",
-        todo=7,
         configs=({"ranks": 1}, {"ranks": 2, "collective_timeout_s": 17}),
         calls=("course.checks.dry_runs:joining",),
         rung="device",
@@ -67,9 +66,8 @@ CHECKS = {
         gpus=RANKS,
         timed=False,
     ),
-    "day2.data_parallel": Check(
+    "data_parallel": Check(
         title="each rank takes its share, and gradients are averaged",
-        todo=8,
         configs=(
             {"ranks": 1, "data": "synthetic"},
             {"ranks": 2, "bucket_mb": 0.3, "find_unused": True},
@@ -82,9 +80,8 @@ CHECKS = {
         gpus=RANKS,
         on_cpu="here both ranks share the cores that one rank already used",
     ),
-    "day2.once": Check(
+    "distributed_validation": Check(
         title="each image is validated once, and one rank saves the weights",
-        todo=9,
         configs=({"ranks": 1}, {"ranks": 2}, {"ranks": 3, "batch_size": 9}),
         rung="device",
         against="device",
@@ -96,7 +93,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="2.2",
     title="data parallelism on several GPUs",
     minutes=60,
     checks=CHECKS,

@@ -53,15 +53,14 @@ def _trial_configs() -> Iterator[Config]:
 
 
 def _fewest_workers() -> FunctionCheck:
-    from labs.day2_1_dataloader import verify
+    from labs.dataloader import verify
 
     return FunctionCheck(verify.fewest_workers, verify.check_answers, verify.check_calls)
 
 
 CHECKS = {
-    "day2.dataloader": Check(
+    "dataloader": Check(
         title="workers load the batches",
-        todo=6,
         configs=(
             {"rung": "channels_last"},
             {"workers": 1, "persistent_workers": False},
@@ -77,7 +76,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="2.1",
     title="the DataLoader and its workers",
     minutes=60,
     checks=CHECKS,
@@ -95,5 +93,5 @@ LAB = Lab(
     ),
     jobs="2 to 6, of 5 to 9 runs",
     prepare="`cpus_per_gpu`: a task with one core has none left for workers",
-    stuck="`non_blocking` goes into TODO 1's lines; the search returns an element of `counts`",
+    stuck="`non_blocking` goes into TODO device's lines; the search returns an element of `counts`",
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from course.checks.results import call
 from course.text import digits
-from labs.day2_1_dataloader.loading import recorded_speeds, training_speeds
+from labs.dataloader.loading import recorded_speeds, training_speeds
 
 Speed = Callable[[int], float]
 Search = Callable[[Speed, Sequence[int], float], int | None]

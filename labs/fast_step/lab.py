@@ -7,13 +7,12 @@ from course.config import FULL_SIZE, rung
 
 
 def _statistics() -> FunctionCheck:
-    from labs.lab_fast_step import verify
+    from labs.fast_step import verify
 
     return FunctionCheck(verify.statistics, verify.check_statistics, verify.check_sizes)
 
 
 LAB = Lab(
-    number="A",
     title="the fast step",
     minutes=40,
     functions={"fast_step.statistics": Function("statistics before the convolution", _statistics)},

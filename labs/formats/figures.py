@@ -10,7 +10,7 @@ import pandas as pd
 from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import describe, label, legend, lines, mark, stack
 from course.text import digits
-from labs.day3_1_formats.formats import STAGES
+from labs.formats.formats import STAGES
 
 
 def plot_core_costs(table: pd.DataFrame) -> Picture:

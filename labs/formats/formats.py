@@ -96,7 +96,7 @@ def reader_speeds(script: str | Path, images: int = 1024) -> pd.DataFrame:
         One row per way: way, images, images_per_s (of processor time).
 
     Raises:
-        NotImplementedError: TODO 10 of the script is still open.
+        NotImplementedError: TODO shards of the script is still open.
     """
     import webdataset  # only here: it takes a second
 

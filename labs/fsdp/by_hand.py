@@ -16,7 +16,7 @@ import torch
 from torch import distributed, nn
 
 from course.analysis.ranks import on_ranks
-from labs.day4_1_memory.timeline import MemoryTimeline
+from labs.saving_memory.timeline import MemoryTimeline
 
 RANKS = 3
 WIDTHS = (240, 288) * 3 + (240,)  # of the network's features: no weight is a square

@@ -6,7 +6,7 @@ import pandas as pd
 
 from course.charts.base import BLUE, GREEN, ORANGE, Picture
 from course.charts.primitives import label, legend, limit, stack
-from labs.day4_2_fsdp.measurements import TARGET_MEMORY, TARGET_SPEED
+from labs.fsdp.measurements import TARGET_MEMORY, TARGET_SPEED
 
 KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}
 STAGES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]

@@ -6,7 +6,7 @@ from course.checks.facts import ROUGHLY, Fact, Rank, progress, sharding
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
-from labs.day4_2_fsdp.configs import RECORDINGS
+from labs.fsdp.configs import RECORDINGS
 
 
 def _describe_checkpoint(run: Run) -> str:
@@ -26,7 +26,7 @@ def _reshards(rank: Rank) -> dict[str, str]:
     return {f"reshard_after_forward of {call['of']}": str(call["reshard"]) for call in calls}
 
 
-SHARDING = (  # also of TODO 32
+SHARDING = (  # also of TODO mesh_2d
     Fact("order of fully_shard's calls", _order,
          "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
          "each unit, then on the network, which takes the remaining weights"),
@@ -48,9 +48,8 @@ CLIPPING = (
 )  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 CHECKS = {
-    "day4.shard": of_ranks(
+    "fully_shard": of_ranks(
         title="each rank keeps its shards, and gathers unit by unit",
-        todo=21,
         configs=(
             {"rung": "large", "bucket_mb": 1.0},
             {},
@@ -65,31 +64,27 @@ CHECKS = {
         },
         causes=SHARDING,
     ),
-    "day4.reshard": of_ranks(
+    "reshard": of_ranks(
         title="weights are gathered once for both passes",
-        todo=22,
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
         causes=SHARDING,
     ),
-    "day4.policy": of_ranks(
+    "mixed_precision_policy": of_ranks(
         title="weights are gathered in bf16, and stored in fp32",
-        todo=23,
         configs=({"gather_bf16": False}, {}),
         shows={"gathered": "gathered_types", "reduced": "reduced_types"},
         changes={"gather_bf16": True, "precision": "bf16"},
     ),
-    "day4.prefetch": of_ranks(
+    "prefetch": of_ranks(
         title="the next units are gathered while one computes (optional)",
-        todo=24,
         configs=({"prefetch": 0}, {"prefetch": 1, "unit_blocks": 2}, {"prefetch": 2}),
         shows=GATHERS,
         changes={"prefetch": 2},
     ),
-    "day4.clip": of_ranks(
+    "clip_grad_norm": of_ranks(
         title="gradients are clipped by their norm over all ranks (optional)",
-        todo=25,
         configs=(
             {"clip": 0.0},
             {"clip": 0.5},
@@ -100,18 +95,16 @@ CHECKS = {
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
         changes={"clip": 1.0},
     ),
-    "day4.whole": of_ranks(
+    "full_state_dict": of_ranks(
         title="only rank 0 gets the full state dict",
-        todo=26,
         # Only a ResNet has buffers: BatchNorm's statistics.
         configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
         small={"save_weights": True},
         shows={"bytes of full weights on the last rank": "held_to_save"},
         changes={"save_weights": True},
     ),
-    "day4.checkpoint": of_ranks(
+    "sharded_checkpoint": of_ranks(
         title="each rank writes its part, and any number of ranks can resume",
-        todo=27,
         configs=(
             {"save_shards": False},
             {"name": "saved", "epochs": 1, "warmup_steps": 2},
@@ -122,9 +115,8 @@ CHECKS = {
         describe=_describe_checkpoint,
         changes={"save_shards": True},
     ),
-    "day4.compile": of_ranks(
+    "compile_blocks": of_ranks(
         title="each block is compiled separately (optional)",
-        todo=28,
         configs=(
             {"compile": ""},
             {},
@@ -137,13 +129,12 @@ CHECKS = {
 
 
 def _sharded_linear() -> FunctionCheck:
-    from labs.day4_2_fsdp import by_hand, verify
+    from labs.fsdp import by_hand, verify
 
     return FunctionCheck(by_hand.sharded_linear, verify.check_gradients, verify.check_memory)
 
 
 LAB = Lab(
-    number="4.2",
     title="FSDP, a network sharded over several GPUs",
     minutes=75,
     checks=CHECKS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from labs.day4_2_fsdp.by_hand import (
+from labs.fsdp.by_hand import (
     FULL_BYTES,
     IMAGES,
     LAYERS,

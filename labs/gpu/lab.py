@@ -17,9 +17,8 @@ def _describe_device(run: Run) -> str:
 
 
 CHECKS = {
-    "day1.device": Check(
+    "device": Check(
         title="the step computes on the accelerator",
-        todo=1,
         configs=({},),
         calls=("course.checks.dry_runs:moving",),
         rung="device",
@@ -31,17 +30,16 @@ CHECKS = {
 
 
 def _review() -> FunctionCheck:
-    from labs.day1_1_gpu import review
+    from labs.gpu import review
 
     return FunctionCheck(review.train, review.check_weights, review.check_mistakes)
 
 
 LAB = Lab(
-    number="1.1",
     title="training on a GPU",
     minutes=60,
     checks=CHECKS,
-    functions={"day1.review": Function("a loop without five mistakes", _review)},
+    functions={"gpu.review": Function("a loop without five mistakes", _review)},
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(
         Recording("throughput", [rung("baseline", **ON_CPU), GPU_RUNGS["device"]]),
@@ -49,6 +47,6 @@ LAB = Lab(
     ),
     jobs="2",
     prepare="default set made; the script open in JupyterLab",
-    stuck="editing without saving; TODO 1 is in three places, the last for images *and* "
+    stuck="editing without saving; TODO device is in three places, the last for images *and* "
     "labels; in the review, cells that are edited but not run again",
 )

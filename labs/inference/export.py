@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from course.analysis.ranks import on_ranks
-from labs.lab_inference.latency import time_calls
-from labs.lab_inference.training import load_crops, top1
+from labs.inference.latency import time_calls
+from labs.inference.training import load_crops, top1
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INPUT_NAME = "images"

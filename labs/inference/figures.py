@@ -15,7 +15,7 @@ from course.charts.primitives import (
     lines,
     scatter_fit,
 )
-from labs.lab_inference.latency import find_knee
+from labs.inference.latency import find_knee
 
 COLOURS = (BLUE, ACCENT, GREEN, PURPLE)
 BATCH_COLOURS = (SKY, BLUE, DARK)

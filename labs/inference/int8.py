@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from labs.lab_inference.training import load_crops, top1
-from labs.lab_inference.variants import fold_batchnorms
+from labs.inference.training import load_crops, top1
+from labs.inference.variants import fold_batchnorms
 
 MAX_STEPS = 127  # eight bits, with as many steps on either side of 0
 CALIBRATION_CROPS = 512

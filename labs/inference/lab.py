@@ -6,19 +6,18 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _latencies() -> FunctionCheck:
-    from labs.lab_inference import latency, verify
+    from labs.inference import latency, verify
 
     return FunctionCheck(latency.latencies, verify.check_times, verify.check_waits)
 
 
 def _serve() -> FunctionCheck:
-    from labs.lab_inference import serving, verify
+    from labs.inference import serving, verify
 
     return FunctionCheck(serving.serve, verify.check_cases, verify.check_replay)
 
 
 LAB = Lab(
-    number="I",
     title="inference, with one image or many",
     minutes=60,
     functions={

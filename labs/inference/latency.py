@@ -14,7 +14,7 @@ from torch import nn
 
 from course.analysis.fresh_compiler import fresh_compiler
 from course.runs.recordings import recorded_table
-from labs.lab_inference.variants import LADDER, Variant, create_call, random_images
+from labs.inference.variants import LADDER, Variant, create_call, random_images
 
 Call = Callable[[], Any]
 Latencies = Callable[[Call, Call, int, int], list[float]]

@@ -9,9 +9,9 @@ from time import perf_counter
 import numpy as np
 
 from course.checks.results import call
-from labs.lab_inference.async_device import FakeAsyncDevice
-from labs.lab_inference.latency import Latencies
-from labs.lab_inference.serving import Serve, StepTime, random_arrivals, serve
+from labs.inference.async_device import FakeAsyncDevice
+from labs.inference.latency import Latencies
+from labs.inference.serving import Serve, StepTime, random_arrivals, serve
 
 COUNT, WARM_UP = 9, 3
 WARM_UP_S, LONGEST_S = 0.03, 0.006  # durations of a call

@@ -8,6 +8,6 @@ _NAMES = {
     ".interpreter": "interpret",
     ".solutions": "load_tile store_tile",
     ".tables": "softmax_traffic traffic_by_tile",
-    "labs.day1_4_channels_last.hierarchy": "plot_gpu",
+    "labs.channels_last.hierarchy": "plot_gpu",
 }
 __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

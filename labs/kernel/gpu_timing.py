@@ -1,7 +1,7 @@
 """Times of kernels on a GPU next to PyTorch's operators: recorded ones, and a learner's own.
 
 A learner's kernel is compiled in a separate process, because the notebook's interprets.
-`python -m labs.lab_kernel.gpu_timing FILE NAME` prints the measured rows as JSON.
+`python -m labs.kernel.gpu_timing FILE NAME` prints the measured rows as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOFTMAX_ROWS, CHANNELS = 16384, 256
 DTYPES = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 IMPORTS = """import triton
 import triton.language as tl
-from labs.lab_kernel.solutions import load_tile, store_tile
+from labs.kernel.solutions import load_tile, store_tile
 """
 
 
@@ -89,7 +89,7 @@ def measure(name: str, kernel: Any, size: int, dtype: str) -> Iterator[dict[str,
     Raises:
         AssertionError: the kernel's results differ from PyTorch's.
     """
-    from labs.lab_kernel import launch
+    from labs.kernel import launch
 
     set_tf32(dtype == "tf32")
     tensors, reference = example(name, size, dtype)

@@ -52,7 +52,7 @@ def interpret() -> str:
         for name, function in list(vars(module).items()):
             if isinstance(function, JITFunction):
                 setattr(module, name, InterpretedFunction(function.fn))
-    if solutions := sys.modules.get("labs.lab_kernel.solutions"):
+    if solutions := sys.modules.get("labs.kernel.solutions"):
         importlib.reload(solutions)
     return "Kernels are interpreted: program by program, on the CPU."
 

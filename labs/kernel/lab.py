@@ -6,32 +6,31 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _add() -> FunctionCheck:
-    from labs.lab_kernel import solutions, verify
+    from labs.kernel import solutions, verify
 
     return FunctionCheck(solutions.add, verify.check_add, verify.check_add_traffic)
 
 
 def _softmax() -> FunctionCheck:
-    from labs.lab_kernel import solutions, verify
+    from labs.kernel import solutions, verify
 
     return FunctionCheck(solutions.softmax, verify.check_softmax, verify.check_softmax_traffic)
 
 
 def _norm_relu() -> FunctionCheck:
-    from labs.lab_kernel import solutions, verify
+    from labs.kernel import solutions, verify
 
     check_traffic = verify.check_norm_relu_traffic
     return FunctionCheck(solutions.norm_relu, verify.check_norm_relu, check_traffic)
 
 
 def _matmul() -> FunctionCheck:
-    from labs.lab_kernel import solutions, verify
+    from labs.kernel import solutions, verify
 
     return FunctionCheck(solutions.matmul, verify.check_matmul, verify.check_dot)
 
 
 LAB = Lab(
-    number="K",
     title="a first GPU kernel",
     minutes=75,
     functions={

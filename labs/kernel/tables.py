@@ -28,8 +28,8 @@ def traffic_by_tile(
 
     Index: side. Columns: read, written.
     """
-    from labs.lab_kernel import launch
-    from labs.lab_kernel.interpreter import count_traffic
+    from labs.kernel import launch
+    from labs.kernel.interpreter import count_traffic
 
     tensors = dict(zip(("a", "b", "out"), torch.randn(3, size, size).half()))
     rows = {}

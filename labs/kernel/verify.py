@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import triton
 
-from labs.lab_kernel import launch
-from labs.lab_kernel.interpreter import Traffic, count_traffic
+from labs.kernel import launch
+from labs.kernel.interpreter import Traffic, count_traffic
 
 Kernel = Any
 SIZES = ((1000, 256), (256, 256), (1, 256), (513, 128), (600, 512))  # of vectors and blocks

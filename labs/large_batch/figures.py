@@ -12,7 +12,7 @@ from course.charts.base import ACCENT, DARK, GREY, ON_LIGHT, ORANGE, Picture
 from course.charts.primitives import COLOURS, describe, label, legend, lines, scatter_fit
 from course.config import Config
 from course.text import digits
-from labs.day3_3_large_batch.measurements import (
+from labs.large_batch.measurements import (
     CriticalBatch,
     GradientNoise,
     RateSearch,

@@ -10,7 +10,7 @@ from course.checks.facts import Fact, Rank, distinct
 from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
 from course.runs.run import Run
-from labs.day3_3_large_batch import configs as learning
+from labs.large_batch import configs as learning
 
 UPDATED = READER_SETTINGS | {"workers": 0}
 
@@ -79,9 +79,8 @@ SEARCH = (
          "change the rate of every group, as LambdaLR does"),
 )  # fmt: skip
 CHECKS = {
-    "day3.groups": Check(
+    "param_groups": Check(
         title="weight decay spares BatchNorm and biases",
-        todo=14,
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
         rung="no_norm_decay",
         causes=GROUPS,
@@ -90,9 +89,8 @@ CHECKS = {
         settings=UPDATED,
         timed=False,
     ),
-    "day3.find": Check(
+    "lr_range_test": Check(
         title="the learning rate is searched",
-        todo=15,
         configs=(
             {"rung": "channels_last", "schedule": "cosine"},
             {"rung": "find", "norm_decay": False},
@@ -110,13 +108,12 @@ CHECKS = {
 
 
 def _trust_ratio() -> FunctionCheck:
-    from labs.day3_3_large_batch import verify
+    from labs.large_batch import verify
 
     return FunctionCheck(verify.trust_ratio, verify.check_ratio, verify.check_update)
 
 
 LAB = Lab(
-    number="3.3",
     title="large batches that still learn",
     minutes=75,
     checks=CHECKS,

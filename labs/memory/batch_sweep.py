@@ -11,7 +11,7 @@ import pandas as pd
 
 from course.config import all_settings, from_dict
 from course.runs.run import Run
-from labs.day1_2_memory.peaks import finished
+from labs.memory.peaks import finished
 
 TEXTS = ["status", "machine", "memory_kind"]
 NUMBERS = ["peak_gib", "images_per_s", "images_per_s_q1", "images_per_s_q3"]

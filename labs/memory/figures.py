@@ -22,7 +22,7 @@ from course.charts.base import (
 )
 from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, stack
 from course.text import digits
-from labs.day1_2_memory.batch_sweep import Fit
+from labs.memory.batch_sweep import Fit
 
 KIND_COLOURS = {
     "weights": BLUE,

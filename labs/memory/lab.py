@@ -10,16 +10,15 @@ SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}
 
 
 def _activation_gib() -> FunctionCheck:
-    from labs.day1_2_memory import volumes
+    from labs.memory import volumes
 
     return FunctionCheck(volumes.activation_gib, volumes.check_sizes, volumes.check_growth)
 
 
 LAB = Lab(
-    number="1.2",
     title="memory and batch size",
     minutes=45,
-    functions={"day1.activations": Function("activation memory from shapes", _activation_gib)},
+    functions={"memory.activations": Function("activation memory from shapes", _activation_gib)},
     recordings=(
         Recording(
             "batch sizes",

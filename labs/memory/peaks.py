@@ -72,7 +72,7 @@ def recorded_peaks(machine: str = MACHINE) -> pd.DataFrame:
         if _key(config) not in peaks:
             raise ValueError(
                 f"no prediction is saved for {config.rung}, {config.setup}, recorded on {machine}: "
-                f"run labs.day1_2_memory.peaks.save_predictions({machine!r})"
+                f"run labs.memory.peaks.save_predictions({machine!r})"
             )
     return _compare(rows, peaks, saved["torch"])
 

@@ -19,8 +19,8 @@ from course.charts.base import (
 )
 from course.charts.primitives import bars, describe, heading, label, legend
 from course.text import digits
-from labs.lab_microscope.kernel_names import family
-from labs.lab_microscope.records import ITEMSIZE, widest_load
+from labs.microscope.kernel_names import family
+from labs.microscope.records import ITEMSIZE, widest_load
 
 LOAD_COLOURS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
 SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}

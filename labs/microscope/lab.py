@@ -6,20 +6,19 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _names() -> FunctionCheck:
-    from labs.lab_microscope import kernel_names, verify
+    from labs.microscope import kernel_names, verify
 
     examples, counted = verify.check_examples, verify.check_counted_kernels
     return FunctionCheck(kernel_names.uses_tensor_cores, examples, counted)
 
 
 def _prune() -> FunctionCheck:
-    from labs.lab_microscope import sparsity, verify
+    from labs.microscope import sparsity, verify
 
     return FunctionCheck(sparsity.prune, verify.check_pruned, verify.check_ties)
 
 
 LAB = Lab(
-    number="M",
     title="Tensor Cores under the microscope",
     minutes=60,
     functions={

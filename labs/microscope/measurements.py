@@ -12,9 +12,9 @@ import torch
 
 from course.training.precision import has_units
 from course.training.recorder import Recorder
-from labs.lab_microscope import records, timing
-from labs.lab_microscope.cases import Case, Product, row
-from labs.lab_microscope.kernel_names import main_kernel
+from labs.microscope import records, timing
+from labs.microscope.cases import Case, Product, row
+from labs.microscope.kernel_names import main_kernel
 
 SIDES = (2048, 4096, 8192, 16384)
 # Random trials for the largest rate of each format; formats with 0 only try square matrices.

@@ -12,8 +12,8 @@ import pandas as pd
 from course.analysis import gpus
 from course.analysis.tensor_cores.rules import classify
 from course.runs.recordings import origin, part
-from labs.lab_microscope.cases import Case, Convolution, Product
-from labs.lab_microscope.kernel_names import main_kernel, short_name, tile
+from labs.microscope.cases import Case, Convolution, Product
+from labs.microscope.kernel_names import main_kernel, short_name, tile
 
 MACHINE = "nvidia-h100"
 BASE = Product(4096, 4096, 4096)

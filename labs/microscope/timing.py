@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from course.analysis.timing import seconds
 from course.training.attempts import attempt
-from labs.lab_microscope.cases import Case, Product, tf32_switches
+from labs.microscope.cases import Case, Product, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
 CASES_PER_PROFILE = 100

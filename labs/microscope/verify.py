@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 
 from course.checks.results import call
-from labs.lab_microscope.kernel_names import counted_kernels, inner_name, labelled_examples
-from labs.lab_microscope.sparsity import Prune, prune
+from labs.microscope.kernel_names import counted_kernels, inner_name, labelled_examples
+from labs.microscope.sparsity import Prune, prune
 
 Function = Callable[..., Any]
 MIN_ACCURACY = 0.9

@@ -9,7 +9,7 @@ import torch
 
 from course.analysis.tensor_cores.counters import read_commented
 from course.runs.recordings import trace_folder
-from labs.lab_kernel import cuda
+from labs.kernel import cuda
 
 SOURCE = Path(__file__).with_name("wmma.cu")
 MACHINE_CODE = Path(__file__).with_name("wmma_sass.txt")

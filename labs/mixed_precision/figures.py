@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, FORMAT_COLOURS, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import label, legend, limit, lines, scatter_fit, strip
-from labs.day1_3_mixed_precision.rounding import fp16_shares
+from labs.mixed_precision.rounding import fp16_shares
 
 BIT_COLOURS = {"sign": ACCENT, "exponent: the range": ORANGE, "mantissa: the precision": SKY}
 FP16_ZONES = {  # powers of two, colour, words

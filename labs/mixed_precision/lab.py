@@ -40,9 +40,8 @@ def _amp_limits(cfg: Config, place: Place) -> str:
 
 
 CHECKS = {
-    "day1.amp": Check(
+    "amp": Check(
         title="the forward pass runs under autocast",
-        todo=2,
         configs=(
             {"rung": "device"},
             {"precision": "bf16"},
@@ -55,9 +54,8 @@ CHECKS = {
         limits=_amp_limits,
         emulated={"precision": "bf16"},
     ),
-    "day1.scaler": Check(
+    "grad_scaler": Check(
         title="fp16 gradients are scaled",
-        todo=3,
         configs=(
             {"precision": "bf16", "overflow_step": 0},
             {},
@@ -73,7 +71,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="1.3",
     title="mixed precision, and what 16 bits cost",
     minutes=60,
     checks=CHECKS,
@@ -87,5 +84,5 @@ LAB = Lab(
     ),
     jobs="3 (2 at once)",
     prepare="for which formats does the GPU have units? A V100 has fp16 only",
-    stuck="TODO 2, the forgotten `enabled=`; TODO 3, the order of `scale`, `step`, `update`",
+    stuck="TODO amp, the forgotten `enabled=`; TODO grad_scaler, the order of `scale`, `step`, `update`",
 )

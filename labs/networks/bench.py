@@ -20,7 +20,7 @@ from course.training.clocks import clock_for, speed_quartiles
 from course.training.models import parameter_count
 from course.training.precision import autocast, has_units
 from course.training.recorder import Recorder
-from labs.lab_networks import catalogue
+from labs.networks import catalogue
 
 CHOICES = {
     "precision": ("fp32", "tf32", "fp16", "bf16"),

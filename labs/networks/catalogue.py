@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from course.training import models
-from labs.lab_networks import ssd, unet3d
+from labs.networks import ssd, unet3d
 
 Batch = tuple[torch.Tensor, Any]
 OBJECT_SHARE = 0.002  # of default boxes, as in COCO's images

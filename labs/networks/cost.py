@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from course.analysis.roofline import count_operators
 from course.training.memory_prediction import saved_tensors
 from course.training.models import parameter_count
-from labs.lab_networks.bench import Setting, Workload
-from labs.lab_networks.catalogue import NETWORKS
+from labs.networks.bench import Setting, Workload
+from labs.networks.catalogue import NETWORKS
 
 
 def network_costs() -> pd.DataFrame:

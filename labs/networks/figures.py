@@ -18,8 +18,8 @@ from course.charts.base import (
 )
 from course.charts.primitives import bars, heading, label, legend, plot_bar_panels, stack
 from course.text import digits
-from labs.lab_networks.catalogue import NETWORKS
-from labs.lab_networks.measurements import speeds_by_setting
+from labs.networks.catalogue import NETWORKS
+from labs.networks.measurements import speeds_by_setting
 
 TITLES = {"ssd300": "SSD300", "unet3d": "3D U-Net", "resnet50": "ResNet-50"}
 BUSY = 0.95  # share of a step from which a GPU counts as busy all the time

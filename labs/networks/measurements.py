@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from course.runs.recordings import recorded_table
-from labs.lab_networks.catalogue import NETWORKS
-from labs.lab_networks.cost import saved_gb
-from labs.lab_networks.verify import Audit, Row
+from labs.networks.catalogue import NETWORKS
+from labs.networks.cost import saved_gb
+from labs.networks.verify import Audit, Row
 
 GPUS = ["P100", "V100", "A100"]
 PRECISIONS = ["fp32", "tf32", "fp16"]

@@ -11,8 +11,8 @@ import pandas as pd
 from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture
 from course.charts.primitives import bars, label, legend, limit, timeline
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
-from labs.day4_4_pipeline.orders import Function, collect_order, find_problem
-from labs.day4_4_pipeline.schedules import (
+from labs.pipeline.orders import Function, collect_order, find_problem
+from labs.pipeline.schedules import (
     DURATIONS,
     ideal_step_of,
     idle_share,
@@ -20,7 +20,7 @@ from labs.day4_4_pipeline.schedules import (
     schedule_order,
     simulate,
 )
-from labs.day4_4_pipeline.stages import stage_ranges
+from labs.pipeline.stages import stage_ranges
 
 if TYPE_CHECKING:
     from course.runs.run import Run

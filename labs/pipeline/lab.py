@@ -8,11 +8,11 @@ from course.checks.facts import Fact, actions, kinds, updated
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.run import Run
-from labs.day4_4_pipeline import configs
+from labs.pipeline import configs
 
 
 def _describe_schedule(run: Run) -> str:
-    from labs.day4_4_pipeline import schedules
+    from labs.pipeline import schedules
 
     order = schedules.measured_order(run)[0]
     first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
@@ -20,7 +20,7 @@ def _describe_schedule(run: Run) -> str:
 
 
 def _one_f_one_b() -> FunctionCheck:
-    from labs.day4_4_pipeline import orders
+    from labs.pipeline import orders
 
     return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
 
@@ -43,9 +43,8 @@ STAGES = (
 )  # fmt: skip
 PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}
 CHECKS = {
-    "day4.stages": of_ranks(
+    "pipeline_stages": of_ranks(
         title="each rank stores a part of the network, and sends on its output",
-        todo=33,
         configs=(
             {"rung": "large"},
             {"pipeline": "gpipe"},
@@ -56,9 +55,8 @@ CHECKS = {
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,
     ),
-    "day4.schedule": of_ranks(
+    "pipeline_schedule": of_ranks(
         title="ranks run their passes in the order of the config's schedule",
-        todo=34,
         configs=(
             {"pipeline": "gpipe"},
             {"pipeline": "zero_bubble"},
@@ -71,7 +69,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="4.4",
     title="pipeline parallelism",
     minutes=60,
     checks=CHECKS,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day4_4_pipeline.schedules import compare_idle_shares, micro_batch_count
+from labs.pipeline.schedules import compare_idle_shares, micro_batch_count
 
 
 def compare_pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:

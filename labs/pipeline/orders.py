@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD
-from labs.day4_4_pipeline.schedules import (
+from labs.pipeline.schedules import (
     DURATIONS,
     Order,
     Pass,

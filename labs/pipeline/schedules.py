@@ -13,7 +13,7 @@ import pandas as pd
 
 from course.runs.run import Run
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
-from labs.day4_4_pipeline.pipelines import SCHEDULES
+from labs.pipeline.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]
 # Durations in forward passes; backward computes gradients of inputs and of weights.

@@ -12,8 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course.config import GIB, Config
 from course.training import memory_prediction, models
-from labs.day4_4_pipeline import pipelines
-from labs.day4_4_pipeline.schedules import max_in_flight
+from labs.pipeline import pipelines
+from labs.pipeline.schedules import max_in_flight
 
 STATE = 16  # bytes per weight, in fp32: weight, gradient, and AdamW's two means
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from course.training import models
-from labs.day4_4_pipeline import pipelines
+from labs.pipeline import pipelines
 
 CLASSES = 16  # of the default images
 REPEATS = 3  # of each piece's timing, of which the shortest counts

@@ -5,7 +5,6 @@ from __future__ import annotations
 from course.checks.lab import Lab
 
 LAB = Lab(
-    number="R",
     title="train to an accuracy, in the least time",
     minutes=60,
     jobs="3 an entry on track quick, 4 on the others, one after another",

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from course.charts.base import DARK, FORMAT_COLOURS, GREY, SKY, Picture
 from course.charts.primitives import describe, heading, label, legend, limit, lines, scatter_fit
 from course.text import digits
-from labs.lab_refinement.solvers import target_error
+from labs.refinement.solvers import target_error
 
 PRECISION_COLOURS = FORMAT_COLOURS | {"fp64": DARK, "fp32": SKY}
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")

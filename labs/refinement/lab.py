@@ -6,13 +6,12 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _correct() -> FunctionCheck:
-    from labs.lab_refinement import solvers, verify
+    from labs.refinement import solvers, verify
 
     return FunctionCheck(solvers.correct, verify.check_accuracy, verify.check_residual)
 
 
 LAB = Lab(
-    number="S",
     title="iterative refinement, fp64 results from fp16 factors",
     minutes=45,
     functions={"refinement.correct": Function("fp64's accuracy from fp16 factors", _correct)},

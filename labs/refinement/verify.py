@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from course.checks.results import call
-from labs.lab_refinement.solvers import (
+from labs.refinement.solvers import (
     Correct,
     Factors,
     Solve,

@@ -10,7 +10,7 @@ from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import describe, label, legend, limit, lines
 from course.runs.run import Run
 from course.text import digits
-from labs.day4_6_restart.measurements import compare_losses, lost_share, step_times
+from labs.restart.measurements import compare_losses, lost_share, step_times
 
 COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 

@@ -7,7 +7,7 @@ from typing import Any
 from course.checks.facts import Fact, Rank, restart
 from course.checks.lab import Check, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
-from labs.day4_6_restart.measurements import RECORDINGS
+from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
 # which changes the loss scale; a schedule; random numbers in each step; two shuffled epochs.
@@ -109,9 +109,8 @@ SIGNAL = (
     *RESTORING,
 )  # fmt: skip
 CHECKS = {
-    "day4.save": of_ranks(
+    "checkpoint": of_ranks(
         "one rank saves, and a checkpoint is complete or absent",
-        todo=35,
         configs=(
             {"save_every": 0, "ranks": 1},
             {"save_every": 2, "ranks": 1},
@@ -125,7 +124,7 @@ CHECKS = {
         settings=SAVED,
         causes=SAVING,
     ),
-    "day4.restart": _interrupted(
+    "resume": _interrupted(
         "after SIGKILL during a save, it resumes bit for bit",
         36,
         configs=(
@@ -145,7 +144,7 @@ CHECKS = {
         changes={"sigkill_step": SIGKILL_STEP},
         causes=RESTORING,
     ),
-    "day4.sigterm": _interrupted(
+    "sigterm": _interrupted(
         "after SIGTERM, it saves and resumes bit for bit",
         37,
         configs=(
@@ -159,7 +158,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="4.6",
     title="checkpoints, restarts and reproducibility",
     minutes=60,
     checks=CHECKS,

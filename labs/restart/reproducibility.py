@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from course.config import Config
 from course.data.images import RandomCrop
 from course.runs.run import Run
-from labs.day4_6_restart.seeded import Seeded
+from labs.restart.seeded import Seeded
 
 WORKERS = (0, 1, 2)
 
@@ -45,7 +45,7 @@ def compare_crops() -> pd.DataFrame:
     """Load an epoch of random crops with different numbers of workers; return checksums.
 
     Columns: `by worker`, as a DataLoader has it, each worker with its own random numbers; `by
-    image`, as `labs.day4_6_restart.seeded.Seeded` has it, from seed, epoch and image.
+    image`, as `labs.restart.seeded.Seeded` has it, from seed, epoch and image.
     """
     images = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     cropped = _CroppedImages(images)

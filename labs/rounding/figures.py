@@ -6,8 +6,8 @@ import pandas as pd
 
 from course.charts.base import ACCENT, BLUE, DARK, ORANGE, SKY, Picture
 from course.charts.primitives import bars, label, legend, limit, lines
-from labs.lab_rounding.measurements import METHODS as FP8_METHODS
-from labs.lab_rounding.updates import METHODS
+from labs.rounding.measurements import METHODS as FP8_METHODS
+from labs.rounding.updates import METHODS
 
 METHOD_COLOURS = dict(zip(METHODS, (ACCENT, BLUE, ORANGE, DARK)))
 

@@ -6,20 +6,19 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _carry() -> FunctionCheck:
-    from labs.lab_rounding import updates, verify
+    from labs.rounding import updates, verify
 
     return FunctionCheck(updates.add_with_carry, verify.check_sum, verify.check_carry)
 
 
 def _stochastic_rounding() -> FunctionCheck:
-    from labs.lab_rounding import updates, verify
+    from labs.rounding import updates, verify
 
     rounding = updates.round_stochastically
     return FunctionCheck(rounding, verify.check_mean, verify.check_bf16_numbers)
 
 
 LAB = Lab(
-    number="N",
     title="rounding, master weights and fp8",
     minutes=50,
     functions={

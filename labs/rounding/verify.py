@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from course.checks.results import call
-from labs.lab_rounding.updates import DROPPED_BITS, Add, Round, round_stochastically
+from labs.rounding.updates import DROPPED_BITS, Add, Round, round_stochastically
 
 FP16 = torch.float16
 

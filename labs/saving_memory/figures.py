@@ -20,7 +20,7 @@ from course.charts.primitives import (
 )
 from course.text import digits
 from course.training.memory_prediction import NO_STRATEGY
-from labs.day4_1_memory.measurements import on_pareto_front
+from labs.saving_memory.measurements import on_pareto_front
 
 KINDS = {
     "all kept": BLUE,

@@ -72,9 +72,8 @@ NO_SYNC = (
          "the last micro-batch has no all-reduce: `model.no_sync(…)` is for all before it"),
 )  # fmt: skip
 CHECKS = {
-    "day4.accumulate": Check(
+    "accumulation": Check(
         title="a batch in parts trains like the full batch",
-        todo=17,
         configs=(
             {"rung": "large"},
             {"micro_batch": 3},
@@ -91,9 +90,8 @@ CHECKS = {
         timed=False,
         causes=WEIGHTING,
     ),
-    "day4.no_sync": Check(
+    "no_sync": Check(
         title="one all-reduce per update",
-        todo=18,
         configs=(
             {"rung": "large"},
             {"ranks": 1, "micro_batch": 3},
@@ -113,9 +111,8 @@ CHECKS = {
         timed=False,
         causes=NO_SYNC,
     ),
-    "day4.recompute": Check(
+    "recomputation": Check(
         title="blocks recompute their activations instead of keeping them",
-        todo=19,
         configs=(
             {"rung": "large"},
             *({"checkpointing": how} for how in CHECKPOINTING),
@@ -128,9 +125,8 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "day4.offload": Check(
+    "offloading": Check(
         title="activations wait in host memory",
-        todo=20,
         configs=({"rung": "large"}, {"rung": "offloaded"}),
         calls=("course.checks.dry_runs:offloading",),
         small=SMALL_TRANSFORMER,
@@ -144,17 +140,16 @@ CHECKS = {
 
 
 def _choose_settings() -> FunctionCheck:
-    from labs.day4_1_memory import verify
+    from labs.saving_memory import verify
 
     return FunctionCheck(verify.choose_settings, verify.check_choices, verify.check_speed)
 
 
 LAB = Lab(
-    number="4.1",
     title="saving memory by checkpointing and offloading",
     minutes=60,
     checks=CHECKS,
-    functions={"memory.settings": Function("settings for a memory limit", _choose_settings)},
+    functions={"saving_memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",
     prepare="nothing",

@@ -9,7 +9,7 @@ from functools import cache, partial
 import pandas as pd
 
 from course.runs.recordings import recorded_runs
-from labs.day4_1_memory.measurements import memory_strategies
+from labs.saving_memory.measurements import memory_strategies
 
 BUSY = 32  # images in a pass: with fewer, the GPU waits for Python
 SHARE = 0.9  # of the limit: the rest is for libraries, and for gaps between tensors

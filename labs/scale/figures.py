@@ -7,7 +7,7 @@ import pandas as pd
 from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, label, legend
 from course.text import digits
-from labs.day0_1_start_here.nodes import format_minutes
+from labs.start_here.nodes import format_minutes
 
 DEVICE_COLOURS = {  # by generation; others are PURPLE
     "NVIDIA M40": GREY,

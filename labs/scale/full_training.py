@@ -8,7 +8,7 @@ import pandas as pd
 
 from course.checks.results import compare, numbers
 from course.runs.recordings import recorded, recorded_runs
-from labs.day0_2_scale.published import EPOCHS, IMAGENET_IMAGES
+from labs.scale.published import EPOCHS, IMAGENET_IMAGES
 
 FullTraining = Callable[[float, float, int], tuple[float, float, float]]
 Case = tuple[float, float, int]  # images_per_s, watts, gpus

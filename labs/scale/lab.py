@@ -6,7 +6,7 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _full_training() -> FunctionCheck:
-    from labs.day0_2_scale import full_training
+    from labs.scale import full_training
 
     return FunctionCheck(
         full_training.full_training, full_training.check_hours, full_training.check_energy
@@ -14,7 +14,6 @@ def _full_training() -> FunctionCheck:
 
 
 LAB = Lab(
-    number="0.2",
     title="scale and energy",
     minutes=20,
     functions={"scale.full_training": Function("what a full training costs", _full_training)},

@@ -18,8 +18,8 @@ import pandas as pd
 from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.run import Run
-from labs.day2_1_dataloader.loading import trials
-from labs.day2_3_scaling.configs import IMAGES_PER_GPU
+from labs.dataloader.loading import trials
+from labs.scaling.configs import IMAGES_PER_GPU
 
 FREE_FIELDS = ("rung", "data_root", "batch_size", "bucket_mb", "collective_timeout_s", "hosts")
 NODE = "nvidia-h200-x8"

@@ -22,7 +22,7 @@ from course.charts.base import (
 )
 from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, timeline
 from course.text import digits
-from labs.day2_3_scaling.model import Link, all_reduce_s
+from labs.scaling.model import Link, all_reduce_s
 
 
 def plot_scaling(table: pd.DataFrame, node: pd.DataFrame) -> Picture:

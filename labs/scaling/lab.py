@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
-from labs.day2_3_scaling import configs
+from labs.scaling import configs
 
 
 def _all_reduce() -> FunctionCheck:
-    from labs.day2_3_scaling import verify
+    from labs.scaling import verify
 
     return FunctionCheck(verify.all_reduce_s, verify.check_terms, verify.check_one_rank)
 
 
 LAB = Lab(
-    number="2.3",
     title="scaling to many GPUs",
     minutes=45,
     functions={"scaling.all_reduce": Function("the time of an all-reduce", _all_reduce)},

@@ -15,7 +15,7 @@ from course.config import SYNTHETIC, rung
 from course.jobs.launch import launch, wait
 from course.runs import recordings
 from course.runs.run import Run
-from labs.day2_3_scaling.model import Link, config_buckets, exposed_s
+from labs.scaling.model import Link, config_buckets, exposed_s
 
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 # By name: the lines to add, by the line that they follow. `model` is the network in DDP.

@@ -19,7 +19,7 @@ from course.jobs.slurm_partitions import Partition
 from course.jobs.supervise import slurm_task, supervise_slurm
 from course.runs.record import write_record
 from course.runs.run import record_of, runs_root
-from labs.day4_5_search import trial_queue
+from labs.search import trial_queue
 
 LATE_S = 60.0  # a trial may begin this late, because Slurm ends a job GRACE_MIN after its limit
 

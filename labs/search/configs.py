@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from course.config import Config
-from labs.day3_3_large_batch.configs import crops_config
+from labs.large_batch.configs import crops_config
 
 # An H100 trains on all crops six times, 1,024 per batch, in eight seconds. 1,024 crops validate, so
 # that 7,168 remain that no search has used.

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture
 from course.charts.primitives import heading, label, legend, lines, scatter_fit
-from labs.day4_5_search.halving import Replay, rank_correlation
-from labs.day4_5_search.replay import AccuracyGrid
+from labs.search.halving import Replay, rank_correlation
+from labs.search.replay import AccuracyGrid
 
 STATES = {"complete": (BLUE, "o"), "pruned": (ORANGE, "x")}
 OTHER = (GREY, ".")

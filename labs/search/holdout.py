@@ -13,7 +13,7 @@ from course.data.crop_set import Crops
 from course.data.loader import normalised, val_subset
 from course.runs.files import write_atomically
 from course.runs.run import TEST_FILE, Run
-from labs.day3_3_large_batch.measurements import load_network
+from labs.large_batch.measurements import load_network
 
 BATCH = 1024
 

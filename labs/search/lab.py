@@ -4,13 +4,12 @@ from course.checks.lab import Function, FunctionCheck, Lab, Recording
 
 
 def _halving() -> FunctionCheck:
-    from labs.day4_5_search import halving, verify
+    from labs.search import halving, verify
 
     return FunctionCheck(halving.successive_halving, verify.check_rounds, verify.check_recorded)
 
 
 LAB = Lab(
-    number="4.5",
     title="hyperparameter search without wasting a cluster",
     minutes=60,
     functions={"search.halving": Function("successive halving", _halving)},

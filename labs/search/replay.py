@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day3_3_large_batch.measurements import final_epochs
-from labs.day4_5_search.trial_queue import sampler
+from labs.large_batch.measurements import final_epochs
+from labs.search.trial_queue import sampler
 
 FIELDS = ("lr", "batch_size")
 TRIALS = 16

@@ -25,8 +25,8 @@ from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
-from labs.day4_5_search import array, trial_queue
-from labs.day4_5_search.space import Space, combinations, contains, distributions
+from labs.search import array, trial_queue
+from labs.search.space import Space, combinations, contains, distributions
 
 MAX_ARRAYS = 3  # arrays in a row in which no trial ends
 MAX_FAILURES = 3  # failed trials at the beginning

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day4_5_search.studies import Search
-from labs.day4_5_search.trial_queue import is_pruned
+from labs.search.studies import Search
+from labs.search.trial_queue import is_pruned
 
 COLUMNS = ("search", "trial", "state", "val_top1", "epochs", "device_s", "joules", "machine")
 

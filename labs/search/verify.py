@@ -13,8 +13,8 @@ import numpy as np
 
 from course.checks.results import call
 from course.runs.recordings import recorded_runs
-from labs.day4_5_search.halving import FACTOR, Halving, Replay, successive_halving
-from labs.day4_5_search.replay import grid_runs
+from labs.search.halving import FACTOR, Halving, Replay, successive_halving
+from labs.search.replay import grid_runs
 
 # Trial 4 leads after epoch 1, trial 2 after epoch 3, and trial 7 at the end. Trial 0, which is
 # dropped after epoch 1, would have ended best.

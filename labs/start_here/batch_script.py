@@ -19,10 +19,10 @@ from course.checks.verdict import FAILED, PASSED, Checked, Part
 from course.jobs.slurm_partitions import ask, partitions
 from course.runs.run import runs_root
 from course.text import read_utf8
-from labs.day0_1_start_here.lab import LAB
-from labs.day0_1_start_here.nodes import gpu_count
+from labs.start_here.lab import LAB
+from labs.start_here.nodes import gpu_count
 
-NAME = "day0.batch_script"
+NAME = "start_here.batch_script"
 HERE, PROGRAM = Path(__file__).parent, "hello.py"
 MODULE = "pytorch"  # which the program needs
 STUBS = ("srun", "sbatch", "python", "python3", "module", "ml")  # only record that they were called

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from course.charts.base import BLUE, BOX, DARK, GREEN, GREY, PALE, PURPLE, SKY, Picture
 from course.charts.primitives import bars, describe, label, strip
-from labs.day0_1_start_here.nodes import Machine
+from labs.start_here.nodes import Machine
 
 FEWEST_CELLS = 12  # in the width of a row, so that a few cores are not drawn huge
 

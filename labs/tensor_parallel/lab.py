@@ -5,8 +5,8 @@ from __future__ import annotations
 from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
-from labs.day4_2_fsdp.lab import SHARDING
-from labs.day4_3_tensor_parallel import configs
+from labs.fsdp.lab import SHARDING
+from labs.tensor_parallel import configs
 
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
 
@@ -48,18 +48,16 @@ def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
 
 STORED = {"numbers that a rank stores": "parameters"}
 CHECKS = {
-    "day4.tensor_groups": of_ranks(
+    "device_mesh": of_ranks(
         title="ranks that share a network get the same images",
-        todo=29,
         configs=({"rung": "large"}, {}, {"tensor": 1}, {"rung": "large", "ranks": 1}),
         shows={"images of each rank": "share"},
         rung="tensor",
         gpus=GRID,
         causes=GROUPS,
     ),
-    "day4.columns": of_ranks(
+    "column_parallel": of_ranks(
         title="each rank stores some hidden channels of every MLP",
-        todo=30,
         configs=(
             {"rung": "large"},
             {"tensor": 4, "ranks": 4},
@@ -68,16 +66,15 @@ CHECKS = {
         ),
         shows=STORED | {"collectives in forward": "forward_collectives"},
         rung="tensor",
-        # Until TODO 31, gradients depend on which rank keeps the bias; losses do not.
+        # Until TODO input_gradient, gradients depend on which rank keeps the bias; losses do not.
         small={"lr": 0.0},
         causes=(
             COLUMNS,
             *_sums("forward", "for each MLP, Exit.forward sums the results over the group, once"),
         ),
     ),
-    "day4.entry": of_ranks(
+    "input_gradient": of_ranks(
         title="layers before an MLP learn from all of its parts",
-        todo=31,
         configs=({"rung": "large"}, {}, {"ranks": 4}),
         shows={
             "collectives in forward": "forward_collectives",
@@ -88,9 +85,8 @@ CHECKS = {
             "backward", "for each MLP, Entry.backward sums the parts of the gradient over ctx.group"
         ),
     ),
-    "day4.grid": of_ranks(
+    "mesh_2d": of_ranks(
         title="the copies divide what a rank stores",
-        todo=32,
         configs=(
             {"shard": ""},
             {"shard": "zero3", "unit_blocks": 2},
@@ -105,7 +101,6 @@ CHECKS = {
 }
 
 LAB = Lab(
-    number="4.3",
     title="tensor parallelism",
     minutes=60,
     checks=CHECKS,

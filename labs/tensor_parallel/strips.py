@@ -11,7 +11,7 @@ from torch import distributed, nn
 from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
 
 from course.analysis.ranks import on_ranks
-from labs.day4_3_tensor_parallel.tensors import relative_error
+from labs.tensor_parallel.tensors import relative_error
 
 SIDE, KERNEL = 64, 3
 RANKS = 4

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Shard, parallel
 from torch.distributed.tensor.debug import CommDebugMode
 
 from course.analysis.ranks import on_ranks
-from labs.day4_3_tensor_parallel.tensors import RANKS, Block, relative_error
+from labs.tensor_parallel.tensors import RANKS, Block, relative_error
 
 TOKENS = 64
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")

@@ -11,9 +11,9 @@ from ipywidgets import HTML, Dropdown, VBox
 from course.charts.base import Picture
 from course.runs.run import Run, all_runs
 from course.widgets import widget_view
-from labs.day4_7_tracking.figures import plot_dashboard
-from labs.day4_7_tracking.trackers import tags
-from labs.day4_7_tracking.tracking import select_by_tags
+from labs.tracking.figures import plot_dashboard
+from labs.tracking.trackers import tags
+from labs.tracking.tracking import select_by_tags
 
 ALL = "all runs"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day4_7_tracking.counters import J_PER_KWH
+from labs.tracking.counters import J_PER_KWH
 
 EMBER = "Ember, yearly electricity data, by Our World in Data"
 EMBER_STATISTA = "Ember, July 2024, by Statista 943137"

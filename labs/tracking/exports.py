@@ -62,7 +62,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
     _check(runs, to, place)
     place.mkdir(parents=True, exist_ok=True)
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "labs.day4_7_tracking.trackers", to, str(place)],
+        [sys.executable, "-P", "-m", "labs.tracking.trackers", to, str(place)],
         input="\n".join(str(run.folder) for run in runs),
         env=_offline(place),
         capture_output=True,

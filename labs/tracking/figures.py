@@ -12,7 +12,7 @@ from course.charts.base import BLUE, GREY, ORANGE, Picture, clean
 from course.charts.primitives import COLOURS, bars, describe, label, legend, lines, stack
 from course.runs.run import Run
 from course.text import digits
-from labs.day4_7_tracking.tracking import settings_that_differ
+from labs.tracking.tracking import settings_that_differ
 
 MOST = len(COLOURS)  # runs in a dashboard
 RESULTS = {

@@ -4,13 +4,12 @@ from course.checks.lab import Function, FunctionCheck, Lab
 
 
 def _energy() -> FunctionCheck:
-    from labs.day4_7_tracking import counters, verify
+    from labs.tracking import counters, verify
 
     return FunctionCheck(counters.energy_kwh, verify.check_energy, verify.check_short)
 
 
 LAB = Lab(
-    number="4.7",
     title="tracking runs and measuring energy",
     minutes=60,
     functions={"tracking.energy": Function("energy from a counter", _energy)},

@@ -9,8 +9,8 @@ import pandas as pd
 
 from course.config import Config, all_settings
 from course.runs.run import Run
-from labs.day3_3_large_batch.configs import crops_config
-from labs.day4_7_tracking.trackers import tags
+from labs.large_batch.configs import crops_config
+from labs.tracking.trackers import tags
 
 RESULTS = ("val_top1", "last_loss", "images_per_s")
 # Columns that are no settings.

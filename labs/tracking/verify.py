@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course.checks.results import call, compare, numbers
-from labs.day4_7_tracking.counters import (
+from labs.tracking.counters import (
     J_PER_KWH,
     PERIOD_S,
     Energy,

@@ -148,7 +148,7 @@ def test_drift_is_noticed(workshop: Path) -> None:
 def test_a_missing_exercise_names_the_command_that_restores_it(workshop: Path) -> None:
     workshop.unlink()
     workshop.parent.rmdir()
-    for read in (exercises.all_states, lambda: todo.show_todo(1)):
+    for read in (exercises.all_states, lambda: todo.show_todo("device")):
         with pytest.raises(ValueError, match="train.py.*: course exercises --restore writes"):
             read()
     assert exercises.restore() == ["train.py"] and exercises.restore() == []
@@ -265,7 +265,7 @@ def test_catching_up_replaces_what_failed_its_check(workshop: Path, runs_root: P
     wrong = with_own_amp(exercises.render(TEXT, 1)).replace("is not None", "is None")
     workshop.write_text(wrong)
     outcome = {"correct": "failed", "mechanism": "", "effect": ""}
-    save_check("day1.amp", outcome | {"script": exercises.digest(wrong)})
+    save_check("amp", outcome | {"script": exercises.digest(wrong)})
     workshop.write_text(wrong.replace("is None", "is not None"))  # mended since
     exercises.catch_up(3)
     assert MINE in workshop.read_text()
@@ -342,7 +342,7 @@ def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) ->
 
 
 def test_show_todo_shows_every_place(workshop: Path) -> None:
-    text = f"{show_todo(1)!r}\n"
+    text = f"{show_todo("device")!r}\n"
     lines = workshop.read_text().splitlines()
     marks = [number for number, line in enumerate(lines, 1) if "# TODO 1, day 1: " in line]
     assert len(marks) == 3
@@ -352,7 +352,7 @@ def test_show_todo_shows_every_place(workshop: Path) -> None:
 
 def test_show_todo_that_is_filled_says_so(workshop: Path) -> None:
     workshop.write_text(workshop.read_text().replace("# TODO 1", "# done"))
-    assert "TODO 1 is filled" in repr(show_todo(1))
+    assert "TODO 1 is filled" in repr(show_todo("device"))
 
 
 @pytest.mark.parametrize("number", range(1, TOTAL + 1))

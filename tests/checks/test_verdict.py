@@ -48,7 +48,7 @@ def checked(trained: tuple[Run, Run], tmp_path: Path, runs_root: Path) -> Callab
         run, before = trained
         folder = shutil.copytree(run.folder, tmp_path / "run")
         (folder / "train.py").write_text(text)
-        return check("day1.amp", Run(folder), against=before)
+        return check("amp", Run(folder), against=before)
 
     return check_script
 
@@ -86,7 +86,7 @@ def test_a_syntax_error_is_named_before_anything_starts(runs_root: Path, tmp_pat
     script.write_text("import torch\nmodel = (\n")
     words = r"/train.py, line 2: '\(' was never closed: `model = \(`. Nothing was launched"
     with pytest.raises(ValueError, match=words):
-        check("day1.amp", script=str(script))
+        check("amp", script=str(script))
     with pytest.raises(ValueError, match=words):
         launch(script, rung("baseline"))
     assert not list(runs_root.glob("*-*"))

@@ -18,7 +18,7 @@ from course.cli import labs
 from course.jobs import launch as jobs
 from course.runs.run import PROJECT
 from course.training import precision
-from labs.day0_1_start_here.doctor import examine
+from labs.start_here.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
@@ -138,7 +138,7 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("show", "algebra-ae2a6d0b"), "choose nvidia-h100/algebra-ae2a6d0b, nvidia-h200/"),
         (("cancel",), "--all"),
-        (("notebooks", "day9*"), "day1_1_gpu"),
+        (("notebooks", "day9*"), "gpu"),
         (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
     ],

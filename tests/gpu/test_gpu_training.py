@@ -15,11 +15,11 @@ from course.runs.run import Run
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]
 CHECKED = {  # a check's run, and the one of the step before
-    "day1.device": ("few", "few on the CPU"),
-    "day1.amp": ("amp", "device"),
-    "day1.scaler": ("fp16", "device"),
-    "day1.channels_last": ("channels_last", "amp"),
-    "day1.profile": ("traced", "device"),
+    "device": ("few", "few on the CPU"),
+    "amp": ("amp", "device"),
+    "grad_scaler": ("fp16", "device"),
+    "channels_last": ("channels_last", "amp"),
+    "profiler": ("traced", "device"),
 }
 CONVOLUTIONS = ["aten::conv2d", "aten::convolution_backward"]
 

@@ -10,8 +10,8 @@ import torch
 from course.data import default_set
 from course.data.augment import OPERATIONS
 from course.runs import recordings
-from labs import day3_2_augmentation as lab
-from labs.day3_2_augmentation import mixing_checks as mixing
+from labs import augmentation as lab
+from labs.augmentation import mixing_checks as mixing
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from course.checks import exercises
 from course.checks.verdict import PASSED, UNMEASURABLE, check
 from course.config import rung
 from course.runs.recordings import recorded_runs
-from labs.day3_2_augmentation import mixing_checks as mixing
+from labs.augmentation import mixing_checks as mixing
 
 pytestmark = pytest.mark.slow
 NAMES = {12: "mixup", 13: "cutmix"}
@@ -30,11 +30,11 @@ def test_solution_and_open_todo(todo: int, name: str) -> None:
 def test_a_recorded_run_is_checked_by_its_script(runs_root: Path, tmp_path: Path) -> None:
     runs = {run.config.rung: run for run in recorded_runs("nvidia-h200", "augmentation")}
     run, before = runs["cutmix-raw"], runs["dataloader-raw"]
-    done = check("day3.cutmix", run, against=before)  # of the solution: exercises/ has it open
+    done = check("cutmix", run, against=before)  # of the solution: exercises/ has it open
     assert verdicts(done)["correct"] == UNMEASURABLE and verdicts(done)["mechanism"] == PASSED
     script = tmp_path / "train.py"
     script.write_text(SOLVED)
-    done = check("day3.cutmix", run, against=before, script=str(script))
+    done = check("cutmix", run, against=before, script=str(script))
     assert verdicts(done)["correct"] == verdicts(done)["mechanism"] == PASSED
     assert "on this machine's CPU" in repr(done)
 

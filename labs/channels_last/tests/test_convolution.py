@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
-from labs import day1_4_channels_last as lab
-from labs.day1_4_channels_last import convolution
+from labs import channels_last as lab
+from labs.channels_last import convolution
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

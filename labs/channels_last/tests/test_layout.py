@@ -8,8 +8,8 @@ from torch import nn
 from course.analysis.traces import tables as trace_tables
 from course.runs.recordings import trace_path
 from course.training.precision import channels_last
-from labs import day1_4_channels_last as lab
-from labs.day1_4_channels_last.strides import CONVERSIONS
+from labs import channels_last as lab
+from labs.channels_last.strides import CONVERSIONS
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

@@ -8,7 +8,7 @@ from torch import nn
 
 from course import check_written
 from course.training.precision import channels_last
-from labs.day1_4_channels_last import lost_layout
+from labs.channels_last import lost_layout
 
 
 def one_hook_for_all(model, images):

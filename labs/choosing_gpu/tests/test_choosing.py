@@ -8,8 +8,8 @@ import pytest
 from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
-from labs import lab_choosing_gpu as lab
-from labs.lab_choosing_gpu.costs import cost
+from labs import choosing_gpu as lab
+from labs.choosing_gpu.costs import cost
 
 ENERGY, HOUR = "images_per_s / watts", "price / hours + watts / 1000 * kwh_price"
 KILOWATTS = "watts / 1000 * kwh_price"
@@ -34,7 +34,7 @@ WRONG = {
 @pytest.fixture
 def check(tmp_path: Path, runs_root: Path) -> Callable:
     """Return a function that checks the notebook's cell with its blanks filled by answers."""
-    cell = cell_of("lab_choosing_gpu", "cost")
+    cell = cell_of("choosing_gpu", "cost")
 
     def checked(*answers: str) -> object:
         function = defined(filled(cell, *answers), "cost", tmp_path)

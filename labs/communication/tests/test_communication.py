@@ -21,7 +21,7 @@ from course.jobs import launch
 from course.runs import recordings
 from course.runs.run import Run
 from course.training import models, stochastic_depth, sync_batchnorm
-from labs.day2_4_communication import batchnorm, figures
+from labs.communication import batchnorm, figures
 from tools import record
 
 TINY = rung(

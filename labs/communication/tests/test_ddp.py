@@ -18,8 +18,8 @@ from course.checks.exercises import script_variant
 from course.checks.functions import check_written
 from course.config import rung
 from course.jobs.launch import launch, wait
-from labs import day2_4_communication as lab
-from labs.day2_4_communication import ddp
+from labs import communication as lab
+from labs.communication import ddp
 
 IMPORTS = "from torch import distributed\nimport torch\n"
 ANSWERS = {
@@ -241,7 +241,7 @@ def write(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
     def define(changed: str = "", answers: list[str] | str = "", blank: str = "") -> Callable:
         cells = []
         for name, right in ANSWERS.items():
-            text = cell_of("day2_4_communication", name)
+            text = cell_of("communication", name)
             given = answers if name == changed else right
             text = (
                 given if isinstance(given, str) else filled(text, *given if name != blank else ())
@@ -299,7 +299,7 @@ import json
 from dataclasses import dataclass
 import torch
 import torch.distributed as dist
-from labs import day2_4_communication as lab
+from labs import communication as lab
 
 HALF = torch.bfloat16
 

@@ -10,8 +10,8 @@ from written_helpers import cell_of, defined
 
 from course.checks.functions import check_written
 from course.runs import recordings
-from labs import day3_4_compile as lab
-from labs.day3_4_compile import compiler
+from labs import compile as lab
+from labs.compile import compiler
 
 COUNTER = ("    self.calls += 1\n", "")
 PRINT = ('    print(f"batch {self.calls}: mean {out.mean():.2f}")\n', "")
@@ -104,7 +104,7 @@ def checked(tmp_path: Path, runs_root: Path):
     """Return a function that checks the notebook's cell with parts of it replaced."""
 
     def check(*replacements: tuple[str, str]):
-        cell = cell_of("day3_4_compile", "forward")
+        cell = cell_of("compile", "forward")
         for old, new in replacements:
             assert old in cell, old
             cell = cell.replace(old, new)

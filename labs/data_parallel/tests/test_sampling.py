@@ -1,6 +1,6 @@
 """Shares of a training set, as PyTorch's sampler deals them out to ranks."""
 
-from labs import day2_2_data_parallel as lab
+from labs import data_parallel as lab
 
 
 def test_ranks_take_every_image_once_per_epoch() -> None:

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from labs.day2_2_data_parallel import terminal
-from labs.day2_2_data_parallel.terminal import run_command
+from labs.data_parallel import terminal
+from labs.data_parallel.terminal import run_command
 
-TORCHRUN = "torchrun --standalone --nproc-per-node 2 labs/day2_2_data_parallel/by_hand.py"
+TORCHRUN = "torchrun --standalone --nproc-per-node 2 labs/data_parallel/by_hand.py"
 
 
 @pytest.mark.slow

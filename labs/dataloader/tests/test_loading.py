@@ -26,7 +26,7 @@ from course.jobs import launch
 from course.runs import recordings
 from course.runs import run as runs
 from course.runs.run import Run
-from labs.day2_1_dataloader import figures, loading
+from labs.dataloader import figures, loading
 
 SOLVED = exercises.render(
     text := (exercises.SOLUTIONS / "train.py").read_text(), exercises.count(text)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from course.config import rung
-from labs.day2_1_dataloader import lab, loading, numa, verify
+from labs.dataloader import lab, loading, numa, verify
 
 
 def _bisect(speed, counts, target):

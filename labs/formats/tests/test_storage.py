@@ -9,8 +9,8 @@ from job_helpers import small_disk
 
 from course.analysis import timing
 from course.checks import discovery
-from labs import day3_1_formats as lab
-from labs.day3_1_formats.formats import STAGES
+from labs import formats as lab
+from labs.formats.formats import STAGES
 
 
 def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:

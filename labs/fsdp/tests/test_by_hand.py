@@ -8,9 +8,9 @@ import pytest
 from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
-from labs import day4_1_memory as memory
-from labs import day4_2_fsdp as lab
-from labs.day4_2_fsdp import by_hand
+from labs import saving_memory as memory
+from labs import fsdp as lab
+from labs.fsdp import by_hand
 
 IMPORTS = "from torch import distributed\nimport torch\n"
 ANSWERS = {
@@ -88,9 +88,9 @@ def write(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
         for name, right in ANSWERS.items():
             given = answers if name == changed else right
             given = [] if name == blank else given
-            cell = cell_of("day4_2_fsdp", name)
+            cell = cell_of("fsdp", name)
             cells.append(given if isinstance(given, str) else filled(cell, *given))
-        cells.append(cell_of("day4_2_fsdp", "sharded_linear"))
+        cells.append(cell_of("fsdp", "sharded_linear"))
         return defined("\n\n".join(cells), "sharded_linear", tmp_path, IMPORTS)
 
     return define

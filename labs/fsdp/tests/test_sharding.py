@@ -9,8 +9,8 @@ import pytest
 from course.analysis.ranks import on_ranks
 from course.config import rung
 from course.training import models
-from labs import day4_2_fsdp as lab
-from labs.day4_2_fsdp.configs import sharded_config
+from labs import fsdp as lab
+from labs.fsdp.configs import sharded_config
 
 
 def test_each_stage_shards_one_kind_more() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from course import PROJECT, check_written
-from labs.day1_1_gpu import review
+from labs.gpu import review
 
 NOTEBOOK = PROJECT / "notebooks" / "day1_1_gpu.ipynb"
 PIXELS = "torch.tensor(images / 255).to(device).float()"
@@ -37,7 +37,7 @@ def loop(*changes: tuple[str, str]) -> Callable:
 
 
 def answer(*changes: tuple[str, str]) -> str:
-    return repr(check_written("day1.review", loop(*changes)))
+    return repr(check_written("gpu.review", loop(*changes)))
 
 
 def test_the_untouched_loop_is_right_and_has_five_mistakes() -> None:
@@ -68,7 +68,7 @@ def test_each_mistake_has_its_message(words: str) -> None:
 def test_right_answers_pass(changes: tuple[tuple[str, str], ...]) -> None:
     changed = {old for old, _ in changes}
     rest = [fix for fix in FIXES.values() if fix[0] not in changed]
-    checked = check_written("day1.review", loop(*changes, *rest))
+    checked = check_written("gpu.review", loop(*changes, *rest))
     assert checked.passed, checked
 
 

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from course.training.models import patches
-from labs import lab_inference as lab
-from labs.lab_inference import export, latency, serving, variants, verify
+from labs import inference as lab
+from labs.inference import export, latency, serving, variants, verify
 
 
 @pytest.fixture(scope="module", autouse=True)

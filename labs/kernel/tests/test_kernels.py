@@ -9,7 +9,7 @@ import pytest
 from job_helpers import SCRIPTS, run_forked
 from written_helpers import cell_of, filled
 
-from labs.lab_kernel import cuda
+from labs.kernel import cuda
 
 pytest.importorskip("triton", reason="Triton is missing: PyTorch installs it only on Linux")
 FUNCTIONS = {
@@ -82,7 +82,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Check all answers in one process that interprets."""
     folder = tmp_path_factory.mktemp("kernels")
     cases = [
-        (name, function, filled(cell_of("lab_kernel", function), *answers))
+        (name, function, filled(cell_of("kernel", function), *answers))
         for name, function in FUNCTIONS.items()
         for answers in [(), *RIGHT[name], *WRONG[name]]
     ]

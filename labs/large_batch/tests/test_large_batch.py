@@ -7,9 +7,9 @@ from torch import nn
 
 from course.config import rung
 from course.runs.recordings import recorded_runs
-from labs import day3_3_large_batch as lab
-from labs.day3_3_large_batch.configs import BATCHES, crops_config
-from labs.day3_3_large_batch.measurements import GradientNoise, scheduled_rates
+from labs import large_batch as lab
+from labs.large_batch.configs import BATCHES, crops_config
+from labs.large_batch.measurements import GradientNoise, scheduled_rates
 
 RECORDED = {run.config.rung: run for run in recorded_runs("nvidia-h200", "learning")}
 

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from course.runs.recordings import recorded
-from labs.day1_2_memory.batch_sweep import Fit, fit, sweep
-from labs.day1_2_memory.figures import plot_batch_sweep
+from labs.memory.batch_sweep import Fit, fit, sweep
+from labs.memory.figures import plot_batch_sweep
 
 
 def recorded_sweep() -> pd.DataFrame:

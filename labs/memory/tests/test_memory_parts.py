@@ -6,8 +6,8 @@ import pytest
 from course.config import GIB, rung
 from course.training import models
 from course.training.memory_prediction import predict_memory
-from labs.day1_2_memory.figures import plot_memory_by_part
-from labs.day1_2_memory.memory_parts import KINDS, forward_peaks, memory_by_part
+from labs.memory.figures import plot_memory_by_part
+from labs.memory.memory_parts import KINDS, forward_peaks, memory_by_part
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 

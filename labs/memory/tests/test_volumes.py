@@ -5,12 +5,12 @@ from math import prod
 import pytest
 
 from course import check_written
-from labs.day1_2_memory.figures import plot_memory_by_side
-from labs.day1_2_memory.volumes import activation_gib, saved_outputs, unet_memory
+from labs.memory.figures import plot_memory_by_side
+from labs.memory.volumes import activation_gib, saved_outputs, unet_memory
 
 
 def messages(function) -> str:
-    return repr(check_written("day1.activations", function))
+    return repr(check_written("memory.activations", function))
 
 
 def summed(numbers, bytes_each=4, unit=2**30):
@@ -25,11 +25,11 @@ def right(channels, stride, batch, side, dims):
 
 
 def test_the_solution_and_an_unusual_answer_pass() -> None:
-    assert check_written("day1.activations", activation_gib).passed
+    assert check_written("memory.activations", activation_gib).passed
     unusual = summed(
         lambda channels, stride, batch, side, dims: prod([batch, channels, *[side / stride] * dims])
     )
-    assert check_written("day1.activations", unusual).passed
+    assert check_written("memory.activations", unusual).passed
 
 
 def test_the_untouched_exercise_fails() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from labs import lab_microscope as lab
-from labs.lab_kernel import cuda
-from labs.lab_microscope import kernel_names, permission, sparsity, timing
-from labs.lab_microscope.cases import Convolution, Product
+from labs import microscope as lab
+from labs.kernel import cuda
+from labs.microscope import kernel_names, permission, sparsity, timing
+from labs.microscope.cases import Convolution, Product
 
 CPU = torch.device("cpu")
 NVJET = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNN"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labs import day1_3_mixed_precision as lab
+from labs import mixed_precision as lab
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from course import __main__
 from course.training.models import parameter_count
-from labs import lab_networks as lab
-from labs.lab_networks import (
+from labs import networks as lab
+from labs.networks import (
     bench,
     catalogue,
     measurements,
@@ -21,7 +21,7 @@ from labs.lab_networks import (
     unet3d,
     verify,
 )
-from labs.lab_networks.bench import Setting, Workload
+from labs.networks.bench import Setting, Workload
 
 CPU = torch.device("cpu")
 TINY = {"batch": 2, "warmup": 1, "iterations": 2}

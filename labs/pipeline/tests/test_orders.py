@@ -4,10 +4,10 @@ import pytest
 
 from course.checks.functions import check_written
 from course.config import rung
-from labs import day4_4_pipeline as lab
-from labs.day4_3_tensor_parallel.measurements import parallel_runs
-from labs.day4_4_pipeline.configs import BATCH
-from labs.day4_4_pipeline.orders import CASES, one_f_one_b
+from labs import pipeline as lab
+from labs.tensor_parallel.measurements import parallel_runs
+from labs.pipeline.configs import BATCH
+from labs.pipeline.orders import CASES, one_f_one_b
 
 NAME = "pipeline.1f1b"
 

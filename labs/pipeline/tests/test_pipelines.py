@@ -9,12 +9,12 @@ from course.checks import exercises
 from course.checks.compare import Folder
 from course.config import rung
 from course.runs.run import Run
-from labs import day4_4_pipeline as lab
-from labs.day4_3_tensor_parallel.measurements import parallel_runs
-from labs.day4_4_pipeline.lab import CHECKS
-from labs.day4_4_pipeline.pipelines import SCHEDULES
-from labs.day4_4_pipeline.schedules import measured_order
-from labs.day4_4_pipeline.stages import stage_ranges
+from labs import pipeline as lab
+from labs.tensor_parallel.measurements import parallel_runs
+from labs.pipeline.lab import CHECKS
+from labs.pipeline.pipelines import SCHEDULES
+from labs.pipeline.schedules import measured_order
+from labs.pipeline.stages import stage_ranges
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -24,7 +24,7 @@ SMALL = {
     "val_steps": 1,
     "device": "cpu",
     "collective_timeout_s": 30,
-    **CHECKS["day4.stages"].settings | {"steps": 3, "data": "imagenet"},
+    **CHECKS["pipeline_stages"].settings | {"steps": 3, "data": "imagenet"},
 }
 NORMED = {"model": "resnet18", "image_px": 32}  # with BatchNorm
 FOUR = "1f1b on 4"

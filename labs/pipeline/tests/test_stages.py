@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from course.training import models
-from labs.day4_4_pipeline import pipelines
+from labs.pipeline import pipelines
 
 SIZES = {"vit_tiny_patch16_224": 64, "resnet18": 64, "coatnet_pico_rw_224": 64}
 

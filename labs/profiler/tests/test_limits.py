@@ -7,8 +7,8 @@ import pytest
 
 from course import check_written
 from course.analysis import traces
-from labs.day1_5_profiler import limits
-from labs.day1_5_profiler.memory import live_bytes, plot_memory, recorded_memory
+from labs.profiler import limits
+from labs.profiler.memory import live_bytes, plot_memory, recorded_memory
 
 
 def last_step(trace):

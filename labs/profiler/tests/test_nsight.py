@@ -9,8 +9,8 @@ from trace_files import CONV, DURATION, SHARE, WGRAD, message_of, ncu_row, ncu_t
 
 from course.analysis import tensor_cores
 from course.analysis.traces import tables
-from labs.day1_5_profiler import nsight
-from labs.day1_5_profiler.figures import plot_timeline
+from labs.profiler import nsight
+from labs.profiler.figures import plot_timeline
 
 TEXTS = {1: "cudaLaunchKernel_v7000", 2: CONV, 4: "forward", 5: WGRAD}
 BASE, PROCESS = 8_000_000_000, 70 << 24  # when it began, and the process's part of thread numbers

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from labs import lab_refinement as lab
-from labs.lab_refinement import solvers
+from labs import refinement as lab
+from labs.refinement import solvers
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

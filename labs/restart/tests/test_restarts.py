@@ -10,8 +10,8 @@ from job_helpers import prepared
 from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
-from labs import day4_6_restart as lab
-from labs.day4_6_restart import preemption
+from labs import restart as lab
+from labs.restart import preemption
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

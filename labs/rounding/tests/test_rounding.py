@@ -2,8 +2,8 @@
 
 import pytest
 
-from labs import lab_rounding as lab
-from labs.lab_rounding import updates
+from labs import rounding as lab
+from labs.rounding import updates
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

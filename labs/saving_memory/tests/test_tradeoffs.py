@@ -12,7 +12,7 @@ from course import predict_memory
 from course.config import rung
 from course.training import models
 from course.training.evidence.operators import Kept
-from labs import day4_1_memory as lab
+from labs import saving_memory as lab
 
 
 def run(speed: float, gib: float, status: str = "ok", **settings: object) -> SimpleNamespace:

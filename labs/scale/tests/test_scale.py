@@ -9,10 +9,10 @@ import pytest
 from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
-from labs import day0_2_scale as lab
-from labs.day0_1_start_here.tests.test_supercomputer import assert_words_fit
-from labs.day0_2_scale.full_training import full_training
-from labs.day0_2_scale.published import IMAGENET_IMAGES
+from labs import scale as lab
+from labs.start_here.tests.test_supercomputer import assert_words_fit
+from labs.scale.full_training import full_training
+from labs.scale.published import IMAGENET_IMAGES
 
 HOURS, GPU_HOURS = "90 * 1_281_167 / images_per_s / 3600", "gpus * hours"
 KWH = "gpu_hours * watts / 1000"
@@ -38,7 +38,7 @@ WRONG = {
 @pytest.fixture
 def check(tmp_path: Path, runs_root: Path) -> Callable:
     """Return a function that checks the notebook's cell with its blanks filled by answers."""
-    cell = cell_of("day0_2_scale", "full_training")
+    cell = cell_of("scale", "full_training")
 
     def checked(*answers: str) -> object:
         function = defined(filled(cell, *answers), "full_training", tmp_path)

@@ -13,9 +13,9 @@ from course.config import rung
 from course.runs.record import Record
 from course.runs.run import Run
 from course.training import models
-from labs import day2_3_scaling as lab
-from labs.day2_3_scaling import model
-from labs.day2_3_scaling.model import Bucket, Link, all_reduce_s, exposed_s
+from labs import scaling as lab
+from labs.scaling import model
+from labs.scaling.model import Bucket, Link, all_reduce_s, exposed_s
 
 LINK = Link(20e-6, 40e9)
 OVERHEAD_S = 0.0007

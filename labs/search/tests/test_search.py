@@ -23,9 +23,9 @@ from course.runs.run import FOLDER_VARIABLE
 from course.training import trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER
-from labs import day4_5_search as lab
-from labs.day4_5_search import array, trial_queue
-from labs.day4_5_search.halving import successive_halving
+from labs import search as lab
+from labs.search import array, trial_queue
+from labs.search.halving import successive_halving
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)

@@ -8,8 +8,8 @@ import pytest
 from job_helpers import slurm_says
 
 from course.checks.progress import progress
-from labs import day0_1_start_here as lab
-from labs.day0_1_start_here.batch_script import HERE, find_mistakes, minutes, read_options
+from labs import start_here as lab
+from labs.start_here.batch_script import HERE, find_mistakes, minutes, read_options
 
 BROKEN = (HERE / "broken_job.sh").read_text()
 REPAIRS = {
@@ -123,10 +123,10 @@ def test_time_limits_as_slurm_writes_them() -> None:
 def test_the_learners_file_is_written_once_and_checked(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labs.day0_1_start_here.batch_script.partitions", list)  # no Slurm
+    monkeypatch.setattr("labs.start_here.batch_script.partitions", list)  # no Slurm
 
     def state() -> str:
-        return progress().checks.set_index("check").loc["day0.batch_script", "state"]
+        return progress().checks.set_index("check").loc["start_here.batch_script", "state"]
 
     assert state() == "open"
     path = lab.write_broken_script()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labs import day0_1_start_here as lab
-from labs.day0_1_start_here import nvidia_smi
+from labs import start_here as lab
+from labs.start_here import nvidia_smi
 from research.nvidia_smi import without_secrets
 
 # The columns are in the order of the request; this old driver does not know two of the names.

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from labs import day0_1_start_here as lab
-from labs.day0_1_start_here.nodes import Disk, Gpu, Machine, gpu_count, partition_table
+from labs import start_here as lab
+from labs.start_here.nodes import Disk, Gpu, Machine, gpu_count, partition_table
 
 LAPTOP_DISK = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (LAPTOP_DISK,))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labs import day4_3_tensor_parallel as lab
+from labs import tensor_parallel as lab
 
 ROUNDING = 5e-6
 pytestmark = pytest.mark.slow

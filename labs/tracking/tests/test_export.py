@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from course import __main__
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
-from labs.day4_7_tracking import exports
-from labs.day4_7_tracking.exports import export
-from labs.day4_7_tracking.trackers import content
+from labs.tracking import exports
+from labs.tracking.exports import export
+from labs.tracking.trackers import content
 
 MACHINE = "nvidia-h100"
 BIN = Path(sys.executable).parent

@@ -13,7 +13,7 @@ from recorded_helpers import own_copy
 
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
-from labs import day4_7_tracking as lab
+from labs import tracking as lab
 
 NOTEBOOK = PROJECT / "notebooks" / "day4_7_tracking.ipynb"
 HABITS = dict(re.findall(r"\| (.+?) \| .+? \| `(.+?)` \|", NOTEBOOK.read_text()))

@@ -44,7 +44,7 @@ def main(run):
     schedule = None
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
-        # TODO pipeline_schedule: the schedule's number of stages, and the numbers of this rank's stages
+        # TODO pipeline_schedule: get the number of stages, and the numbers of this rank's stages
         parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
         # TODO pipeline_stages: keep this rank's parts as stages of a pipeline

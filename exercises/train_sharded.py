@@ -45,7 +45,7 @@ def main(run):
     # TODO compile_blocks: (optional) compile each block separately if the config requests it
     # TODO reshard: with zero2, keep weights gathered between forward and backward
     reshard = True
-    # TODO mixed_precision_policy: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
+    # TODO mixed_precision_policy: with cfg.gather_bf16, gather in bf16 and reduce in fp32
     policy = MixedPrecisionPolicy()
     units = models.units(net, cfg.unit_blocks)
     # TODO fully_shard: apply fully_shard to each unit, then to the network

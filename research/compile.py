@@ -1,4 +1,4 @@
-"""The recorded part of lab 3.4: one fused kernel, and training steps with new shapes, on a GPU.
+"""The recorded part of labs/compile: one fused kernel, and training steps with new shapes.
 
     python -m research.compile OUT.jsonl [--limit SECONDS]
 

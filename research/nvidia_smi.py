@@ -1,4 +1,4 @@
-"""Record what nvidia-smi prints about a GPU, for lab 0.1: idle, then busy.
+"""Record what nvidia-smi prints about a GPU, for the first lab: idle, then busy.
 
     python -m research.nvidia_smi labs/start_here/recorded_nvidia_smi
 

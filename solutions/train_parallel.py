@@ -53,7 +53,7 @@ def main(run):
     schedule = None
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
-        # >>> pipeline_schedule: the schedule's number of stages, and the numbers of this rank's stages
+        # >>> pipeline_schedule: get the number of stages, and the numbers of this rank's stages
         numbers, count = pipelines.stage_numbers(cfg.pipeline, run.rank, run.world_size)
         # --- before
         # <<<

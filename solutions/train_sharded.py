@@ -61,7 +61,7 @@ def main(run):
     # --- before
     # reshard = True
     # <<<
-    # >>> mixed_precision_policy: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
+    # >>> mixed_precision_policy: with cfg.gather_bf16, gather in bf16 and reduce in fp32
     policy = MixedPrecisionPolicy()
     if cfg.gather_bf16:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)

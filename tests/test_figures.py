@@ -9,24 +9,24 @@ from facts import run, runs
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
-from labs import start_here as machine
-from labs import gpu as gpu
-from labs import memory as memory
-from labs import mixed_precision as precision
-from labs import channels_last as layout
-from labs import profiler as profiler
-from labs import scaling as scaling
 from labs import augmentation as augmentation
-from labs import large_batch as large_batch
-from labs import fsdp as fsdp
-from labs import tensor_parallel as parallel
-from labs import search as search
-from labs import tracking as tracking
+from labs import channels_last as layout
 from labs import fast_step as fast_step
+from labs import fsdp as fsdp
+from labs import gpu as gpu
 from labs import inference as inference
 from labs import kernel as kernel
+from labs import large_batch as large_batch
+from labs import memory as memory
 from labs import microscope as microscope
+from labs import mixed_precision as precision
 from labs import networks as networks
+from labs import profiler as profiler
+from labs import scaling as scaling
+from labs import search as search
+from labs import start_here as machine
+from labs import tensor_parallel as parallel
+from labs import tracking as tracking
 from labs.tracking.counters import energy_kwh
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
@@ -34,13 +34,13 @@ H100, H200 = "nvidia-h100", "nvidia-h200"
 
 @cache
 def learned(name: str):
-    """Return a recorded training of lab 3.3."""
+    """Return a recorded training of the lab on large batches."""
     return run(H200, name, "learning")
 
 
 @cache
 def trials():
-    """Return the recorded trials of lab 4.5."""
+    """Return the recorded trials of the lab on search."""
     return search.trials_table(searched())
 
 
@@ -55,7 +55,7 @@ def grid():
 
 @cache
 def searched():
-    """Return the recorded runs of lab 4.5."""
+    """Return the recorded runs of the lab on search."""
     return recorded_runs(H100, "search")
 
 

@@ -111,7 +111,8 @@ def record(
         bool, typer.Option("--variants", help="Pack the modified scripts that notebooks ran.")
     ] = False,
     searches: Annotated[
-        bool, typer.Option("--searches", help="Run the searches of lab 4.5, and pack the trials.")
+        bool,
+        typer.Option("--searches", help="Run the searches of labs/search, and pack the trials."),
     ] = False,
 ) -> None:
     """Record rungs, sweeps and traces on this machine, for learners who do not have it."""

@@ -34,8 +34,8 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.memory import peaks
 from labs.dataloader import loading
+from labs.memory import peaks
 from labs.scaling import efficiency
 from race import board, tracks
 from race.page import published_results

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from course.checks.lab import Check, Function, Lab
+from course.checks.lab import Exercise, Function, Lab
 from course.runs.run import PROJECT
 
 LABS = PROJECT / "labs"
@@ -27,7 +27,7 @@ def labs() -> tuple[Lab, ...]:
     return tuple(sorted(named, key=lambda lab: lab.number))
 
 
-def checks() -> dict[str, Check]:
+def checks() -> dict[str, Exercise]:
     """Return all labs' checks of TODOs by name, such as "amp"."""
     return {name: check for lab in labs() for name, check in lab.checks.items()}
 

@@ -319,7 +319,7 @@ def failed_todos(text: str) -> set[int]:
         for name, outcome in stored.items()
         if outcome.get("script") == sha and outcome["correct"] == "failed"
     ]
-    return {discovery.checks()[name].todo for name in failed if name in discovery.checks()}
+    return {discovery.exercises()[name].todo for name in failed if name in discovery.exercises()}
 
 
 def digest(text: str) -> str:

@@ -39,7 +39,7 @@ def expect(condition: object, hint: str) -> None:
 
 
 @dataclass(frozen=True)
-class Check:
+class Exercise:
     """A check of a TODO: the run to launch, the rung to compare with, what small runs must show."""
 
     title: str
@@ -131,7 +131,7 @@ class Lab:
     number: str  # for people: "1.1"
     title: str
     minutes: int  # that a learner takes
-    checks: dict[str, Check] = field(default_factory=dict)  # by name, "amp"
+    checks: dict[str, Exercise] = field(default_factory=dict)  # by name, "amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "rounding.carry"
     # Titles of checks that the lab itself runs on a file, by name: "start_here.batch_script".
     file_checks: dict[str, str] = field(default_factory=dict)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from course.checks.store import NOISY, changing, now, read
-from course.config import COMPILED, LADDER, RUNGS, resolve_half
+from course.config import COMPILED, HALF_FORMATS, LADDER, RUNGS, resolve_half
 from course.runs import recordings
 from course.runs.ratio import Ratio, few_steps
 from course.runs.run import Run, all_runs
 from course.text import digits, wrap_text
-from course.config import HALF_FORMATS
 
 LOCAL = "local"  # the default site
 CLOSE = 0.2  # relative: a predicted number this close to the measured one is right

@@ -166,7 +166,7 @@ def _lab_rows(
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
-    checks = discovery.checks() | discovery.functions()
+    checks = discovery.exercises() | discovery.functions()
     titles = {name: check.title for name, check in checks.items()} | discovery.file_checks()
     for name in dict.fromkeys([*titles, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}

@@ -28,7 +28,7 @@ from course.checks.exercises import (
     solution_of,
 )
 from course.checks.facts import describe
-from course.checks.lab import Check, Place, Unexpected, expect
+from course.checks.lab import Exercise, Place, Unexpected, expect
 from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
@@ -163,7 +163,7 @@ def launch_check(
 
 
 def _both(
-    wanted: Check,
+    wanted: Exercise,
     run: Run | None,
     against: Run | None,
     *,
@@ -190,7 +190,7 @@ def _both(
 
 
 def _configs(
-    wanted: Check, site: str, *, quick: bool, small: bool, emulates: bool = False
+    wanted: Exercise, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
     """Return the configs of the previous step and of the run, and whether to compare their times.
 
@@ -224,14 +224,14 @@ def _place(config: Config, site: str) -> Place:
     return Place(device.type, tuple(name for name in HALF if has_units(device, name)), site)
 
 
-def _find(name: str) -> Check:
-    known = discovery.checks()
+def _find(name: str) -> Exercise:
+    known = discovery.exercises()
     if name not in known:
         raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
     return known[name]
 
 
-def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
     """Yield the verdicts on a script's text and on its run.
 
     Args:
@@ -270,7 +270,7 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
     yield _effect(wanted, run, against)
 
 
-def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
+def _correct(wanted: Exercise, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
     (comparison,) = compare([(wanted, text)])
     if comparison.error:
@@ -284,7 +284,7 @@ def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: 
     return Part("correct", PASSED, mine + comparison.compared)
 
 
-def _effect(wanted: Check, run: Run, against: Run) -> Part:
+def _effect(wanted: Exercise, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
@@ -317,7 +317,7 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     return Part("effect", UNMEASURABLE, f"{evidence}: no effect that can be measured")
 
 
-def _where(text: str, source: str, wanted: Check) -> str:
+def _where(text: str, source: str, wanted: Exercise) -> str:
     """Return the lines of the script to look at: the TODO's comments, else lines of its seams."""
     solution = (SOLUTIONS / solution_of(wanted.todo)).read_text()
     parts = seams(solution, todo=wanted.todo)

@@ -84,7 +84,7 @@ def check(
 
     if not names and not all_:
         states = read_progress().checks
-        states = states[states["check"].isin(discovery.checks())]
+        states = states[states["check"].isin(discovery.exercises())]
         if json_:
             tables.as_json(states)
         else:
@@ -93,7 +93,7 @@ def check(
         return
     with progress_to_stderr(json_):
         options = {"script": script, "site": site, "quick": not full, "rerun": rerun}
-        checked = [verdict.check(name, **options) for name in names or discovery.checks()]
+        checked = [verdict.check(name, **options) for name in names or discovery.exercises()]
     if json_:
         tables.as_json([asdict(result) for result in checked])
     else:

@@ -1,4 +1,4 @@
-"""Lab 3.2: augmentation on the CPU and on the GPU."""
+"""Augmentation on the CPU and on the GPU."""
 
 from course.lazy import lazy_exports
 

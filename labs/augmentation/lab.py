@@ -1,10 +1,10 @@
-"""Lab 3.2: its checks and recorded runs."""
+"""The lab's checks and recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import Check, Lab, Recording
+from course.checks.lab import Exercise, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import Config, rung
 from labs.large_batch import configs as learning
@@ -67,8 +67,8 @@ def _training_configs() -> Iterator[Config]:
             yield rung(base, **settings, seed=seed, rung=f"{name}-seed-{seed}")
 
 
-CHECKS = {
-    "mixup": Check(
+EXERCISES = {
+    "mixup": Exercise(
         title="each image is blended with another one, and so is its label",
         configs=({"rung": "dataloader"},),
         calls=("labs.augmentation.mixing_checks:mixing",),
@@ -78,7 +78,7 @@ CHECKS = {
         settings=MIXED,
         timed=False,
     ),
-    "cutmix": Check(
+    "cutmix": Exercise(
         title="each image has a box of another one, and its label counts the area",
         configs=({"rung": "dataloader"},),
         calls=("labs.augmentation.mixing_checks:mixing",),
@@ -93,7 +93,7 @@ CHECKS = {
 LAB = Lab(
     title="augmentation on the CPU or the GPU",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),
     jobs="4, of 9 runs",
     prepare="as 2.1; nothing else",

@@ -1,4 +1,4 @@
-"""Lab 1.4: memory layout and channels_last."""
+"""Memory layout and channels_last."""
 
 from course.lazy import lazy_exports
 

@@ -1,9 +1,9 @@
-"""Lab 1.4: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from course.checks.lab import (
-    Check,
+    Exercise,
     Function,
     FunctionCheck,
     Lab,
@@ -35,8 +35,8 @@ def _first_lost() -> FunctionCheck:
     )
 
 
-CHECKS = {
-    "channels_last": Check(
+EXERCISES = {
+    "channels_last": Exercise(
         title="weights and images are stored in channels_last",
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
         rung="channels_last",
@@ -49,7 +49,7 @@ CHECKS = {
 LAB = Lab(
     title="memory layout and channels_last",
     minutes=45,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},
     rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),
     recordings=(

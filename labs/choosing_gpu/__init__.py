@@ -1,4 +1,4 @@
-"""Lab G: choosing a GPU by memory, speed, energy and price."""
+"""Choosing a GPU by memory, speed, energy and price."""
 
 from course.lazy import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Lab 2.4: communication between ranks."""
+"""Communication between ranks."""
 
 from course.lazy import lazy_exports
 

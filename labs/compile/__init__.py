@@ -1,4 +1,4 @@
-"""Lab 3.4: graphs, kernels, recompilations and caches of torch.compile."""
+"""Graphs, kernels, recompilations and caches of torch.compile."""
 
 from course.lazy import lazy_exports
 

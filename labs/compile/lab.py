@@ -1,4 +1,4 @@
-"""Lab 3.4: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course.checks.facts import Fact, Rank
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import ON_CPU
 from course.config import FULL_SIZE, Config, rung
 from course.runs.run import Run
@@ -59,8 +59,8 @@ COMPILING = (
 )  # fmt: skip
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
-CHECKS = {
-    "compile": Check(
+EXERCISES = {
+    "compile": Exercise(
         title="the compiler writes the kernels of the network that trains",
         rung="compile",
         causes=COMPILING,
@@ -110,7 +110,7 @@ MODES = (
 LAB = Lab(
     title="torch.compile, a compiler that writes kernels",
     minutes=75,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
     rungs=(("fused", "bf16"), ("compile", "bf16")),
     recordings=(

@@ -1,4 +1,4 @@
-"""Lab 2.2: data parallelism on several GPUs."""
+"""Data parallelism on several GPUs."""
 
 from course.lazy import lazy_exports
 

@@ -1,11 +1,11 @@
-"""Lab 2.2: its checks and recorded runs."""
+"""The lab's checks and recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Check, Lab, Recording, expect
+from course.checks.lab import Exercise, Lab, Recording, expect
 from course.checks.lab_configs import RANKS
 from course.config import Config, rung
 from course.runs.run import Run
@@ -54,8 +54,8 @@ def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((rung("device", **DDP_SETTINGS | DDP_FULL_SIZE), count) for count in (1, RANKS))
 
 
-CHECKS = {
-    "process_group": Check(
+EXERCISES = {
+    "process_group": Exercise(
         title="one process per device, all in one group",
         configs=({"ranks": 1}, {"ranks": 2, "collective_timeout_s": 17}),
         calls=("course.checks.dry_runs:joining",),
@@ -66,7 +66,7 @@ CHECKS = {
         gpus=RANKS,
         timed=False,
     ),
-    "data_parallel": Check(
+    "data_parallel": Exercise(
         title="each rank takes its share, and gradients are averaged",
         configs=(
             {"ranks": 1, "data": "synthetic"},
@@ -80,7 +80,7 @@ CHECKS = {
         gpus=RANKS,
         on_cpu="here both ranks share the cores that one rank already used",
     ),
-    "distributed_validation": Check(
+    "distributed_validation": Exercise(
         title="each image is validated once, and one rank saves the weights",
         configs=({"ranks": 1}, {"ranks": 2}, {"ranks": 3, "batch_size": 9}),
         rung="device",
@@ -95,7 +95,7 @@ CHECKS = {
 LAB = Lab(
     title="data parallelism on several GPUs",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     recordings=(Recording("scaling", several=_pair),),
     jobs="3 to 7, most of 2 processes",
     prepare="two GPUs for each learner, or the CPU",

@@ -1,4 +1,4 @@
-"""Lab 2.1: the DataLoader and its workers."""
+"""The DataLoader and its workers."""
 
 from course.lazy import lazy_exports
 

@@ -1,10 +1,10 @@
-"""Lab 2.1: its checks and recorded runs."""
+"""The lab's checks and recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import FULL_SIZE, Config, rung
 
@@ -58,8 +58,8 @@ def _fewest_workers() -> FunctionCheck:
     return FunctionCheck(verify.fewest_workers, verify.check_answers, verify.check_calls)
 
 
-CHECKS = {
-    "dataloader": Check(
+EXERCISES = {
+    "dataloader": Exercise(
         title="workers load the batches",
         configs=(
             {"rung": "channels_last"},
@@ -78,7 +78,7 @@ CHECKS = {
 LAB = Lab(
     title="the DataLoader and its workers",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"loading.fewest_workers": Function("the fewest workers", _fewest_workers)},
     recordings=(
         Recording(  # the fastest networks

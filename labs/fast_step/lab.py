@@ -1,4 +1,4 @@
-"""Lab A: its function check, its recorded runs, and what the course shows about it."""
+"""The lab's function check, its recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 3.1: data formats, and where images are decoded."""
+"""Data formats, and where images are decoded."""
 
 from course.lazy import lazy_exports
 

@@ -1,11 +1,11 @@
-"""Lab 3.1: its checks and recorded runs."""
+"""The lab's checks and recorded runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Check, Lab, Recording
+from course.checks.lab import Exercise, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
 from course.config import CHOICES, FULL_SIZE, Config, rung
 from course.runs.run import Run
@@ -40,8 +40,8 @@ def _describe_readers(run: Run) -> str:
     return "small shards were read by 2 ranks with several workers each, and each image once"
 
 
-CHECKS = {
-    "shards": Check(
+EXERCISES = {
+    "shards": Exercise(
         title="images come out of tar files",
         configs=({"rung": "dataloader"}, {"rung": "shards"}),
         calls=("course.checks.dry_runs:reading",),
@@ -51,7 +51,7 @@ CHECKS = {
         settings=READER_SETTINGS,
         timed=False,
     ),
-    "worker_shards": Check(
+    "worker_shards": Exercise(
         title="each worker of each rank reads shards of its own",
         describe=_describe_readers,
         configs=({"rung": "dataloader"},),
@@ -67,7 +67,7 @@ CHECKS = {
 LAB = Lab(
     title="data formats, and where images are decoded",
     minutes=75,
-    checks=CHECKS,
+    exercises=EXERCISES,
     recordings=(Recording("formats", [*_format_configs()]),),
     jobs="5, of 9 runs",
     prepare="`course data --as`, once, for a set of your own",

@@ -1,4 +1,4 @@
-"""Lab 4.2: FSDP2, which shards a network over several GPUs."""
+"""FSDP2, which shards a network over several GPUs."""
 
 from course.lazy import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Lab 4.2: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLIPPING = (
          "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
 )  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
-CHECKS = {
+EXERCISES = {
     "fully_shard": of_ranks(
         title="each rank keeps its shards, and gathers unit by unit",
         configs=(
@@ -137,7 +137,7 @@ def _sharded_linear() -> FunctionCheck:
 LAB = Lab(
     title="FSDP, a network sharded over several GPUs",
     minutes=75,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
     recordings=RECORDINGS,
     jobs="12, of 17 runs, most of 2 processes, three of 4",

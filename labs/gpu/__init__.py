@@ -1,4 +1,4 @@
-"""Lab 1.1: training on a GPU."""
+"""Training on a GPU."""
 
 from course.lazy import lazy_exports
 

@@ -1,8 +1,8 @@
-"""Lab 1.1: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
@@ -16,8 +16,8 @@ def _describe_device(run: Run) -> str:
     return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
 
 
-CHECKS = {
-    "device": Check(
+EXERCISES = {
+    "device": Exercise(
         title="the step computes on the accelerator",
         configs=({},),
         calls=("course.checks.dry_runs:moving",),
@@ -38,7 +38,7 @@ def _review() -> FunctionCheck:
 LAB = Lab(
     title="training on a GPU",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"gpu.review": Function("a loop without five mistakes", _review)},
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(

@@ -1,4 +1,4 @@
-"""Lab 3.3: learning rates and optimizers for large batches."""
+"""Learning rates and optimizers for large batches."""
 
 from course.lazy import lazy_exports
 

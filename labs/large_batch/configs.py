@@ -1,4 +1,4 @@
-"""Trainings of lab 3.3: crops at several batch sizes, learning rates, schedules and optimizers."""
+"""Trainings of this lab: crops at several batch sizes, learning rates, schedules and optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 3.3: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from course.checks.facts import Fact, Rank, distinct
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
 from course.runs.run import Run
 from labs.large_batch import configs as learning
@@ -78,8 +78,8 @@ SEARCH = (
                            for groups in rank.facts["groups"] or []), default=None),
          "change the rate of every group, as LambdaLR does"),
 )  # fmt: skip
-CHECKS = {
-    "param_groups": Check(
+EXERCISES = {
+    "param_groups": Exercise(
         title="weight decay spares BatchNorm and biases",
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
         rung="no_norm_decay",
@@ -89,7 +89,7 @@ CHECKS = {
         settings=UPDATED,
         timed=False,
     ),
-    "lr_range_test": Check(
+    "lr_range_test": Exercise(
         title="the learning rate is searched",
         configs=(
             {"rung": "channels_last", "schedule": "cosine"},
@@ -116,7 +116,7 @@ def _trust_ratio() -> FunctionCheck:
 LAB = Lab(
     title="large batches that still learn",
     minutes=75,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio)},
     recordings=(
         Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),

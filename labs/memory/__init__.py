@@ -1,4 +1,4 @@
-"""Lab 1.2: memory and batch size."""
+"""Memory and batch size."""
 
 from course.lazy import lazy_exports
 

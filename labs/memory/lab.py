@@ -1,4 +1,4 @@
-"""Lab 1.2: its check, its recorded runs, and what the course shows about the lab."""
+"""The lab's check, its recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 

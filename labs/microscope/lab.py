@@ -1,4 +1,4 @@
-"""Lab M: its function checks, and what the course shows about it."""
+"""The lab's function checks, and what the course shows about the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 1.3: mixed precision, and what 16 bits cost."""
+"""Mixed precision, and what 16 bits cost."""
 
 from course.lazy import lazy_exports
 

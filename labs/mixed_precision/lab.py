@@ -1,8 +1,8 @@
-"""Lab 1.3: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
-from course.checks.lab import Check, Lab, Place, Recording, emulation_limits, expect
+from course.checks.lab import Exercise, Lab, Place, Recording, emulation_limits, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
 from course.runs.run import Run
@@ -39,8 +39,8 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return emulation_limits(cfg, place)
 
 
-CHECKS = {
-    "amp": Check(
+EXERCISES = {
+    "amp": Exercise(
         title="the forward pass runs under autocast",
         configs=(
             {"rung": "device"},
@@ -54,7 +54,7 @@ CHECKS = {
         limits=_amp_limits,
         emulated={"precision": "bf16"},
     ),
-    "grad_scaler": Check(
+    "grad_scaler": Exercise(
         title="fp16 gradients are scaled",
         configs=(
             {"precision": "bf16", "overflow_step": 0},
@@ -73,7 +73,7 @@ CHECKS = {
 LAB = Lab(
     title="mixed precision, and what 16 bits cost",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
     recordings=(
         Recording(
@@ -84,5 +84,5 @@ LAB = Lab(
     ),
     jobs="3 (2 at once)",
     prepare="for which formats does the GPU have units? A V100 has fp16 only",
-    stuck="TODO amp, the forgotten `enabled=`; TODO grad_scaler, the order of `scale`, `step`, `update`",
+    stuck="amp: the forgotten `enabled=`; grad_scaler: the order of `scale`, `step`, `update`",
 )

@@ -1,4 +1,4 @@
-"""Lab 4.4: pipeline parallelism."""
+"""Pipeline parallelism."""
 
 from course.lazy import lazy_exports
 

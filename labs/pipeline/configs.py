@@ -1,4 +1,4 @@
-"""Trainings of lab 4.4: pipelines, recorded at full size and live."""
+"""Trainings of this lab: pipelines, recorded at full size and live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 4.4: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STAGES = (
          "make each part a `pipelines.Stage(…)`, which also sends contiguous tensors"),
 )  # fmt: skip
 PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}
-CHECKS = {
+EXERCISES = {
     "pipeline_stages": of_ranks(
         title="each rank stores a part of the network, and sends on its output",
         configs=(
@@ -71,7 +71,7 @@ CHECKS = {
 LAB = Lab(
     title="pipeline parallelism",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
     recordings=(Recording("parallel", several=configs.recorded_configs),),
     jobs="11, most of 2 processes",

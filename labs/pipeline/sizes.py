@@ -22,7 +22,7 @@ def rank_memory(config: Config, ranks: int, micro_batches: int) -> pd.DataFrame:
     """Compute what a rank stores under five kinds of parallelism, at the same batch.
 
     A forward pass on fake tensors counts the activations. What libraries use, gathered weights and
-    messages are not counted. Tensor parallelism splits MLPs, as in lab 4.3; a pipeline's stages
+    messages are not counted. Tensor parallelism splits MLPs; a pipeline's stages
     have equal GFLOP, and of its ranks the one that stores most counts.
 
     Columns: weights_m (millions), state_gib (weights, gradients, AdamW), activations_gib, sum_gib.

@@ -1,4 +1,4 @@
-"""Lab 1.5: the profiler and Tensor Cores."""
+"""The profiler and Tensor Cores."""
 
 from course.lazy import lazy_exports
 

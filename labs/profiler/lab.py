@@ -1,10 +1,10 @@
-"""Lab 1.5: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
@@ -47,8 +47,8 @@ def _limit_of() -> FunctionCheck:
     return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
 
 
-CHECKS = {
-    "profiler": Check(
+EXERCISES = {
+    "profiler": Exercise(
         title="a step is traced, and the measured ones are not slowed",
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
         rung="device",
@@ -63,7 +63,7 @@ CHECKS = {
 LAB = Lab(
     title="the profiler and Tensor Cores",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},
     recordings=(
         Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),

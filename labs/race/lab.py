@@ -1,4 +1,4 @@
-"""Lab R: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab S: its function check, and what the course shows about it."""
+"""The lab's function check, and what the course shows about the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 4.6: checkpoints and reproducibility."""
+"""Checkpoints and reproducibility."""
 
 from course.lazy import lazy_exports
 

@@ -1,11 +1,11 @@
-"""Lab 4.6: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from course.checks.facts import Fact, Rank, restart
-from course.checks.lab import Check, Lab
+from course.checks.lab import Exercise, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
 from labs.restart.measurements import RECORDINGS
 
@@ -38,11 +38,10 @@ SMALL_RESTART: dict[str, Any] = {
 SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 
-def _interrupted(title: str, todo: int, changes: dict[str, Any], **options: Any) -> Check:
+def _interrupted(title: str, changes: dict[str, Any], **options: Any) -> Exercise:
     """Return a check of one process that is interrupted, and the same training without that."""
-    return Check(
+    return Exercise(
         title=title,
-        todo=todo,
         rung="restarted",
         against="channels_last",
         shows={
@@ -108,7 +107,7 @@ SIGNAL = (
          "all ranks call run.mark_interrupted()"),
     *RESTORING,
 )  # fmt: skip
-CHECKS = {
+EXERCISES = {
     "checkpoint": of_ranks(
         "one rank saves, and a checkpoint is complete or absent",
         configs=(
@@ -126,7 +125,6 @@ CHECKS = {
     ),
     "resume": _interrupted(
         "after SIGKILL during a save, it resumes bit for bit",
-        36,
         configs=(
             {"save_every": 0},
             {"save_every": 2, "sigkill_step": 5},
@@ -146,7 +144,6 @@ CHECKS = {
     ),
     "sigterm": _interrupted(
         "after SIGTERM, it saves and resumes bit for bit",
-        37,
         configs=(
             {"save_every": 0},
             {"save_every": 2, "sigterm_step": 1},
@@ -160,7 +157,7 @@ CHECKS = {
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",

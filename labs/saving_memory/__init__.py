@@ -1,4 +1,4 @@
-"""Lab 4.1: micro-batches, checkpointing and offloading."""
+"""Micro-batches, checkpointing and offloading."""
 
 from course.lazy import lazy_exports
 

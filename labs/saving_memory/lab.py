@@ -1,4 +1,4 @@
-"""Lab 4.1: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course.checks.facts import ROUGHLY, Fact, all_reduces, passes, progress
-from course.checks.lab import Check, Function, FunctionCheck, Lab, Recording
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
 
@@ -71,8 +71,8 @@ NO_SYNC = (
          lambda x: x.evidence and len({f"{y.facts['gradients']['0']:.4g}" for y in x.peers}),
          "the last micro-batch has no all-reduce: `model.no_sync(…)` is for all before it"),
 )  # fmt: skip
-CHECKS = {
-    "accumulation": Check(
+EXERCISES = {
+    "accumulation": Exercise(
         title="a batch in parts trains like the full batch",
         configs=(
             {"rung": "large"},
@@ -90,7 +90,7 @@ CHECKS = {
         timed=False,
         causes=WEIGHTING,
     ),
-    "no_sync": Check(
+    "no_sync": Exercise(
         title="one all-reduce per update",
         configs=(
             {"rung": "large"},
@@ -111,7 +111,7 @@ CHECKS = {
         timed=False,
         causes=NO_SYNC,
     ),
-    "recomputation": Check(
+    "recomputation": Exercise(
         title="blocks recompute their activations instead of keeping them",
         configs=(
             {"rung": "large"},
@@ -125,7 +125,7 @@ CHECKS = {
         settings=WHOLE,
         timed=False,
     ),
-    "offloading": Check(
+    "offloading": Exercise(
         title="activations wait in host memory",
         configs=({"rung": "large"}, {"rung": "offloaded"}),
         calls=("course.checks.dry_runs:offloading",),
@@ -148,7 +148,7 @@ def _choose_settings() -> FunctionCheck:
 LAB = Lab(
     title="saving memory by checkpointing and offloading",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     functions={"saving_memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",

@@ -1,4 +1,4 @@
-"""Lab 0.2: scale and energy."""
+"""Scale and energy."""
 
 from course.lazy import lazy_exports
 

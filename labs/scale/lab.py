@@ -1,4 +1,4 @@
-"""Lab 0.2: the check of its function, and what the course shows about the lab."""
+"""The check of its function, and what the course shows about the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 2.3: scaling to many GPUs."""
+"""Scaling to many GPUs."""
 
 from course.lazy import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Lab 2.3: its recorded runs."""
+"""The lab's recorded runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lab 4.5: hyperparameter search with grids, random search, TPE and successive halving."""
+"""Hyperparameter search with grids, random search, TPE and successive halving."""
 
 from course.lazy import lazy_exports
 

@@ -1,4 +1,4 @@
-"""Searches of lab 4.5, live and recorded."""
+"""Searches of this lab, live and recorded."""
 
 from __future__ import annotations
 

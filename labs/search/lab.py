@@ -1,4 +1,4 @@
-"""Lab 4.5: its check, its recorded runs, and what the course shows about the lab."""
+"""The lab's check, its recorded runs, and what the course shows about the lab."""
 
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 

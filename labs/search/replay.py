@@ -19,7 +19,7 @@ Point = dict[str, float]
 
 
 def grid_runs(runs: Iterable[Run]) -> list[Run]:
-    """Select lab 3.3's grid: one training by plain SGD per learning rate and batch size."""
+    """Select large_batch's grid: one training by plain SGD per learning rate and batch size."""
     labels = {run: f"sgd-{run.config.batch_size}-{run.config.lr:g}" for run in runs}
     return [run for run, label in labels.items() if run.config.rung == label]
 

@@ -1,4 +1,4 @@
-"""Lab 0.1: start here."""
+"""Start here."""
 
 from course.lazy import lazy_exports
 

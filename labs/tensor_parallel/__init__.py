@@ -1,4 +1,4 @@
-"""Lab 4.3: tensor parallelism."""
+"""Tensor parallelism."""
 
 from course.lazy import lazy_exports
 

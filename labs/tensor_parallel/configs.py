@@ -1,4 +1,4 @@
-"""Trainings of lab 4.3: tensor parallelism, recorded at full size."""
+"""Trainings of this lab: tensor parallelism, recorded at full size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 from course.checks.lab_configs import COATNET_5, IMAGES_PER_RANK, TRACED
 from course.config import Config, rung
 
-FSDP: dict[str, Any] = {"shard": "zero3", "gather_bf16": True, "unit_blocks": 11}  # lab 4.2's best
+FSDP: dict[str, Any] = {
+    "shard": "zero3",
+    "gather_bf16": True,
+    "unit_blocks": 11,
+}  # the lab on FSDP's best
 
 
 def _tensor_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> Config:

@@ -1,4 +1,4 @@
-"""Lab 4.3: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
 
 
 STORED = {"numbers that a rank stores": "parameters"}
-CHECKS = {
+EXERCISES = {
     "device_mesh": of_ranks(
         title="ranks that share a network get the same images",
         configs=({"rung": "large"}, {}, {"tensor": 1}, {"rung": "large", "ranks": 1}),
@@ -103,7 +103,7 @@ CHECKS = {
 LAB = Lab(
     title="tensor parallelism",
     minutes=60,
-    checks=CHECKS,
+    exercises=EXERCISES,
     recordings=(Recording("parallel", several=configs.recorded_configs),),
     jobs="6, of 2 or 4 processes",
     prepare="nothing",

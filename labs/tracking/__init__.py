@@ -1,4 +1,4 @@
-"""Lab 4.7: experiment tracking, energy and CO2."""
+"""Experiment tracking, energy and CO2."""
 
 from course.lazy import lazy_exports
 

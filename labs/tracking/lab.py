@@ -1,4 +1,4 @@
-"""Lab 4.7: its check, and what the course shows about the lab."""
+"""The lab's check, and what the course shows about the lab."""
 
 from course.checks.lab import Function, FunctionCheck, Lab
 

@@ -91,7 +91,7 @@ def test_effect_is_judged_by_its_interval(speedup: Ratio, faster: bool, verdict:
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: speedup)
     monkeypatch.setattr(checks, "idle_gpu_warning", lambda *_: held)
-    wanted = replace(discovery.checks()["amp"], limits=lambda cfg, place: "")
+    wanted = replace(discovery.exercises()["amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))
     part = checks._effect(wanted, run, None)
@@ -128,13 +128,15 @@ def test_html_escapes_and_says_the_verdict_in_words() -> None:
 
 @pytest.mark.parametrize("name", ["shards", "worker_shards"])
 def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitates(name) -> None:
-    before, config, _ = checks._configs(discovery.checks()[name], "local", quick=True, small=True)
+    before, config, _ = checks._configs(
+        discovery.exercises()[name], "local", quick=True, small=True
+    )
     assert (before.precision, config.precision) == ("fp32", "fp32")
     assert (before.format, config.format) == ("files", "shards")
 
 
 def test_every_todo_of_the_scripts_has_a_check() -> None:
-    todos = sorted(wanted.todo for wanted in discovery.checks().values())
+    todos = sorted(wanted.todo for wanted in discovery.exercises().values())
     assert todos == [*range(1, max(map(exercises.count, TEXTS.values())) + 1)]
 
 
@@ -159,7 +161,7 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     ],
 )
 def test_two_ranks_on_one_device_are_noticed(devices, problem: str) -> None:
-    look = discovery.checks()["process_group"].describe
+    look = discovery.exercises()["process_group"].describe
     if problem:
         with pytest.raises(Unexpected, match=re.escape(problem)):
             look(ranks_on(*devices))

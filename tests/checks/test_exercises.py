@@ -342,7 +342,7 @@ def test_todo_that_is_begun_is_edited(workshop: Path, line: str, edited: str) ->
 
 
 def test_show_todo_shows_every_place(workshop: Path) -> None:
-    text = f"{show_todo("device")!r}\n"
+    text = f"{show_todo('device')!r}\n"
     lines = workshop.read_text().splitlines()
     marks = [number for number, line in enumerate(lines, 1) if "# TODO 1, day 1: " in line]
     assert len(marks) == 3

@@ -66,9 +66,11 @@ def test_recordings_are_planned_by_purpose_then_lab() -> None:
         Recording("fun")
 
 
-@pytest.mark.parametrize("name", [name for name in discovery.checks() if name != "distributed_validation"])
+@pytest.mark.parametrize(
+    "name", [name for name in discovery.exercises() if name != "distributed_validation"]
+)
 def test_a_report_lists_every_open_todo_that_its_run_needs(name: str, tmp_path: Path) -> None:
-    check = discovery.checks()[name]
+    check = discovery.exercises()[name]
     script = exercises.solution_of(check.todo)
     text = (exercises.SOLUTIONS / script).read_text()
     config = rung(check.rung, quick=True, **check.settings | check.changes)

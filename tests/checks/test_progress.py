@@ -200,7 +200,7 @@ class TestStore:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    amp = discovery.checks()["amp"]
+    amp = discovery.exercises()["amp"]
     wanted = {"amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
     checks = {name: replace(amp, title=title) for name, title in wanted.items()}
     monkeypatch.setattr(discovery, "checks", lambda: checks)
@@ -242,7 +242,7 @@ class TestProgress:
         assert "Checks: 1 of 2 passed" in tables._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        names = [*discovery.checks(), *discovery.functions(), *discovery.file_checks()]
+        names = [*discovery.exercises(), *discovery.functions(), *discovery.file_checks()]
         assert list(progress().checks["check"]) == names
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:

@@ -24,7 +24,9 @@ CHECKED = {  # a check's run, and the one of the step before
 CONVOLUTIONS = ["aten::conv2d", "aten::convolution_backward"]
 
 
-@pytest.mark.parametrize("name", [name for name in discovery.checks() if name.startswith("day1.")])
+@pytest.mark.parametrize(
+    "name", [name for name in discovery.exercises() if name.startswith("day1.")]
+)
 def test_the_solution_passes_all_three_parts(trained: Trained, name: str) -> None:
     run, against = map(trained, CHECKED[name])
     done = check(name, run, against=against)

@@ -1,4 +1,4 @@
-"""Tests of lab 3.4: graphs, kernels, the build's check, the cache, and recorded runs."""
+"""Tests of graphs, kernels, the build's check, the cache, and recorded runs."""
 
 import math
 import re

@@ -8,8 +8,8 @@ import pytest
 from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
-from labs import saving_memory as memory
 from labs import fsdp as lab
+from labs import saving_memory as memory
 from labs.fsdp import by_hand
 
 IMPORTS = "from torch import distributed\nimport torch\n"

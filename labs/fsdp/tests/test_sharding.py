@@ -1,4 +1,4 @@
-"""Tests of lab 4.2: formula, prediction, and processes."""
+"""Tests of formula, prediction, and processes."""
 
 from dataclasses import replace
 

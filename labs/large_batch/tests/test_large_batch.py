@@ -1,4 +1,4 @@
-"""Tests of lab 3.3: the gradient noise, the fits to recorded training runs, and the figures."""
+"""Tests of the gradient noise, the fits to recorded training runs, and the figures."""
 
 import pandas as pd
 import pytest

@@ -1,13 +1,13 @@
-"""Tests of lab 4.4: right and wrong orders of passes, and memory that is computed."""
+"""Tests of right and wrong orders of passes, and memory that is computed."""
 
 import pytest
 
 from course.checks.functions import check_written
 from course.config import rung
 from labs import pipeline as lab
-from labs.tensor_parallel.measurements import parallel_runs
 from labs.pipeline.configs import BATCH
 from labs.pipeline.orders import CASES, one_f_one_b
+from labs.tensor_parallel.measurements import parallel_runs
 
 NAME = "pipeline.1f1b"
 

@@ -1,4 +1,4 @@
-"""Tests of lab 4.4: schedules, trained pipelines, and cuts."""
+"""Tests of schedules, trained pipelines, and cuts."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ from course.checks.compare import Folder
 from course.config import rung
 from course.runs.run import Run
 from labs import pipeline as lab
-from labs.tensor_parallel.measurements import parallel_runs
-from labs.pipeline.lab import CHECKS
+from labs.pipeline.lab import EXERCISES
 from labs.pipeline.pipelines import SCHEDULES
 from labs.pipeline.schedules import measured_order
 from labs.pipeline.stages import stage_ranges
+from labs.tensor_parallel.measurements import parallel_runs
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -24,7 +24,7 @@ SMALL = {
     "val_steps": 1,
     "device": "cpu",
     "collective_timeout_s": 30,
-    **CHECKS["pipeline_stages"].settings | {"steps": 3, "data": "imagenet"},
+    **EXERCISES["pipeline_stages"].settings | {"steps": 3, "data": "imagenet"},
 }
 NORMED = {"model": "resnet18", "image_px": 32}  # with BatchNorm
 FOUR = "1f1b on 4"

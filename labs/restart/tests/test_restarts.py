@@ -1,4 +1,4 @@
-"""Tests of lab 4.6: bitwise identity, checkpoints, and their costs."""
+"""Tests of bitwise identity, checkpoints, and their costs."""
 
 import json
 from pathlib import Path

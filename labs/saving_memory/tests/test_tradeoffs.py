@@ -1,4 +1,4 @@
-"""Tests of lab 4.1: the table of strategies, figures, gradients, and predicted memory."""
+"""Tests of the table of strategies, figures, gradients, and predicted memory."""
 
 from types import SimpleNamespace
 

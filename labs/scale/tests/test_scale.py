@@ -10,9 +10,9 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from labs import scale as lab
-from labs.start_here.tests.test_supercomputer import assert_words_fit
 from labs.scale.full_training import full_training
 from labs.scale.published import IMAGENET_IMAGES
+from labs.start_here.tests.test_supercomputer import assert_words_fit
 
 HOURS, GPU_HOURS = "90 * 1_281_167 / images_per_s / 3600", "gpus * hours"
 KWH = "gpu_hours * watts / 1000"

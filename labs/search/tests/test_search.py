@@ -1,4 +1,4 @@
-"""Tests of lab 4.5: searches, pruning, tables, figures, and wrong requests."""
+"""Tests of searches, pruning, tables, figures, and wrong requests."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Tests of lab 4.3: tensor parallelism on real ranks, and recorded runs."""
+"""Tests of tensor parallelism on real ranks, and recorded runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of lab 4.7: tables of runs, energy, CO2, and the commands of the habits."""
+"""Tests of tables of runs, energy, CO2, and the commands of the habits."""
 
 import json
 import os

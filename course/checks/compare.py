@@ -123,8 +123,8 @@ def compare(requests: Sequence[tuple[Exercise, str]]) -> list[Comparison]:
     with TemporaryDirectory(dir=folder.root, prefix="script-") as place:
         pairs = []
         for number, (wanted, text) in enumerate(requests):
-            solution = render_like((SOLUTIONS / solution_of(wanted.todo)).read_text(), text)
-            reference = folder.prepare(_digest(wanted.todo, solution), wanted, solution)
+            solution = render_like((SOLUTIONS / solution_of(wanted.name)).read_text(), text)
+            reference = folder.prepare(_digest(wanted.name, solution), wanted, solution)
             runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
             pairs.append((wanted, runs, reference))
         folder.work()
@@ -258,7 +258,7 @@ def modules_of(text: str) -> set[str]:
 def _compare(
     wanted: Exercise, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
-    runs, in_script = small_runs(wanted), ("train.py, line", f"{solution_of(wanted.todo)}, line")
+    runs, in_script = small_runs(wanted), ("train.py, line", f"{solution_of(wanted.name)}, line")
     compared = "trains like the solution with " + "; ".join(run.words for run in runs)
     printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:

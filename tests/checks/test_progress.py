@@ -201,9 +201,9 @@ class TestStore:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
     amp = discovery.exercises()["amp"]
-    wanted = {"amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
+    wanted = {"amp": "bf16 kernels ran", "channels_last": "strides are NHWC"}
     checks = {name: replace(amp, title=title) for name, title in wanted.items()}
-    monkeypatch.setattr(discovery, "checks", lambda: checks)
+    monkeypatch.setattr(discovery, "exercises", lambda: checks)
     monkeypatch.setattr(discovery, "functions", dict)
     monkeypatch.setattr(discovery, "file_checks", dict)
 
@@ -221,7 +221,7 @@ class TestProgress:
         assert "Checks: 0 of 2 passed" in repr(tables)
 
     def test_counts_what_was_done(self, checks: None, runs_root: Path) -> None:
-        save_check("day1.layout", UNMEASURABLE)
+        save_check("channels_last", UNMEASURABLE)
         save_check("amp", {**UNMEASURABLE, "mechanism": "failed"})
         assert list(progress().checks["state"]) == ["failed", "not measurable here"]
         save_check("amp", PASSED)

@@ -362,10 +362,10 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
         "amp3", [1, 1, 0.1], replace(CONFIG, rung="amp", device="auto", precision="bf16")
     )
     solution = (exercises.SOLUTIONS / "train.py").read_text()
-    amp.script.write_text(exercises.render(solution, 1))
+    amp.script.write_text(exercises.render(solution, ["device"]))
     sentences = " ".join(report(amp).sentences)
-    assert "TODO 2 is still open" in sentences
-    assert "TODO 1 is" not in sentences
+    assert "TODO amp is still open" in sentences
+    assert "TODO device is" not in sentences
     assert "emulates" not in sentences
     amp.script.write_text(solution)
     assert "still open" not in " ".join(report(amp).sentences)

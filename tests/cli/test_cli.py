@@ -139,7 +139,10 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("show", "algebra-ae2a6d0b"), "choose nvidia-h100/algebra-ae2a6d0b, nvidia-h200/"),
         (("cancel",), "--all"),
         (("notebooks", "day9*"), "gpu"),
-        (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),
+        (
+            ("exercises", "--upto", "apm"),
+            "there is no exercise 'apm' (did you mean 'amp'?): train.py has",
+        ),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
     ],
 )
@@ -167,7 +170,7 @@ def test_exercises_check_fails_when_the_exercise_drifts(
     copy = tmp_path / "exercises"  # the real ones are read by other tests meanwhile
     copy.mkdir()
     for path in exercises.solutions():
-        (copy / path.name).write_text(exercises.render(path.read_text(), 0))
+        (copy / path.name).write_text(exercises.render(path.read_text(), ()))
     monkeypatch.setattr(exercises, "EXERCISES", copy)
     labs.exercises(check=True)
     with (copy / "train.py").open("a") as script:

@@ -13,17 +13,16 @@ from course.runs.recordings import recorded_runs
 from labs.augmentation import mixing_checks as mixing
 
 pytestmark = pytest.mark.slow
-NAMES = {12: "mixup", 13: "cutmix"}
 
 
 def faults(text: str, name: str) -> list[str]:
     return [*mixing.mixing(text, rung(name, quick=True))]
 
 
-@pytest.mark.parametrize("todo, name", NAMES.items())
-def test_solution_and_open_todo(todo: int, name: str) -> None:
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_solution_and_open_todo(name: str) -> None:
     assert faults(SOLVED, name) == []
-    (fault,) = faults(exercises.render(TEXT, todo - 1), name)
+    (fault,) = faults(exercises.render(TEXT, {*exercises.names(TEXT)} - {name}), name)
     assert fault.startswith(f"`{name}(…)`: the images come back as they were")
 
 

@@ -52,7 +52,7 @@ test-formats: setup
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \
-	  --LabApp.default_url=/lab/tree/notebooks/day0_1_start_here.ipynb
+	  --LabApp.default_url=/lab/tree/$(wildcard notebooks/*_start_here.ipynb)
 
 slurm: setup
 	course slurm up

@@ -48,8 +48,7 @@ def source_of(facts_file: Path, file: str) -> Path:
     if facts_file.parent.name == "docs":
         return PROJECT / file
     if file == "notebook":
-        (lab,) = [lab for lab in discovery.labs() if lab.name == facts_file.parent.name]
-        return discovery.NOTEBOOKS / f"{lab.notebook}.ipynb"
+        return discovery.notebook_of(facts_file.parent.name)
     return facts_file.with_name("quiz.toml")
 
 

@@ -270,8 +270,8 @@ def formats(machine: str) -> str:
         "| {rest_ms:.1f} | {host_gib:.1f} | {joules_per_image:.3f} |",
         sorted(rows.values(), key=lambda row: -row["images_per_s"]),
         f"*Lab {link('formats')}. {synthetic['machine']}, {synthetic['cores']} cores; ResNet-50, "
-        f"compiled, bf16, 224 px, batch {synthetic['batch']}; mean of all measured steps. The files "
-        f"are in the page cache.*",
+        f"compiled, bf16, 224 px, batch {synthetic['batch']}; mean of all measured steps. The "
+        f"files are in the page cache.*",
     )
 
 
@@ -356,8 +356,7 @@ def _where(entry: dict[str, str]) -> str:
     if "missing" in entry:
         return f"not taught: {entry['missing']}"
     name, heading = entry["section"].split(": ", 1)
-    (lab,) = [lab for lab in discovery.labs() if lab.name == name]
-    path = discovery.NOTEBOOKS / f"{lab.notebook}.ipynb"
+    path = discovery.notebook_of(name)
     source = json.loads(path.read_text(encoding="utf-8"))
     text = "".join("".join([*cell["source"], "\n"]) for cell in source["cells"])
     if not re.search(rf"^#+ (\d+\. )?{re.escape(heading)}$", text, re.MULTILINE):

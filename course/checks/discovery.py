@@ -42,6 +42,12 @@ def labs() -> tuple[Lab, ...]:
     return tuple(sorted(named, key=lambda lab: lab.notebook))
 
 
+def notebook_of(name: str) -> Path:
+    """Return the path of a lab's notebook."""
+    (lab,) = [lab for lab in labs() if lab.name == name]
+    return NOTEBOOKS / f"{lab.notebook}.ipynb"
+
+
 @cache
 def exercises() -> dict[str, Exercise]:
     """Return all labs' exercises in the order of the course, by name, such as "amp".

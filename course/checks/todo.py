@@ -28,8 +28,9 @@ CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: mono
 class Todo:
     """An exercise. In a notebook its hints are collapsed; `hint(1)` to `hint(3)` print them.
 
-    position: "3 of 16 in train.py". places: the number of the first line, and the lines, of each seam. nudge: what to consider.
-    calls: the calls to use, with what each does. lines: the solution.
+    position: "3 of 16 in train.py". places: the number of the first line, and the lines, of each
+    seam. nudge: what to consider. calls: the calls to use, with what each does. lines: the
+    solution.
     """
 
     name: str

@@ -1,5 +1,6 @@
 """Labs are found by their folders, and each has its files."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from course.checks import discovery, exercises, quizzes, report
 from course.checks.lab import Recording
 from course.config import rung
 from course.runs.run import PROJECT
-from tools import record
+from tools import lab_links, record
 
 # They take seconds to import, and every command that needs the list of labs would wait for them.
 SLOW_IMPORTS = ("torch", "matplotlib", "jupyter_client")
@@ -56,6 +57,31 @@ def test_every_lab_has_its_files() -> None:
         assert quizzes.find(lab.name).questions
     notebooks = {path.stem for path in (PROJECT / "notebooks").glob("*.ipynb")}
     assert notebooks == {lab.notebook for lab in discovery.labs()}
+
+
+def test_numbers_of_labs_are_rendered() -> None:
+    assert lab_links.write(check=True) == [], "run: python -m tools.pages"
+    assert [*lab_links.typed()] == [], "link the lab, so that the number follows if it moves"
+
+
+def test_a_lab_moves_by_renaming_its_notebook(clone: Path) -> None:
+    shutil.copytree(PROJECT / "docs", clone / "docs")
+    shutil.copy(PROJECT / "README.md", clone)
+    files = [*clone.glob("*.md"), *clone.glob("docs/*.md"), *clone.glob("notebooks/*.ipynb")]
+    before = {path: path.read_bytes() for path in files}
+    places = (clone / "notebooks" / f"day{place}_dataloader.ipynb" for place in ("2_1", "7_3"))
+    home, away = places
+    update = "from tools import lab_links; print(lab_links.write())"
+    home.rename(away)
+    changed = python(update, clone)
+    texts = [path.read_text() for path in {*files, away} - {home}]
+    assert "# Lab 7.3: the DataLoader and its workers" in away.read_text()
+    assert "docs/glossary.md" in changed and "day1_3_mixed_precision" not in changed
+    assert not any(re.search(r"day2_1_dataloader|[Ll]abs? 2\.1", text) for text in texts)
+    assert any("[lab 7.3](day7_3_dataloader.ipynb)" in text for text in texts)
+    away.rename(home)
+    python(update, clone)
+    assert {path: path.read_bytes() for path in files} == before
 
 
 def test_recordings_are_planned_by_purpose_then_lab() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from course import PROJECT, check_written
+from course import check_written
+from course.checks import discovery
 from labs.gpu import review
 
-NOTEBOOK = PROJECT / "notebooks" / "day1_1_gpu.ipynb"
+NOTEBOOK = discovery.notebook_of("gpu")
 PIXELS = "torch.tensor(images / 255).to(device).float()"
 # By what the check says about it: the mistake, and a line without it.
 FIXES = {

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from recorded_helpers import own_copy
 
+from course.checks import discovery
 from course.runs.recordings import recorded_runs
 from course.runs.run import PROJECT, Run
 from labs import tracking as lab
 
-NOTEBOOK = PROJECT / "notebooks" / "day4_7_tracking.ipynb"
+NOTEBOOK = discovery.notebook_of("tracking")
 HABITS = dict(re.findall(r"\| (.+?) \| .+? \| `(.+?)` \|", NOTEBOOK.read_text()))
 
 

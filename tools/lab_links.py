@@ -1,6 +1,6 @@
 """Keep the places of labs up to date: each notebook's heading, and each link to a notebook.
 
-A notebook's name gives the lab's place. `python -m tools.pages` writes what follows from it.
+A notebook's name gives the lab's place. `python -m tools.pages --labs` writes what follows from it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write what follows from recorded runs and from the labs: tables of README and docs, links.
 
-    python -m tools.pages [--check]
+    python -m tools.pages [--check] [--labs]
 
 A table has a head, a format string for its rows, and two marker lines in a page.
 """
@@ -477,10 +477,14 @@ PAGES = {
         "anchors of the race": race_anchors,
     },
 }
+OF_LABS = (labs_by_day, labs, coverage)
 
 
-def write(*, check: bool = False) -> list[str]:
+def write(*, check: bool = False, only_labs: bool = False) -> list[str]:
     """Write links to labs, tables and the picture, unless `check`. Return the names of stale ones.
+
+    Args:
+        only_labs: write only what follows from labs, which takes a second.
 
     Raises:
         ValueError: a page lacks the two marker lines of a table.
@@ -490,6 +494,8 @@ def write(*, check: bool = False) -> list[str]:
         path = PROJECT / page
         text = path.read_text(encoding="utf-8")
         for name, make in tables.items():
+            if only_labs and make not in OF_LABS:
+                continue
             begin = f"<!-- {name}: python -m tools.pages writes it -->\n"
             end = f"<!-- end of the {name} -->"
             before, begin_line, following = text.partition(begin)
@@ -501,6 +507,8 @@ def write(*, check: bool = False) -> list[str]:
                 text = before + begin + new_table + end + after
         if not check:
             path.write_text(text, encoding="utf-8")
+    if only_labs:
+        return stale
     parts = waterfall("nvidia-h100")
     values = "".join(part.to_csv(float_format="%.5g") for part in parts)
     digest = hashlib.sha256(values.encode()).hexdigest()[:16]
@@ -518,8 +526,10 @@ if __name__ == "__main__":
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if a table is old"
     )
-    check = parser.parse_args().check
-    stale = ", ".join(write(check=check))
+    parser.add_argument("--labs", action="store_true", help="write only what follows from labs")
+    arguments = parser.parse_args()
+    check = arguments.check
+    stale = ", ".join(write(check=check, only_labs=arguments.labs))
     if check and stale:
         sys.exit(f"These differ from the recorded runs: {stale}. Run: python -m tools.pages")
     print(f"Written: {stale}" if stale else "The pages show what was recorded.")

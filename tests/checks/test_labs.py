@@ -1,5 +1,6 @@
 """Labs are found by their folders, and each has its files."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -30,10 +31,13 @@ def python(code: str, folder: Path) -> str:
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the files that a lab consists of, and import them instead of this project."""
-    for name in ("course", "labs", "tools", "race", "solutions", "exercises", "notebooks"):
+    folders = "course labs tools race solutions exercises notebooks docs benchmarks recordings"
+    for name in folders.split():
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignore)
+    shutil.copy(PROJECT / "README.md", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     return tmp_path
 
 
@@ -65,8 +69,6 @@ def test_numbers_of_labs_are_rendered() -> None:
 
 
 def test_a_lab_moves_by_renaming_its_notebook(clone: Path) -> None:
-    shutil.copytree(PROJECT / "docs", clone / "docs")
-    shutil.copy(PROJECT / "README.md", clone)
     files = [*clone.glob("*.md"), *clone.glob("docs/*.md"), *clone.glob("notebooks/*.ipynb")]
     before = {path: path.read_bytes() for path in files}
     places = (clone / "notebooks" / f"day{place}_dataloader.ipynb" for place in ("2_1", "7_3"))

@@ -18,7 +18,7 @@ LINK = re.compile(r"\[([^\[\]]*)\]\(((?:[\w./-]*/)?)(\w+)\.ipynb((?:#[^)\s]*)?)\
 HEADING = re.compile(r"^# Lab.*$", re.MULTILINE)
 NUMBER = re.compile(r"\b\d\.\d\b")
 # Numbers outside of links would not follow a lab that moves.
-TYPED = re.compile(r"\b[Ll]abs? \d\.\d\b(?![^\[\]]*\]\()")
+TYPED = re.compile(r"\b[Ll]abs? \d\.\d\b(?![^\[\]]*\]\([^)]*\.ipynb)")
 
 
 def pages() -> list[Path]:

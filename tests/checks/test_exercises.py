@@ -1,5 +1,6 @@
 """Exercises from solutions: seams, views that run, and learners' edits that are never lost."""
 
+import re
 import subprocess
 from pathlib import Path
 

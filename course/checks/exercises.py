@@ -279,8 +279,8 @@ def _replace(target: Path, view: str, solution: str) -> Path | None:
 def fill(exercises: Collection[str], name: str = "train.py") -> Path | None:
     """Fill those of these exercises that are open, or failed; all other lines stay.
 
-    An exercise has failed if its check found this very text wrong. If hardly anything is left of the
-    script, it is written again.
+    An exercise has failed if its check found this very text wrong. If hardly anything is left of
+    the script, it is written again.
 
     Returns:
         The backup, or None if there were no edits.

@@ -205,7 +205,7 @@ def test_catching_up_writes_the_scripts_that_it_is_about(
     assert {row["script"] for row in states[TOTAL:]} == {LATER}
 
 
-MINE = """    # TODO 2, day 1: run the forward pass under autocast in the config's precision
+MINE = """    # TODO amp: run the forward pass under autocast in the config's precision
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16}
     wanted = formats.get(cfg.precision)
     autocast = torch.autocast(device.type, wanted, enabled=wanted is not None)
@@ -213,64 +213,66 @@ MINE = """    # TODO 2, day 1: run the forward pass under autocast in the config
 
 
 def with_own_amp(view: str) -> str:
-    """Fill TODO 2 in a way of the learner's own, and add a function."""
-    first, _, rest = view.partition("    # TODO 2, day 1")
+    """Fill `amp` in a way of the learner's own, and add a function."""
+    first, _, rest = view.partition("    # TODO amp")
     _, before, rest = rest.partition("    autocast = nullcontext()\n")
     assert before
     return first + MINE + rest.replace("def mixup(", "def mine():\n    pass\n\n\ndef mixup(")
 
 
 def test_catching_up_keeps_what_the_learner_has_filled(workshop: Path) -> None:
-    mine = with_own_amp(exercises.render(TEXT, 1))
+    mine = with_own_amp(exercises.render(TEXT, ["device"]))
     workshop.write_text(mine)
-    backup = exercises.catch_up(5)["train.py"]
+    backup = exercises.catch_up("profiler")["train.py"]
     assert backup.read_text() == mine
-    solution = exercises.render(TEXT, 5)
-    first, _, rest = solution.partition("    # TODO 2, day 1, solved")
+    solution = exercises.render(TEXT, exercises.upto("profiler"))
+    first, _, rest = solution.partition("    # TODO amp, solved")
     last = "enabled=cfg.precision in HALF)\n"
     rest = rest[rest.index(last) + len(last) :]
     expected = first + MINE + rest.replace("def mixup(", "def mine():\n    pass\n\n\ndef mixup(")
-    assert workshop.read_text() == expected, "only TODOs 3, 4 and 5 were open"
+    assert workshop.read_text() == expected, (
+        "only grad_scaler, channels_last and profiler were open"
+    )
 
 
 def test_catching_up_to_less_takes_nothing_away(workshop: Path) -> None:
-    exercises.catch_up(9)
-    assert exercises.catch_up(3) == {"train.py": None}
-    assert workshop.read_text() == exercises.render(TEXT, 9)
-    assert exercises.catch_up(0)["train.py"] is None  # a view needs no backup
-    assert workshop.read_text() == exercises.render(TEXT, 0)
+    exercises.catch_up(NAMES[8])
+    assert exercises.catch_up(NAMES[2]) == {"train.py": None}
+    assert workshop.read_text() == exercises.render(TEXT, NAMES[:9])
+    assert exercises.reset()["train.py"] is None  # a view needs no backup
+    assert workshop.read_text() == exercises.render(TEXT, ())
 
 
-@pytest.mark.parametrize("number", range(1, TOTAL + 1))
-def test_catching_up_completes_every_todo_around_one(workshop: Path, number: int) -> None:
-    workshop.write_text(filled_by_hand(number))
-    exercises.catch_up(TOTAL)
+@pytest.mark.parametrize("name", NAMES)
+def test_catching_up_completes_every_exercise_around_one(workshop: Path, name: str) -> None:
+    workshop.write_text(filled_by_hand(name))
+    exercises.catch_up(NAMES[-1])
     assert {row["state"] for row in exercises.states()} <= {"edited", "solved"}
-    marks = re.compile(r"(# TODO \d+, day \d), solved")
-    solved = marks.sub(r"\1", exercises.render(TEXT, TOTAL))
+    marks = re.compile(r"(# TODO \w+), solved")
+    solved = marks.sub(r"\1", exercises.render(TEXT))
     assert marks.sub(r"\1", workshop.read_text()) == solved
 
 
 def test_catching_up_replaces_what_failed_its_check(workshop: Path, runs_root: Path) -> None:
-    wrong = with_own_amp(exercises.render(TEXT, 1)).replace("is not None", "is None")
+    wrong = with_own_amp(exercises.render(TEXT, ["device"])).replace("is not None", "is None")
     workshop.write_text(wrong)
     outcome = {"correct": "failed", "mechanism": "", "effect": ""}
     save_check("amp", outcome | {"script": exercises.digest(wrong)})
     workshop.write_text(wrong.replace("is None", "is not None"))  # mended since
-    exercises.catch_up(3)
+    exercises.catch_up("grad_scaler")
     assert MINE in workshop.read_text()
     workshop.write_text(wrong)
-    backup = exercises.catch_up(3)["train.py"]
+    backup = exercises.catch_up("grad_scaler")["train.py"]
     assert backup.read_text() == wrong and "formats = {" not in workshop.read_text()
     assert "def mine():" in workshop.read_text()
     assert [row["state"] for row in exercises.states()][:3] == ["solved"] * 3
 
 
 def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
-    workshop.write_text(with_own_amp(exercises.render(TEXT, 1)))
-    shown = CliRunner().invoke(app, ["exercises", "--upto", "4"])
+    workshop.write_text(with_own_amp(exercises.render(TEXT, ["device"])))
+    shown = CliRunner().invoke(app, ["exercises", "--upto", "channels_last"])
     assert shown.exit_code == 0, shown.output
-    words = "exercises/train.py: filled TODO 3, 4; kept TODO 1, 2 as it is; the file as it was is "
+    words = "filled grad_scaler, channels_last; kept device, amp; the file as it was is "
     assert words in shown.output.replace("\n", " ")
 
 
@@ -278,14 +280,14 @@ def test_every_setting_that_a_todo_reads_is_named_before_its_solution_is_shown()
     """By its title, the lines to replace, or hints 1 and 2: no one can guess `cfg.offload`."""
     hints, missing = todo.all_hints(), []
     for path in exercises.solutions():
-        for number in exercises.numbers(path.read_text(), path.name):
-            seams = exercises.seams(path.read_text(), path.name, number)
+        for exercise in exercises.names(path.read_text(), path.name):
+            seams = exercises.seams(path.read_text(), path.name, exercise)
             shown = [line for seam in seams for line in (seam.title, *seam.before)]
-            shown += [hints[number]["nudge"], *hints[number]["calls"]]
+            shown += [hints[exercise]["nudge"], *hints[exercise]["calls"]]
             solution = "\n".join(line for seam in seams for line in seam.solution)
             for name in sorted({*re.findall(r"\bcfg\.\w+", solution)}):
                 if not re.search(rf"{re.escape(name)}\b", "\n".join(shown)):
-                    missing.append(f"TODO {number}: {name}")
+                    missing.append(f"{exercise}: {name}")
     assert not missing
 
 

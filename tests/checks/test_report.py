@@ -305,7 +305,7 @@ def test_the_printed_ladder_says_what_is_open_and_what_is_noise(make_run, capsys
     tables.show_ladder(ladder_table([plain, amp]))
     output = capsys.readouterr().out
     assert "baseline: too noisy to judge: 1 measured step, where 6 are needed." in output
-    assert "amp: TODO 2 is still open in this script, so it changed nothing." in output
+    assert "amp: TODO amp is still open in this script, so it changed nothing." in output
 
 
 def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_an_exercise_in_another_encoding_is_named_and_can_be_replaced(workshop: 
     for read in (exercises.states, lambda: plan.plan(workshop, rung("baseline", quick=True))):
         with pytest.raises(ValueError, match=message):
             read()
-    assert exercises.write(0).read_bytes() == saved  # the backup
+    assert exercises.write(()).read_bytes() == saved  # the backup
     assert {row["state"] for row in exercises.states()} == {"open"}
 
 

@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: export COURSE_RUNS := $(or $(COURSE_RUNS),$(CURDIR)/runs/demo)
 demo: setup
 	course data
-	course notebooks day1_1_gpu --quick
+	course notebooks gpu --quick
 	course ladder --quick --picture
 
 # That generated pages are up to date is a test: tests/tools.
@@ -52,7 +52,7 @@ test-formats: setup
 
 lab: setup
 	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \
-	  --LabApp.default_url=/lab/tree/notebooks/day0_1_start_here.ipynb
+	  --LabApp.default_url=/lab/tree/$(wildcard notebooks/*_start_here.ipynb)
 
 slurm: setup
 	course slurm up

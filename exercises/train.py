@@ -30,55 +30,55 @@ def main(run):
     torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
-    # TODO 1, day 1: use the accelerator if the rung requests it and the machine has one
+    # TODO device: use the accelerator if the rung requests it and the machine has one
     device = torch.device("cpu")
 
-    # TODO 7, day 2: select this rank's device and join the process group
+    # TODO process_group: select this rank's device and join the process group
 
     sets = image_sets(cfg)
-    # TODO 6, day 2: choose the DataLoader's workers, prefetching and pinned memory
+    # TODO dataloader: choose the DataLoader's workers, prefetching and pinned memory
     loading = {}
-    # TODO 8, day 2: split each batch of cfg.batch_size images among the ranks
+    # TODO data_parallel: split each batch of cfg.batch_size images among the ranks
     share, sampler = cfg.batch_size, None  # all images, in random order
-    # TODO 9, day 2: split the validation images among the ranks, each image once
+    # TODO distributed_validation: split the validation images among the ranks, each image once
     val_sampler = None  # all images
-    # TODO 10, day 3: read the training images from shards if the config requests it
+    # TODO shards: read the training images from shards if the config requests it
     train_batches, val_batches = loaders(
         sets, cfg, device, share, sampler=sampler, val_sampler=val_sampler, **loading
     )
     model = models.create(cfg.model, sets.classes)
     torch.manual_seed(cfg.seed + run.rank)  # same weights on every rank, different crops
-    # TODO 1, day 1: move the model to the device
-    # TODO 4, day 1: store the weights in channels_last
+    # TODO device: move the model to the device
+    # TODO channels_last: store the weights in channels_last
     if cfg.sync_batchnorm:
         model = sync_batchnorm.convert(model)
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # TODO 16, day 3: compile the network once; let DDP wrap the result
+    # TODO compile: compile the network once; let DDP wrap the result
 
-    # TODO 8, day 2: average the gradients over the ranks, overlapping with backward
+    # TODO data_parallel: average the gradients over the ranks, overlapping with backward
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
-    # TODO 14, day 3: weight decay for filters and matrices; for vectors only if cfg.norm_decay
+    # TODO param_groups: weight decay for filters and matrices; for vectors only if cfg.norm_decay
     weights = model.parameters()
     optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)
-    # TODO 15, day 3: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
+    # TODO lr_range_test: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     averaged = optimizers.Averaged(net, optimizer, cfg)
 
-    # TODO 2, day 1: run the forward pass under autocast in the config's precision
+    # TODO amp: run the forward pass under autocast in the config's precision
     autocast = nullcontext()
-    # TODO 3, day 1: scale the loss if gradients would underflow in fp16
+    # TODO grad_scaler: scale the loss if gradients would underflow in fp16
 
-    # TODO 5, day 1: record operators with the profiler, on the config's schedule
+    # TODO profiler: record operators with the profiler, on the config's schedule
 
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
-        # TODO 8, day 2: shuffle differently in each epoch, the same on all ranks
+        # TODO data_parallel: shuffle differently in each epoch, the same on all ranks
         for images, labels in meter.steps(train_batches, epoch):
-            # TODO 1, day 1: move the batch to the device
+            # TODO device: move the batch to the device
             if cfg.randaugment == "device":
                 images = randaugmented(images)
             images = normalised(images)
@@ -86,7 +86,7 @@ def main(run):
                 mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
                 labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
                 images, labels = mix(images, labels, cfg.mix_alpha)
-            # TODO 4, day 1: give the images the same memory format as the weights
+            # TODO channels_last: give the images the same memory format as the weights
             meter.lap("load")
 
             with autocast:
@@ -95,21 +95,21 @@ def main(run):
                 loss = criterion(scores, labels)
             meter.lap("loss")
 
-            # TODO 3, day 1: run backward from the scaled loss
+            # TODO grad_scaler: run backward from the scaled loss
             loss.backward()
             meter.lap("backward")
 
-            # TODO 3, day 1: unscale the gradients, and skip the step if one overflowed
+            # TODO grad_scaler: unscale the gradients, and skip the step if one overflowed
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # TODO 5, day 1: signal to the profiler that a step has ended
+            # TODO profiler: signal to the profiler that a step has ended
 
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
-    # TODO 5, day 1: stop the profiler
-    # TODO 9, day 2: save the weights on one rank only, because all ranks have the same
+    # TODO profiler: stop the profiler
+    # TODO distributed_validation: save the weights on one rank only, because all ranks have the same
     with averaged.validated() as validated:
         run.save_weights(validated)
 
@@ -117,20 +117,20 @@ def main(run):
 class Shards(ShardReader):
     """Training images from tar files; the base class iterates over shards, shuffles and crops."""
 
-    # TODO 10, day 3: images_of(self, shard) yields its images in order, with their classes
+    # TODO shards: images_of(self, shard) yields its images in order, with their classes
 
-    # TODO 11, day 3: worker_shards(self) returns different shards for each worker of each rank
+    # TODO worker_shards: worker_shards(self) returns different shards for each worker of each rank
 
 
 def mixup(images, labels, alpha):
     """Blend each image (N, 3, H, W) with a random other image; labels (N, classes) likewise."""
-    # TODO 12, day 3: mix each image and label with those of a random other image
+    # TODO mixup: mix each image and label with those of a random other image
     return images, labels
 
 
 def cutmix(images, labels, alpha):
     """Paste a box of another image into each (N, 3, H, W); weight labels (N, classes) by area."""
-    # TODO 13, day 3: paste a box of another image; weight the labels by the area it covers
+    # TODO cutmix: paste a box of another image; weight the labels by the area it covers
     return images, labels
 
 
@@ -146,7 +146,7 @@ def validate(model, batches, cfg, device, autocast):
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
         totals[2] += len(labels)
-    # TODO 9, day 2: add up the totals of all ranks
+    # TODO distributed_validation: add up the totals of all ranks
     loss, correct, count = totals.tolist()
     return {"val_loss": loss / count, "val_top1": correct / count, "val_images": round(count)}
 

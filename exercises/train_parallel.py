@@ -20,7 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
-from labs.day4_4_pipeline import pipelines
+from labs.pipeline import pipelines
 
 
 def main(run):
@@ -31,7 +31,7 @@ def main(run):
     copies, tensor_group = mesh_of(run, device)
     # All stages of a pipeline are one copy of the network, and get the same images.
     group, copy, copy_count = None, *((0, 1) if cfg.pipeline else (run.rank, run.world_size))
-    # TODO 29, day 4: ranks of one copy get the same images, different copies different images
+    # TODO device_mesh: ranks of one copy get the same images, different copies different images
 
     sets = image_sets(cfg)
     sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
@@ -40,18 +40,18 @@ def main(run):
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     criterion = partial(loss_of, label_smoothing=cfg.label_smoothing)
 
-    # TODO 30, day 4: keep this rank's part of every MLP
+    # TODO column_parallel: keep this rank's part of every MLP
     schedule = None
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
-        # TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
+        # TODO pipeline_schedule: get the number of stages, and the numbers of this rank's stages
         parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
-        # TODO 33, day 4: keep this rank's parts as stages of a pipeline
-        # TODO 34, day 4: run the stages by the schedule that the config names
+        # TODO pipeline_stages: keep this rank's parts as stages of a pipeline
+        # TODO pipeline_schedule: run the stages by the schedule that the config names
     layout = torch.channels_last if cfg.channels_last and not cfg.shard else torch.preserve_format
     model = net = net.to(device, memory_format=layout)
-    # TODO 32, day 4: shard this rank's part over the copies, block by block
+    # TODO mesh_2d: shard this rank's part over the copies, block by block
     if copy_count > 1:
         model = DDP(net, process_group=group)
     optimizer = optimizers.create(net.parameters(), cfg)
@@ -99,12 +99,12 @@ class TensorParallelMlp(nn.Module):
     def __init__(self, mlp, ranks):
         super().__init__()
         self.fc1, self.act, self.fc2, self.group = mlp.fc1, mlp.act, mlp.fc2, ranks.get_group()
-        # TODO 30, day 4: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
+        # TODO column_parallel: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
 
     def forward(self, features):
         features = Entry.apply(features, self.group)
         result = self.fc2(self.act(self.fc1(features)))
-        # TODO 30, day 4: add up the results of all ranks
+        # TODO column_parallel: add up the results of all ranks
         return result
 
 
@@ -114,7 +114,7 @@ class Exit(torch.autograd.Function):
     @staticmethod
     def forward(ctx, result, group):
         result = result.clone()
-        # TODO 30, day 4: sum over the group, in place
+        # TODO column_parallel: sum over the group, in place
         return result
 
     @staticmethod
@@ -132,7 +132,7 @@ class Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # TODO 31, day 4: sum the parts of the gradient over the group
+        # TODO input_gradient: sum the parts of the gradient over the group
         return gradient, None
 
 

@@ -20,8 +20,8 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
-from labs.day4_6_restart import checkpoint, randomness
-from labs.day4_6_restart.seeded import Seeded
+from labs.restart import checkpoint, randomness
+from labs.restart.seeded import Seeded
 
 
 def main(run):
@@ -48,19 +48,19 @@ def main(run):
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     parts = {"model": net, "optimizer": optimizer}
-    # TODO 35, day 4: add the other parts whose state changes from step to step
+    # TODO checkpoint: add the other parts whose state changes from step to step
     step = 0  # completed steps
-    # TODO 36, day 4: if there is a complete checkpoint, restore all states from the newest
+    # TODO resume: if there is a complete checkpoint, restore all states from the newest
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
-    # TODO 37, day 4: handle SIGTERM, which would end the process at once: only note it
+    # TODO sigterm: handle SIGTERM, which would end the process at once: only note it
 
     meter = Meter(run, device, first=step)
     for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
-        # TODO 36, day 4: skip the images that this epoch has already used
+        # TODO resume: skip the images that this epoch has already used
         for images, labels in meter.steps(train_batches, epoch):
             images = normalised(images.to(device, non_blocking=cfg.non_blocking))
             labels = labels.to(device, non_blocking=cfg.non_blocking)
@@ -83,8 +83,8 @@ def main(run):
             step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
-                # TODO 35, day 4: one rank stores all states, the step and the random states
-            # TODO 37, day 4: after saving, stop: a new process continues
+                # TODO checkpoint: one rank stores all states, the step and the random states
+            # TODO sigterm: after saving, stop: a new process continues
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     if cfg.async_save:
@@ -93,7 +93,7 @@ def main(run):
 
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
-    # TODO 35, day 4: write under a temporary name, fsync, rename; keep the last two
+    # TODO checkpoint: write under a temporary name, fsync, rename; keep the last two
 
 
 def batches_of_rank(sets, run, device):

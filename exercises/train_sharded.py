@@ -41,26 +41,26 @@ def main(run):
     torch.manual_seed(cfg.seed + run.rank)  # different crops on every rank
     net = model  # without the wrappers below
 
-    # TODO 19, day 4: checkpoint the blocks that the config selects: keep only their inputs
-    # TODO 28, day 4: (optional) compile each block separately if the config requests it
-    # TODO 22, day 4: with zero2, keep weights gathered between forward and backward
+    # TODO recomputation: checkpoint the blocks that the config selects: keep only their inputs
+    # TODO compile_blocks: (optional) compile each block separately if the config requests it
+    # TODO reshard: with zero2, keep weights gathered between forward and backward
     reshard = True
-    # TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
+    # TODO mixed_precision_policy: with cfg.gather_bf16, gather in bf16 and reduce in fp32
     policy = MixedPrecisionPolicy()
     units = models.units(net, cfg.unit_blocks)
-    # TODO 21, day 4: apply fully_shard to each unit, then to the network
+    # TODO fully_shard: apply fully_shard to each unit, then to the network
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
-    # TODO 24, day 4: (optional) prefetch the next cfg.prefetch units in forward and in backward
+    # TODO prefetch: (optional) prefetch the next cfg.prefetch units in forward and in backward
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     optimizer = optimizers.create(model.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     first_epoch = 0
-    # TODO 27, day 4: resume from the checkpoint of another run, with any number of ranks
+    # TODO sharded_checkpoint: resume from the checkpoint of another run, with any number of ranks
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
-    # TODO 23, day 4: the policy replaces autocast
-    # TODO 20, day 4: keep backward's tensors in host memory if cfg.offload is set
+    # TODO mixed_precision_policy: the policy replaces autocast
+    # TODO offloading: keep backward's tensors in host memory if cfg.offload is set
     offloading = nullcontext()
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
@@ -76,26 +76,26 @@ def main(run):
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
-            # TODO 17, day 4: split the batch into micro-batches of cfg.micro_batch images
+            # TODO accumulation: split the batch into micro-batches of cfg.micro_batch images
             micro_batches = [(images, labels)]
             meter.lap("load")
 
             step_loss = 0
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
-                # TODO 18, day 4: average gradients over ranks only after the last micro-batch
+                # TODO no_sync: average gradients over ranks only after the last micro-batch
                 with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")
-                    # TODO 23, day 4: compute the loss in fp32, as autocast does
+                    # TODO mixed_precision_policy: compute the loss in fp32, as autocast does
                     loss = criterion(scores, targets)
-                    # TODO 17, day 4: weight the loss so that every image counts equally
+                    # TODO accumulation: weight the loss so that every image counts equally
                 meter.lap("loss")
                 loss.backward()
                 meter.lap("backward")
                 step_loss += loss.detach()
 
-            # TODO 25, day 4: (optional) clip the norm of the gradients over all ranks' weights
+            # TODO clip_grad_norm: (optional) clip the norm of the gradients over all ranks' weights
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)
@@ -105,11 +105,11 @@ def main(run):
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     profiler.stop()
     if cfg.save_weights:
-        # TODO 26, day 4: gather the full state dict on rank 0 only
+        # TODO full_state_dict: gather the full state dict on rank 0 only
         full_state = net.state_dict()
         if run.rank == 0:
             run.save_weights(full_state)
-    # TODO 27, day 4: each rank writes its part of a checkpoint if the config requests it
+    # TODO sharded_checkpoint: each rank writes its part of a checkpoint if the config requests it
 
 
 def mesh_of(run, device):

@@ -1,4 +1,4 @@
-"""The recorded part of lab 3.4: one fused kernel, and training steps with new shapes, on a GPU.
+"""The recorded part of labs/compile: one fused kernel, and training steps with new shapes.
 
     python -m research.compile OUT.jsonl [--limit SECONDS]
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from course.training import models
-from labs import day3_4_compile as compilation
+from labs import compile as compilation
 from research.sweep import command, device
 
 TAIL = (256, 256, 56, 56)  # output of the first stage of ResNet-50 for 256 images

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from course.runs.run import PROJECT
-from labs.day1_4_channels_last.convolution import LAYOUTS
-from labs.lab_microscope.cases import dtype_of
+from labs.channels_last.convolution import LAYOUTS
+from labs.microscope.cases import dtype_of
 
 VALUES = {
     "CUDA_R_32F": 0,
@@ -48,7 +48,7 @@ PRODUCTS = (
     ("fp16", "COMPUTE_32F", "PEDANTIC_MATH"),
 )
 WORKSPACE = 2**29  # bytes that an algorithm of cuDNN may use
-SOURCES = PROJECT / "labs" / "lab_microscope"
+SOURCES = PROJECT / "labs" / "microscope"
 HEADERS = {"products": ("cublas", "cublas_v2.h"), "convolutions": ("cudnn", "cudnn.h")}
 TOOLKIT_HEADER = "crt/host_defines.h"  # CUDA's headers include it; PyTorch's packages lack it
 

@@ -1,4 +1,4 @@
-"""Recordings for labs 1.4 and 1.5: traces by limit, memory snapshot, cudnn.benchmark, a copy.
+"""Recordings for Day 1: traces by limit, memory snapshot, cudnn.benchmark, a copy.
 
     python -m research.day1_traces FOLDER [--only PART ...] [--tiny]
 

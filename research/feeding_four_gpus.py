@@ -15,7 +15,7 @@ from pathlib import Path
 
 from course import launch, rung, wait
 from course.config import FULL_SIZE
-from labs.day2_3_scaling.configs import FROM_FILES
+from labs.scaling.configs import FROM_FILES
 
 PRIORITY = "TORCH_NCCL_HIGH_PRIORITY"
 # Source of the images, changes of the config, value of PRIORITY, seed (for a run of its own).

@@ -1,4 +1,4 @@
-"""The recorded part of lab_inference: ResNet-50's latency by mode, variant and batch.
+"""The recorded part of inference: ResNet-50's latency by mode, variant and batch.
 
     python -m research.inference OUT.jsonl [--limit SECONDS]
 
@@ -21,8 +21,8 @@ from torch import nn
 from course.analysis.fresh_compiler import fresh_compiler
 from course.training import models
 from course.training.precision import set_tf32
-from labs.lab_inference.latency import time_calls
-from labs.lab_inference.variants import LADDER, Variant, create_call, prepare, random_images
+from labs.inference.latency import time_calls
+from labs.inference.variants import LADDER, Variant, create_call, prepare, random_images
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5

@@ -1,4 +1,4 @@
-"""The recorded table of lab_kernel: the four kernels next to PyTorch's operators, by size.
+"""The recorded table of kernel: the four kernels next to PyTorch's operators, by size.
 
     python -m research.kernels OUT.jsonl
 
@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from labs.lab_kernel import cuda, gpu_timing, solutions
-from labs.lab_kernel.solutions import load_tile, store_tile
+from labs.kernel import cuda, gpu_timing, solutions
+from labs.kernel.solutions import load_tile, store_tile
 from research.sweep import command
 
 SIZES = {

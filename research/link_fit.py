@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from course.runs.run import Run
-from labs.day2_3_scaling.efficiency import single_gpu_run
-from labs.day2_3_scaling.model import Link, all_reduce_s, config_buckets, exposed_s
+from labs.scaling.efficiency import single_gpu_run
+from labs.scaling.model import Link, all_reduce_s, config_buckets, exposed_s
 
 ALPHAS, BETAS = (1e-7, 1e-2), (1e8, 1e13)  # seconds, bytes/s: limits of a fit
 GRID = 61  # values of α and of β that are tried at once

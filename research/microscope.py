@@ -1,4 +1,4 @@
-"""The recorded part of lab_microscope: products and convolutions by time, kernel and counter.
+"""The recorded part of microscope: products and convolutions by time, kernel and counter.
 
     python -m research.microscope OUT.jsonl [--limit SECONDS]
     python -m research.microscope OUT.jsonl --index     # prints what the lab's index has of it
@@ -23,9 +23,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from labs.lab_microscope import measurements, timing
-from labs.lab_microscope.cases import Case, Convolution, Product, row, tf32_switches
-from labs.lab_microscope.records import BASE, FORMATS
+from labs.microscope import measurements, timing
+from labs.microscope.cases import Case, Convolution, Product, row, tf32_switches
+from labs.microscope.records import BASE, FORMATS
 from research import cuda_libraries
 from research.sweep import as_part, command, device, lines
 
@@ -115,7 +115,7 @@ def count_cycles() -> list[dict[str, Any]]:
     Raises:
         RuntimeError: ncu is missing, or could read nothing; the message has its last lines.
     """
-    from labs.day1_5_profiler.nsight import read_ncu
+    from labs.profiler.nsight import read_ncu
 
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
@@ -143,7 +143,7 @@ def count_cycles() -> list[dict[str, Any]]:
 
 
 def index(out: Path) -> dict[str, Any]:
-    """Return the parts as `labs.lab_microscope.records` reads them, and maps as columns."""
+    """Return the parts as `labs.microscope.records` reads them, and maps as columns."""
     saved = as_part(lines(out))
     for name, rows in pd.DataFrame(saved.pop("rows")).groupby("part", sort=False):
         rows = rows.drop(columns="part").dropna(axis=1, how="all")

@@ -1,6 +1,6 @@
 """Train a small network on few crops with and without mixing, five seeds each.
 
-    python -m research.mixing labs/day3_2_augmentation/mixing.jsonl    # 15 minutes on one core
+    python -m research.mixing labs/augmentation/mixing.jsonl    # 15 minutes on one core
 
 2,048 training crops are few enough that the network learns them by heart; the validation crops are
 from other parts of the photographs. To fit a CPU, crops are scaled to 16 pixels.
@@ -18,7 +18,7 @@ from torch.nn.functional import avg_pool2d, cross_entropy, one_hot
 
 from course.data import crop_set
 from course.data.images import normalised
-from labs import day3_2_augmentation as lab
+from labs import augmentation as lab
 from research.sweep import command
 
 SEEDS = 5

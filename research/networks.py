@@ -1,4 +1,4 @@
-"""The table of lab_networks: SSD300, 3D U-Net and ResNet-50 on one GPU, or on one and on all.
+"""The table of networks: SSD300, 3D U-Net and ResNet-50 on one GPU, or on one and on all.
 
     python -m research.networks OUT.jsonl [--limit 550]
 
@@ -29,9 +29,9 @@ from course.analysis.timing import number_format
 from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import Trace, read
 from course.analysis.traces.tables import by_kernel
-from labs.lab_networks.bench import Setting, Workload, measure_workload
-from labs.lab_networks.catalogue import NETWORKS
-from labs.lab_networks.measurements import ORDER
+from labs.networks.bench import Setting, Workload, measure_workload
+from labs.networks.catalogue import NETWORKS
+from labs.networks.measurements import ORDER
 from research.sweep import command
 
 BATCHES = [(name, NETWORKS[name].batch_size) for name in ORDER]

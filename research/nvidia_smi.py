@@ -1,6 +1,6 @@
-"""Record what nvidia-smi prints about a GPU, for lab 0.1: idle, then busy.
+"""Record what nvidia-smi prints about a GPU, for the first lab: idle, then busy.
 
-    python -m research.nvidia_smi labs/day0_1_start_here/recorded_nvidia_smi
+    python -m research.nvidia_smi labs/start_here/recorded_nvidia_smi
 
 While the busy GPU is recorded, two processes use it: one multiplies matrices, and the other holds
 memory and does nothing, like a notebook that someone forgot. Names of hosts and folders, serial
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from labs.day0_1_start_here.nvidia_smi import (
+from labs.start_here.nvidia_smi import (
     GPU_FIELDS,
     GPUS_BUSY,
     GPUS_IDLE,

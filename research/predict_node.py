@@ -1,9 +1,9 @@
 """Predict the speed of a node's eight GPUs, from recorded runs on one, two and four.
 
-    python -m research.predict_node     # prints rungs of labs/day2_3_scaling/predicted_x8.json
+    python -m research.predict_node     # prints rungs of labs/scaling/predicted_x8.json
 
 A step on eight GPUs consists of one GPU's step, DDP's overhead, and messages that are still sent
-after backward. The first two are recorded, the third is from `labs.day2_3_scaling.model`.
+after backward. The first two are recorded, the third is from `labs.scaling.model`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from course.runs import recordings
 from course.runs.ratio import ratio
 from course.runs.record import Record
 from course.runs.run import Run
-from labs.day2_3_scaling.configs import IMAGES_PER_GPU
-from labs.day2_3_scaling.efficiency import GPUS, node_prediction
-from labs.day2_3_scaling.model import Link, config_buckets, exposed_s
+from labs.scaling.configs import IMAGES_PER_GPU
+from labs.scaling.efficiency import GPUS, node_prediction
+from labs.scaling.model import Link, config_buckets, exposed_s
 from research.link_fit import fit_link
 from tools.pages import ladder_of
 

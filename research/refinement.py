@@ -1,4 +1,4 @@
-"""The recorded part of lab_refinement: solving A·x = b on a GPU, by the format of the factors.
+"""The recorded part of refinement: solving A·x = b on a GPU, by the format of the factors.
 
     python -m research.refinement OUT.jsonl [--limit SECONDS]
 
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from course.analysis.timing import quartiles, seconds
-from labs.lab_refinement.solvers import backward_error, random_matrix
+from labs.refinement.solvers import backward_error, random_matrix
 from research.sweep import command
 
 SIZES = (2048, 4096, 8192, 16384, 32768)

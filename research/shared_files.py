@@ -1,7 +1,7 @@
 """Measure reading images over a network: many files, a tar file, raw bytes and a SquashFS image.
 
     apt-get install sshfs squashfuse squashfs-tools openssh-sftp-server
-    python -m research.shared_files labs/day3_1_formats/shared_files.jsonl
+    python -m research.shared_files labs/formats/shared_files.jsonl
 
 sshfs mounts a folder of this machine, and `sftp_relay` delays its requests and answers, so the
 file system is real and the network is not. The server is this machine: its files come from memory.

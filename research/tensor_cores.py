@@ -29,7 +29,7 @@ from course.data.loader import Synthetic
 from course.runs.recordings import trace_name
 from course.runs.run import PROJECT
 from course.training.recorder import Recorder
-from labs.day1_5_profiler.nsight import read_ncu
+from labs.profiler.nsight import read_ncu
 from research.sweep import as_part, command, device, lines
 
 COLUMNS = ["kernel", "setting", "count", "seconds", "share", "tensor_active"]
@@ -97,11 +97,13 @@ class Batches:
 def train(cfg: Config) -> None:
     """Train with the course's script; its batches turn ncu on and off.
 
-    TODO 5, which starts PyTorch's own profiler, stays open: a process has one profiler.
+    TODO profiler, which starts PyTorch's own profiler, stays open: a process has one profiler.
     """
     text = (PROJECT / "solutions" / "train.py").read_text()
     script = {"__name__": "train"}
-    exec(compile(exercises.render(text, 4), "train.py", "exec"), script)
+    exec(
+        compile(exercises.render(text, exercises.upto("channels_last")), "train.py", "exec"), script
+    )
     batches = Batches(cfg)
     script["loaders"] = lambda *_, **__: (batches, batches)
     run = Recorder(None)

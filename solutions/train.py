@@ -30,14 +30,14 @@ def main(run):
     torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
-    # >>> TODO 1, day 1: use the accelerator if the rung requests it and the machine has one
+    # >>> device: use the accelerator if the rung requests it and the machine has one
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     device = accelerator if cfg.device == "auto" and accelerator else torch.device("cpu")
     # --- before
     # device = torch.device("cpu")
     # <<<
 
-    # >>> TODO 7, day 2: select this rank's device and join the process group
+    # >>> process_group: select this rank's device and join the process group
     if run.world_size > 1:
         if device.type != "cpu":
             device = torch.device(device.type, run.local_rank)
@@ -47,25 +47,25 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
-    # >>> TODO 6, day 2: choose the DataLoader's workers, prefetching and pinned memory
+    # >>> dataloader: choose the DataLoader's workers, prefetching and pinned memory
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
                "pin_memory": cfg.pin_memory}  # fmt: skip
     # --- before
     # loading = {}
     # <<<
-    # >>> TODO 8, day 2: split each batch of cfg.batch_size images among the ranks
+    # >>> data_parallel: split each batch of cfg.batch_size images among the ranks
     share = cfg.batch_size // run.world_size
     sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
     # --- before
     # share, sampler = cfg.batch_size, None  # all images, in random order
     # <<<
-    # >>> TODO 9, day 2: split the validation images among the ranks, each image once
+    # >>> distributed_validation: split the validation images among the ranks, each image once
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
     # val_sampler = None  # all images
     # <<<
-    # >>> TODO 10, day 3: read the training images from shards if the config requests it
+    # >>> shards: read the training images from shards if the config requests it
     if cfg.format == "shards":
         sets = replace(sets, train=Shards(sets, cfg, run.rank, run.world_size))
     # --- before
@@ -75,11 +75,11 @@ def main(run):
     )
     model = models.create(cfg.model, sets.classes)
     torch.manual_seed(cfg.seed + run.rank)  # same weights on every rank, different crops
-    # >>> TODO 1, day 1: move the model to the device
+    # >>> device: move the model to the device
     model = model.to(device)
     # --- before
     # <<<
-    # >>> TODO 4, day 1: store the weights in channels_last
+    # >>> channels_last: store the weights in channels_last
     if cfg.channels_last:
         model = model.to(memory_format=torch.channels_last)
     # --- before
@@ -89,13 +89,13 @@ def main(run):
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # >>> TODO 16, day 3: compile the network once; let DDP wrap the result
+    # >>> compile: compile the network once; let DDP wrap the result
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
     # --- before
     # <<<
 
-    # >>> TODO 8, day 2: average the gradients over the ranks, overlapping with backward
+    # >>> data_parallel: average the gradients over the ranks, overlapping with backward
     if run.world_size > 1:
         model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
                     find_unused_parameters=cfg.find_unused)  # fmt: skip
@@ -103,7 +103,7 @@ def main(run):
     # <<<
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
-    # >>> TODO 14, day 3: weight decay for filters and matrices; for vectors only if cfg.norm_decay
+    # >>> param_groups: weight decay for filters and matrices; for vectors only if cfg.norm_decay
     filters = [weight for weight in model.parameters() if weight.ndim > 1]
     vectors = [weight for weight in model.parameters() if weight.ndim <= 1]  # BatchNorm, biases
     decay = cfg.weight_decay if cfg.norm_decay else 0.0
@@ -113,7 +113,7 @@ def main(run):
     # <<<
     optimizer = optimizers.create(weights, cfg)
     optimizers.schedule(optimizer, cfg)
-    # >>> TODO 15, day 3: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
+    # >>> lr_range_test: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     if cfg.schedule == "find":
         last = cfg.epochs * cfg.steps - 1
         search = LambdaLR(optimizer, lambda update: 1e4 ** (update / last - 1))
@@ -122,17 +122,17 @@ def main(run):
     # <<<
     averaged = optimizers.Averaged(net, optimizer, cfg)
 
-    # >>> TODO 2, day 1: run the forward pass under autocast in the config's precision
+    # >>> amp: run the forward pass under autocast in the config's precision
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # --- before
     # autocast = nullcontext()
     # <<<
-    # >>> TODO 3, day 1: scale the loss if gradients would underflow in fp16
+    # >>> grad_scaler: scale the loss if gradients would underflow in fp16
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
     # --- before
     # <<<
 
-    # >>> TODO 5, day 1: record operators with the profiler, on the config's schedule
+    # >>> profiler: record operators with the profiler, on the config's schedule
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
     )
@@ -143,12 +143,12 @@ def main(run):
     meter = Meter(run, device)
     for epoch in range(cfg.epochs):
         model.train()
-        # >>> TODO 8, day 2: shuffle differently in each epoch, the same on all ranks
+        # >>> data_parallel: shuffle differently in each epoch, the same on all ranks
         sampler.set_epoch(epoch)
         # --- before
         # <<<
         for images, labels in meter.steps(train_batches, epoch):
-            # >>> TODO 1, day 1: move the batch to the device
+            # >>> device: move the batch to the device
             images = images.to(device, non_blocking=cfg.non_blocking)
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             # --- before
@@ -160,7 +160,7 @@ def main(run):
                 mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
                 labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
                 images, labels = mix(images, labels, cfg.mix_alpha)
-            # >>> TODO 4, day 1: give the images the same memory format as the weights
+            # >>> channels_last: give the images the same memory format as the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
             # --- before
@@ -173,14 +173,14 @@ def main(run):
                 loss = criterion(scores, labels)
             meter.lap("loss")
 
-            # >>> TODO 3, day 1: run backward from the scaled loss
+            # >>> grad_scaler: run backward from the scaled loss
             scaler.scale(loss).backward()
             # --- before
             # loss.backward()
             # <<<
             meter.lap("backward")
 
-            # >>> TODO 3, day 1: unscale the gradients, and skip the step if one overflowed
+            # >>> grad_scaler: unscale the gradients, and skip the step if one overflowed
             scaler.step(optimizer)
             scaler.update()
             # --- before
@@ -188,7 +188,7 @@ def main(run):
             # <<<
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
-            # >>> TODO 5, day 1: signal to the profiler that a step has ended
+            # >>> profiler: signal to the profiler that a step has ended
             profiler.step()
             # --- before
             # <<<
@@ -196,11 +196,11 @@ def main(run):
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
-    # >>> TODO 5, day 1: stop the profiler
+    # >>> profiler: stop the profiler
     profiler.stop()
     # --- before
     # <<<
-    # >>> TODO 9, day 2: save the weights on one rank only, because all ranks have the same
+    # >>> distributed_validation: save the weights on one rank only, because all ranks have the same
     if run.rank == 0:
         with averaged.validated() as validated:
             run.save_weights(validated)
@@ -213,7 +213,7 @@ def main(run):
 class Shards(ShardReader):
     """Training images from tar files; the base class iterates over shards, shuffles and crops."""
 
-    # >>> TODO 10, day 3: images_of(self, shard) yields its images in order, with their classes
+    # >>> shards: images_of(self, shard) yields its images in order, with their classes
     def images_of(self, shard):
         with tarfile.open(shard, "r|") as members:  # as a stream, without seeking
             for member in members:
@@ -226,7 +226,7 @@ class Shards(ShardReader):
     # --- before
     # <<<
 
-    # >>> TODO 11, day 3: worker_shards(self) returns different shards for each worker of each rank
+    # >>> worker_shards: worker_shards(self) returns different shards for each worker of each rank
     def worker_shards(self):
         worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
@@ -238,7 +238,7 @@ class Shards(ShardReader):
 
 def mixup(images, labels, alpha):
     """Blend each image (N, 3, H, W) with a random other image; labels (N, classes) likewise."""
-    # >>> TODO 12, day 3: mix each image and label with those of a random other image
+    # >>> mixup: mix each image and label with those of a random other image
     share = torch.distributions.Beta(alpha, alpha).sample((len(images), 1))
     share = share.to(images.device, non_blocking=True)
     other = torch.randperm(len(images), device=images.device)
@@ -252,7 +252,7 @@ def mixup(images, labels, alpha):
 
 def cutmix(images, labels, alpha):
     """Paste a box of another image into each (N, 3, H, W); weight labels (N, classes) by area."""
-    # >>> TODO 13, day 3: paste a box of another image; weight the labels by the area it covers
+    # >>> cutmix: paste a box of another image; weight the labels by the area it covers
     count, _, height, width = images.shape
     device = images.device
     area = 1 - torch.distributions.Beta(alpha, alpha).sample((count, 1))
@@ -282,7 +282,7 @@ def validate(model, batches, cfg, device, autocast):
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
         totals[2] += len(labels)
-    # >>> TODO 9, day 2: add up the totals of all ranks
+    # >>> distributed_validation: add up the totals of all ranks
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     # --- before

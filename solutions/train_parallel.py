@@ -20,7 +20,7 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
-from labs.day4_4_pipeline import pipelines
+from labs.pipeline import pipelines
 
 
 def main(run):
@@ -31,7 +31,7 @@ def main(run):
     copies, tensor_group = mesh_of(run, device)
     # All stages of a pipeline are one copy of the network, and get the same images.
     group, copy, copy_count = None, *((0, 1) if cfg.pipeline else (run.rank, run.world_size))
-    # >>> TODO 29, day 4: ranks of one copy get the same images, different copies different images
+    # >>> device_mesh: ranks of one copy get the same images, different copies different images
     if copies:
         group, copy, copy_count = copies.get_group(), copies.get_local_rank(), copies.size()
     # --- before
@@ -44,7 +44,7 @@ def main(run):
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     criterion = partial(loss_of, label_smoothing=cfg.label_smoothing)
 
-    # >>> TODO 30, day 4: keep this rank's part of every MLP
+    # >>> column_parallel: keep this rank's part of every MLP
     for block in models.blocks(net) if cfg.tensor > 1 else []:
         if hasattr(block, "mlp"):  # convolution blocks have none
             block.mlp = TensorParallelMlp(block.mlp, tensor_group)
@@ -53,25 +53,25 @@ def main(run):
     schedule = None
     if cfg.pipeline and run.world_size > 1:
         numbers, count = [run.rank], run.world_size
-        # >>> TODO 34, day 4: the schedule's number of stages, and the numbers of this rank's stages
+        # >>> pipeline_schedule: get the number of stages, and the numbers of this rank's stages
         numbers, count = pipelines.stage_numbers(cfg.pipeline, run.rank, run.world_size)
         # --- before
         # <<<
         parts = pipelines.split(net, count, cfg.stage_split, cfg.image_px)
         micro_batches = cfg.batch_size // (cfg.micro_batch or cfg.batch_size)
-        # >>> TODO 33, day 4: keep this rank's parts as stages of a pipeline
+        # >>> pipeline_stages: keep this rank's parts as stages of a pipeline
         net = nn.ModuleList(pipelines.Stage(parts[number], autocast) for number in numbers)
         stages = [PipelineStage(part, number, count, device) for part, number in zip(net, numbers)]
         schedule = ScheduleGPipe(stages[0], micro_batches, loss_fn=criterion)
         # --- before
         # <<<
-        # >>> TODO 34, day 4: run the stages by the schedule that the config names
+        # >>> pipeline_schedule: run the stages by the schedule that the config names
         schedule = pipelines.create_schedule(cfg.pipeline, stages, micro_batches, criterion)
         # --- before
         # <<<
     layout = torch.channels_last if cfg.channels_last and not cfg.shard else torch.preserve_format
     model = net = net.to(device, memory_format=layout)
-    # >>> TODO 32, day 4: shard this rank's part over the copies, block by block
+    # >>> mesh_2d: shard this rank's part over the copies, block by block
     if cfg.shard and copy_count > 1:
         for unit in models.units(net, cfg.unit_blocks):
             fully_shard(unit, mesh=copies)
@@ -127,7 +127,7 @@ class TensorParallelMlp(nn.Module):
     def __init__(self, mlp, ranks):
         super().__init__()
         self.fc1, self.act, self.fc2, self.group = mlp.fc1, mlp.act, mlp.fc2, ranks.get_group()
-        # >>> TODO 30, day 4: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
+        # >>> column_parallel: split fc1 by rows and fc2 by columns; keep fc2's bias on one rank
         self.fc1.weight = share(self.fc1.weight, ranks, dim=0)
         self.fc1.bias = share(self.fc1.bias, ranks, dim=0)
         self.fc2.weight = share(self.fc2.weight, ranks, dim=1)
@@ -139,7 +139,7 @@ class TensorParallelMlp(nn.Module):
     def forward(self, features):
         features = Entry.apply(features, self.group)
         result = self.fc2(self.act(self.fc1(features)))
-        # >>> TODO 30, day 4: add up the results of all ranks
+        # >>> column_parallel: add up the results of all ranks
         return Exit.apply(result, self.group)
         # --- before
         # return result
@@ -152,7 +152,7 @@ class Exit(torch.autograd.Function):
     @staticmethod
     def forward(ctx, result, group):
         result = result.clone()
-        # >>> TODO 30, day 4: sum over the group, in place
+        # >>> column_parallel: sum over the group, in place
         distributed.all_reduce(result, group=group)
         # --- before
         # <<<
@@ -173,7 +173,7 @@ class Entry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # >>> TODO 31, day 4: sum the parts of the gradient over the group
+        # >>> input_gradient: sum the parts of the gradient over the group
         gradient = gradient.clone()
         distributed.all_reduce(gradient, group=ctx.group)
         # --- before

@@ -20,8 +20,8 @@ from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
-from labs.day4_6_restart import checkpoint, randomness
-from labs.day4_6_restart.seeded import Seeded
+from labs.restart import checkpoint, randomness
+from labs.restart.seeded import Seeded
 
 
 def main(run):
@@ -48,12 +48,12 @@ def main(run):
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
 
     parts = {"model": net, "optimizer": optimizer}
-    # >>> TODO 35, day 4: add the other parts whose state changes from step to step
+    # >>> checkpoint: add the other parts whose state changes from step to step
     parts |= {"scaler": scaler, "schedule": schedule}
     # --- before
     # <<<
     step = 0  # completed steps
-    # >>> TODO 36, day 4: if there is a complete checkpoint, restore all states from the newest
+    # >>> resume: if there is a complete checkpoint, restore all states from the newest
     if cfg.save_every and (saved := checkpoint.newest(run.checkpoints)):
         for name, part in parts.items():
             part.load_state_dict(saved[name])
@@ -63,7 +63,7 @@ def main(run):
     # <<<
     store = checkpoint.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
-    # >>> TODO 37, day 4: handle SIGTERM, which would end the process at once: only note it
+    # >>> sigterm: handle SIGTERM, which would end the process at once: only note it
     signal.signal(signal.SIGTERM, lambda *_: end_requests.append("SIGTERM"))
     # --- before
     # <<<
@@ -73,7 +73,7 @@ def main(run):
         model.train()
         sampler.set_epoch(epoch)
         sets.train.set_epoch(epoch)
-        # >>> TODO 36, day 4: skip the images that this epoch has already used
+        # >>> resume: skip the images that this epoch has already used
         skip(train_batches, (step - epoch * cfg.steps) * (cfg.batch_size // run.world_size))
         # --- before
         # <<<
@@ -99,13 +99,13 @@ def main(run):
             step, ends = meter.step, any_rank(end_requests, device)
             if cfg.save_every and (step % cfg.save_every == 0 or ends):
                 random = randomness.get_states(device)  # a collective: all ranks call it
-                # >>> TODO 35, day 4: one rank stores all states, the step and the random states
+                # >>> checkpoint: one rank stores all states, the step and the random states
                 if run.rank == 0:
                     state = {name: part.state_dict() for name, part in parts.items()}
                     store(state | {"step": step, "random": random}, run.checkpoints, step)
                 # --- before
                 # <<<
-            # >>> TODO 37, day 4: after saving, stop: a new process continues
+            # >>> sigterm: after saving, stop: a new process continues
             if ends:
                 run.mark_interrupted()
                 return
@@ -119,7 +119,7 @@ def main(run):
 
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
-    # >>> TODO 35, day 4: write under a temporary name, fsync, rename; keep the last two
+    # >>> checkpoint: write under a temporary name, fsync, rename; keep the last two
     draft, final = folder / ".draft", folder / checkpoint.file_name(step)
     with draft.open("wb") as file:
         torch.save(state, file)

@@ -41,7 +41,7 @@ def main(run):
     torch.manual_seed(cfg.seed + run.rank)  # different crops on every rank
     net = model  # without the wrappers below
 
-    # >>> TODO 19, day 4: checkpoint the blocks that the config selects: keep only their inputs
+    # >>> recomputation: checkpoint the blocks that the config selects: keep only their inputs
     checkpoint_blocks = {"every": models.blocks(net), "second": models.blocks(net)[::2],
                          "selective": models.blocks(net)}  # fmt: skip
     for block in checkpoint_blocks.get(cfg.checkpointing, []):
@@ -51,17 +51,17 @@ def main(run):
         block.forward = partial(checkpoint, block.forward, **options)
     # --- before
     # <<<
-    # >>> TODO 28, day 4: (optional) compile each block separately if the config requests it
+    # >>> compile_blocks: (optional) compile each block separately if the config requests it
     for block in models.blocks(net) if cfg.compile else []:
         block.compile(mode=cfg.compile)
     # --- before
     # <<<
-    # >>> TODO 22, day 4: with zero2, keep weights gathered between forward and backward
+    # >>> reshard: with zero2, keep weights gathered between forward and backward
     reshard = cfg.shard != "zero2"
     # --- before
     # reshard = True
     # <<<
-    # >>> TODO 23, day 4: with cfg.gather_bf16, gather weights in bf16 and reduce gradients in fp32
+    # >>> mixed_precision_policy: with cfg.gather_bf16, gather in bf16 and reduce in fp32
     policy = MixedPrecisionPolicy()
     if cfg.gather_bf16:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -69,7 +69,7 @@ def main(run):
     # policy = MixedPrecisionPolicy()
     # <<<
     units = models.units(net, cfg.unit_blocks)
-    # >>> TODO 21, day 4: apply fully_shard to each unit, then to the network
+    # >>> fully_shard: apply fully_shard to each unit, then to the network
     if cfg.shard and run.world_size > 1:
         options = {"mesh": mesh_of(run, device), "mp_policy": policy}
         for unit in units:
@@ -81,7 +81,7 @@ def main(run):
     # if run.world_size > 1:
     #     model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True)
     # <<<
-    # >>> TODO 24, day 4: (optional) prefetch the next cfg.prefetch units in forward and in backward
+    # >>> prefetch: (optional) prefetch the next cfg.prefetch units in forward and in backward
     for index, unit in enumerate(units if cfg.prefetch else []):
         later, earlier = units[index + 1 :], units[:index][::-1]
         unit[0].set_modules_to_forward_prefetch([each[0] for each in later[: cfg.prefetch]])
@@ -92,7 +92,7 @@ def main(run):
     optimizer = optimizers.create(model.parameters(), cfg)
     optimizers.schedule(optimizer, cfg)
     first_epoch = 0
-    # >>> TODO 27, day 4: resume from the checkpoint of another run, with any number of ranks
+    # >>> sharded_checkpoint: resume from the checkpoint of another run, with any number of ranks
     if cfg.resume:
         state = training_state(net, optimizer)
         dcp.load(state, checkpoint_id=run.resume_checkpoint)
@@ -102,12 +102,12 @@ def main(run):
     # <<<
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
-    # >>> TODO 23, day 4: the policy replaces autocast
+    # >>> mixed_precision_policy: the policy replaces autocast
     if cfg.gather_bf16:
         autocast = nullcontext()
     # --- before
     # <<<
-    # >>> TODO 20, day 4: keep backward's tensors in host memory if cfg.offload is set
+    # >>> offloading: keep backward's tensors in host memory if cfg.offload is set
     offloading = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
     # --- before
     # offloading = nullcontext()
@@ -126,7 +126,7 @@ def main(run):
             labels = labels.to(device, non_blocking=cfg.non_blocking)
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
-            # >>> TODO 17, day 4: split the batch into micro-batches of cfg.micro_batch images
+            # >>> accumulation: split the batch into micro-batches of cfg.micro_batch images
             size = cfg.micro_batch or len(images)
             micro_batches = [*zip(images.split(size), labels.split(size))]
             # --- before
@@ -137,7 +137,7 @@ def main(run):
             step_loss = 0
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
-                # >>> TODO 18, day 4: average gradients over ranks only after the last micro-batch
+                # >>> no_sync: average gradients over ranks only after the last micro-batch
                 if run.world_size > 1 and number < len(micro_batches):
                     sync_context = model.no_sync()
                 # --- before
@@ -145,12 +145,12 @@ def main(run):
                 with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")
-                    # >>> TODO 23, day 4: compute the loss in fp32, as autocast does
+                    # >>> mixed_precision_policy: compute the loss in fp32, as autocast does
                     scores = scores.float()
                     # --- before
                     # <<<
                     loss = criterion(scores, targets)
-                    # >>> TODO 17, day 4: weight the loss so that every image counts equally
+                    # >>> accumulation: weight the loss so that every image counts equally
                     loss = loss * len(targets) / len(labels)
                     # --- before
                     # <<<
@@ -159,7 +159,7 @@ def main(run):
                 meter.lap("backward")
                 step_loss += loss.detach()
 
-            # >>> TODO 25, day 4: (optional) clip the norm of the gradients over all ranks' weights
+            # >>> clip_grad_norm: (optional) clip the norm of the gradients over all ranks' weights
             if cfg.clip:
                 nn.utils.clip_grad_norm_(net.parameters(), cfg.clip)
             # --- before
@@ -173,7 +173,7 @@ def main(run):
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
     profiler.stop()
     if cfg.save_weights:
-        # >>> TODO 26, day 4: gather the full state dict on rank 0 only
+        # >>> full_state_dict: gather the full state dict on rank 0 only
         options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
         full_state = state_dict.get_model_state_dict(net, options=options)
         # --- before
@@ -181,7 +181,7 @@ def main(run):
         # <<<
         if run.rank == 0:
             run.save_weights(full_state)
-    # >>> TODO 27, day 4: each rank writes its part of a checkpoint if the config requests it
+    # >>> sharded_checkpoint: each rank writes its part of a checkpoint if the config requests it
     if cfg.save_shards:
         dcp.save(training_state(net, optimizer, cfg.epochs), checkpoint_id=run.checkpoint)
     # --- before

@@ -23,6 +23,8 @@ from typing import Any
 import facts
 import pytest
 
+from course.checks import discovery
+
 PROJECT = facts.PROJECT
 FILES = [*sorted(PROJECT.glob("labs/*/facts.toml")), *PROJECT.glob("docs/facts.toml")]
 
@@ -33,7 +35,12 @@ def prose_of(path: Path) -> str:
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
         text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    return " ".join(text.split())
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """Return Markdown in one line, with the words of links but not their targets."""
+    return re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", " ".join(text.split()))
 
 
 def source_of(facts_file: Path, file: str) -> Path:
@@ -41,7 +48,7 @@ def source_of(facts_file: Path, file: str) -> Path:
     if facts_file.parent.name == "docs":
         return PROJECT / file
     if file == "notebook":
-        return PROJECT / "notebooks" / f"{facts_file.parent.name}.ipynb"
+        return discovery.notebook_of(facts_file.parent.name)
     return facts_file.with_name("quiz.toml")
 
 
@@ -54,7 +61,7 @@ def find(value: str, text: str, begin: int = 0) -> re.Match[str] | None:
 
 def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[str]:
     """Return what is wrong with an entry about this prose."""
-    text = entry["text"]
+    text = plain(entry["text"])
     if not find(text, prose):
         return [f"not in the prose: {text!r}"]
     value = eval(entry["expression"], names)
@@ -75,7 +82,7 @@ def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[s
 def test_numbers_in_prose(path: Path) -> None:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     names = dict(vars(facts))
-    names["lab"] = names.get(path.parent.name)
+    names["lab"] = getattr(facts.labs, path.parent.name, None)
     for name, expression in content.get("names", {}).items():
         names[name] = eval(expression, names)
     wrong = []

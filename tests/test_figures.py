@@ -9,38 +9,38 @@ from facts import run, runs
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
-from labs import day0_1_start_here as machine
-from labs import day1_1_gpu as gpu
-from labs import day1_2_memory as memory
-from labs import day1_3_mixed_precision as precision
-from labs import day1_4_channels_last as layout
-from labs import day1_5_profiler as profiler
-from labs import day2_3_scaling as scaling
-from labs import day3_2_augmentation as augmentation
-from labs import day3_3_large_batch as large_batch
-from labs import day4_2_fsdp as fsdp
-from labs import day4_3_tensor_parallel as parallel
-from labs import day4_5_search as search
-from labs import day4_7_tracking as tracking
-from labs import lab_fast_step as fast_step
-from labs import lab_inference as inference
-from labs import lab_kernel as kernel
-from labs import lab_microscope as microscope
-from labs import lab_networks as networks
-from labs.day4_7_tracking.counters import energy_kwh
+from labs import augmentation as augmentation
+from labs import channels_last as layout
+from labs import fast_step as fast_step
+from labs import fsdp as fsdp
+from labs import gpu as gpu
+from labs import inference as inference
+from labs import kernel as kernel
+from labs import large_batch as large_batch
+from labs import memory as memory
+from labs import microscope as microscope
+from labs import mixed_precision as precision
+from labs import networks as networks
+from labs import profiler as profiler
+from labs import scaling as scaling
+from labs import search as search
+from labs import start_here as machine
+from labs import tensor_parallel as parallel
+from labs import tracking as tracking
+from labs.tracking.counters import energy_kwh
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
 
 
 @cache
 def learned(name: str):
-    """Return a recorded training of lab 3.3."""
+    """Return a recorded training of the lab on large batches."""
     return run(H200, name, "learning")
 
 
 @cache
 def trials():
-    """Return the recorded trials of lab 4.5."""
+    """Return the recorded trials of the lab on search."""
     return search.trials_table(searched())
 
 
@@ -55,7 +55,7 @@ def grid():
 
 @cache
 def searched():
-    """Return the recorded runs of lab 4.5."""
+    """Return the recorded runs of the lab on search."""
     return recorded_runs(H100, "search")
 
 

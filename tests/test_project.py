@@ -165,7 +165,7 @@ def anchors(page: str) -> set[str]:
         for heading in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     }
     alike = {name for name, other in headings.items() if name == other}
-    return alike | (headings.keys() & set(re.findall(r'<a id="([^"]+)"></a>', page)))
+    return alike | set(re.findall(r'<a id="([^"]+)"></a>', page))
 
 
 PAGES = sorted(

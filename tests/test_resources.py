@@ -9,7 +9,7 @@ import pytest
 
 from course import resources
 from course.config import GIB
-from labs.day0_1_start_here import doctor
+from labs.start_here import doctor
 
 MIB = 2**20
 LIMITS = {  # by version: the folder of a controller, its files of a limit and of its use

@@ -10,7 +10,7 @@ import pytest
 from course.config import SCRIPTS
 from course.runs.run import PROJECT
 
-FOLDERS = ("course/data", "course/training", "labs/day4_4_pipeline", "labs/day4_6_restart")
+FOLDERS = ("course/data", "course/training", "labs/pipeline", "labs/restart")
 # They look at the settings of all scripts, so what they read counts only if no script reads it.
 OBSERVERS = ("meter.py", "recorder.py", "observers.py", "interruptions.py")
 OTHERS = ("memory_prediction.py",)  # no script calls it

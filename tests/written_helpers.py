@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from course.runs.run import PROJECT
+from course.checks import discovery
 
 IMPORTS = """import time
 import torch
 from time import perf_counter
-from labs import day1_5_profiler as lab
+from labs import profiler as lab
 """
 
 
-def cell_of(notebook: str, function: str) -> str:
-    """Return the code of the cell that defines a function."""
-    cells = json.loads((PROJECT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
+def cell_of(lab: str, function: str) -> str:
+    """Return the code of the cell of a lab's notebook that defines a function."""
+    cells = json.loads(discovery.notebook_of(lab).read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     (cell,) = [text for text in texts if re.search(rf"^def {function}\(", text, re.MULTILINE)]
     return cell

@@ -16,7 +16,7 @@ from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to
 from course.text import printable
 
 if TYPE_CHECKING:
-    from labs.day0_1_start_here.doctor import Check
+    from labs.start_here.doctor import Check
     from tools.rehearsal import Outcome
 
 
@@ -111,7 +111,8 @@ def record(
         bool, typer.Option("--variants", help="Pack the modified scripts that notebooks ran.")
     ] = False,
     searches: Annotated[
-        bool, typer.Option("--searches", help="Run the searches of lab 4.5, and pack the trials.")
+        bool,
+        typer.Option("--searches", help="Run the searches of labs/search, and pack the trials."),
     ] = False,
 ) -> None:
     """Record rungs, sweeps and traces on this machine, for learners who do not have it."""
@@ -161,7 +162,7 @@ def export(
     """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
     from course.runs.recordings import recorded_runs
     from course.runs.run import all_runs, get
-    from labs.day4_7_tracking import exports
+    from labs.tracking import exports
 
     chosen = recorded_runs(recorded) if recorded else all_runs()
     if search:
@@ -184,7 +185,7 @@ def doctor(
     site: SiteName = "local",
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
-    from labs.day0_1_start_here.doctor import examine
+    from labs.start_here.doctor import examine
 
     checks = []
     with progress_to_stderr(json_):

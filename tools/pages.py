@@ -1,6 +1,6 @@
-"""Write the tables of README and docs from recorded runs.
+"""Write what follows from recorded runs and from the labs: tables of README and docs, links.
 
-    python -m tools.pages [--check]
+    python -m tools.pages [--check] [--labs]
 
 A table has a head, a format string for its rows, and two marker lines in a page.
 """
@@ -34,17 +34,24 @@ from course.runs import recordings
 from course.runs.record import Record
 from course.runs.run import PROJECT, Run
 from course.text import digits
-from labs.day1_2_memory import peaks
-from labs.day2_1_dataloader import loading
-from labs.day2_3_scaling import efficiency
+from labs.dataloader import loading
+from labs.memory import peaks
+from labs.scaling import efficiency
 from race import board, tracks
 from race.page import published_results
+from tools import lab_links
+from tools.lab_links import link
 
 # By rung and precision.
-LABS_BY_RUNG = {key: lab.number for lab in discovery.labs() for key in lab.rungs}
-SCALED = {"channels_last": "2.3", "compile": "3.4", "algebra": "A", "dataloader": "2.3"}
+LABS_BY_RUNG = {key: link(lab.name) for lab in discovery.labs() for key in lab.rungs}
+SCALED = {  # each rung's lab
+    "channels_last": "scaling",
+    "compile": "compile",
+    "algebra": "fast_step",
+    "dataloader": "scaling",
+}
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, workers decode
-DAYS = {  # by the first part of the labs' names, in order
+DAYS = {  # by the first part of the notebooks' names, in order
     "day0": "0: the machine",
     "day1": "1: one GPU",
     "day2": "2: several GPUs",
@@ -129,8 +136,9 @@ def ladder(machine: str, other: str) -> str:
         "| {other_joules:.3f} | {other_share:.0%} | {cpu} | {lab} |",
         rows,
         f"*ResNet-50, {from_dict(recordings.SETUP).setup}; medians, ± half the distance of the "
-        f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab 1.3 "
-        f"explains why bf16 is so close to TF32. {machines}. Recorded by {commands}.*",
+        f"quartiles. Tensor Cores: the share of the GPU's time in which they computed; lab "
+        f"{link('mixed_precision')} explains why bf16 is so close to TF32. {machines}. "
+        f"Recorded by {commands}.*",
     )
 
 
@@ -159,11 +167,11 @@ def day_2(one: str, several: str, network: str) -> str:
     """Return the table of Day 2: one GPU that loads files, several GPUs, and pretended hosts."""
     loaded, scaled = _loaded(one), _scaled(several)
     rows = [*loaded, *scaled]
-    sources = [f"Lab 2.1: {loaded[0]['machine']}, {loaded[0]['cores']} cores"]
+    sources = [f"Lab {link('dataloader')}: {loaded[0]['machine']}, {loaded[0]['cores']} cores"]
     sources.append(_source(several, {row["date"] for row in scaled}))
     if efficiency.NODE in recordings.machines():
         eight = efficiency.node_efficiency().to_dict("records")
-        rows += [row | {"data": "synthetic", "lab": SCALED[row["rung"]]} for row in eight]
+        rows += [row | {"data": "synthetic", "lab": link(SCALED[row["rung"]])} for row in eight]
         sources.append(_source(efficiency.NODE, {recordings.load(efficiency.NODE)["date"]}))
     rows += _on_hosts(network)
     sources.append(_source(network, {recordings.load(network)["date"]}))
@@ -171,7 +179,7 @@ def day_2(one: str, several: str, network: str) -> str:
         row["card"] = row["machine"].split()[1]
         if row.get("hosts", 1) > 1:
             row["card"] += f", {row['hosts']} pretended hosts"
-        row["share"] = "100%" if row["lab"] != "2.1" and row["gpus"] == 1 else ""
+        row["share"] = "100%" if row["lab"] != link("dataloader") and row["gpus"] == 1 else ""
         row["share"] = row["share"] or f"{row['efficiency']:.1%}"
     return markdown(
         "| rung | data | GPUs | images/s | efficiency | W, all GPUs | J/image | lab |",
@@ -179,9 +187,10 @@ def day_2(one: str, several: str, network: str) -> str:
         "| {joules_per_image:.3f} | {lab} |",
         rows,
         f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
-        f"steps. JPEG rows: mean of all steps; 256 images per step in lab 2.1, and 64 per GPU "
-        f"and an older loader in lab 2.3. Efficiency compares with as many single GPUs, in lab 2.1 "
-        f"with synthetic data. Pretended hosts: NCCL sends between them through sockets. "
+        f"steps. JPEG rows: mean of all steps; 256 images per step in lab "
+        f"{link('dataloader')}, and 64 per GPU and an older loader in lab {link('scaling')}. "
+        f"Efficiency compares with as many single GPUs, on one GPU with "
+        f"synthetic data. Pretended hosts: NCCL sends between them through sockets. "
         f"{'. '.join(sources)}.*",
     )
 
@@ -192,14 +201,14 @@ def _on_hosts(machine: str) -> list[dict]:
     runs = [run for run in runs if run.config.rung in ("channels_last", "compile")]
     table = efficiency.efficiency_table(runs).query("gpus == gpus.max()")
     table = table.sort_values(["rung", "hosts"])
-    return [row | {"data": "synthetic", "lab": "2.3"} for row in table.to_dict("records")]
+    return [row | {"data": "synthetic", "lab": link("scaling")} for row in table.to_dict("records")]
 
 
 def _loaded(machine: str) -> list[dict]:
     """Return one GPU's runs from JPEG files, without workers and with them."""
     speeds = loading.training_speeds(machine).set_index(["rung", "precision"])["images_per_s"]
     rows = [
-        _loaded_row(run) | {"gpus": 1, "lab": "2.1"}
+        _loaded_row(run) | {"gpus": 1, "lab": link("dataloader")}
         for run in recordings.recorded_runs(machine, "loading")
         if run.config.rung in ("channels_last", "dataloader")
     ]
@@ -223,7 +232,7 @@ def _scaled(machine: str) -> list[dict]:
         table = efficiency.efficiency_table(efficiency.scaling_runs(machine, name))
         for row in table.to_dict("records"):
             run = runs[row["run"]]
-            row |= {"rung": name, "lab": lab, "data": _data(run)}
+            row |= {"rung": name, "lab": link(lab), "data": _data(run)}
             row["date"] = run.record.started_at[:10]
             if name == "channels_last" or row["gpus"] == table["gpus"].max():
                 rows += [row] if row["images_per_gpu"] == 256 or name == "dataloader" else []
@@ -260,8 +269,9 @@ def formats(machine: str) -> str:
         "| {format} | {decoder} | {workers} | {images_per_s!d} | {share:.1%} | {load_ms:.1f} "
         "| {rest_ms:.1f} | {host_gib:.1f} | {joules_per_image:.3f} |",
         sorted(rows.values(), key=lambda row: -row["images_per_s"]),
-        "*Lab 3.1. {machine}, {cores} cores; ResNet-50, compiled, bf16, 224 px, batch {batch}; "
-        "mean of all measured steps. The files are in the page cache.*".format_map(synthetic),
+        f"*Lab {link('formats')}. {synthetic['machine']}, {synthetic['cores']} cores; ResNet-50, "
+        f"compiled, bf16, 224 px, batch {synthetic['batch']}; mean of all measured steps. The "
+        f"files are in the page cache.*",
     )
 
 
@@ -279,7 +289,7 @@ def eight_gpus() -> str:
 
 
 def memory(machine: str, other: str) -> str:
-    """Return the errors of predicted peaks on two machines; lab 1.2 has the table."""
+    """Return the errors of predicted peaks on two machines."""
     peak_tables = [peaks.recorded_peaks(name) for name in (machine, other)]
     errors = [f"{peaks.median_error(table):.1%}" for table in peak_tables]
     oom = pd.concat(peak_tables).query("status == 'oom'")
@@ -294,12 +304,15 @@ def memory(machine: str, other: str) -> str:
 def labs() -> str:
     """Return the instructors' table of labs, with the seconds of a recorded rehearsal."""
     first, *lines = [json.loads(line) for line in REHEARSAL.read_text().splitlines()]
-    seconds = {line["notebook"]: line["seconds"] for line in lines}
-    rows = [vars(lab) | {"s": seconds.get(lab.name, nan)} for lab in discovery.labs()]
+    seconds = {discovery.topic(line["notebook"]): line["seconds"] for line in lines}
+    rows = [
+        vars(lab) | {"s": seconds.get(lab.name, nan), "lab": f"{lab.number} {lab.title}".strip()}
+        for lab in discovery.labs()
+    ]
     return markdown(
         "| lab | plan, min | jobs of each learner | rehearsed, s | prepare "
         "| where people get stuck |",
-        "| {number} {title} | {minutes} | {jobs} | {s:.0f} | {prepare} | {stuck} |",
+        "| {lab} | {minutes} | {jobs} | {s:.0f} | {prepare} | {stuck} |",
         [row | {"jobs": row["jobs"] or "none"} for row in rows],
         f"*{first['machine']}, {first['date']}, recorded by `{first['command']}`.*",
     )
@@ -309,13 +322,14 @@ def labs_by_day() -> str:
     """Return README's table of days, with links to the labs and the hours that they take."""
     days: dict[str, list[Lab]] = {}
     for lab in discovery.labs():
-        key = lab.name if lab.name == "race" else lab.name.split("_")[0]
+        key = lab.notebook.split("_")[0]
         days.setdefault(key, []).append(lab)
     rows = [
         {
             "day": DAYS[key],
             "labs": ", ".join(
-                f"[{lab.number} {lab.title}](notebooks/{lab.name}.ipynb)" for lab in found
+                f"[{f'{lab.number} {lab.title}'.strip()}](notebooks/{lab.notebook}.ipynb)"
+                for lab in found
             ),
             "hours": sum(lab.minutes for lab in found) / 60,
         }
@@ -330,24 +344,24 @@ def coverage() -> str:
     Raises:
         ValueError: a topic names a section that its notebook does not have.
     """
-    numbers = {lab.name: lab.number for lab in discovery.labs()}
     parts = []
     for document in tomllib.loads((PROJECT / "docs/coverage.toml").read_text())["document"]:
-        topics = [f"- {entry['topic']}: {_where(entry, numbers)}\n" for entry in document["topics"]]
+        topics = [f"- {entry['topic']}: {_where(entry)}\n" for entry in document["topics"]]
         parts.append(f"## {document['title']}\n\n{''.join(topics)}")
     return "\n".join(parts)
 
 
-def _where(entry: dict[str, str], numbers: dict[str, str]) -> str:
+def _where(entry: dict[str, str]) -> str:
     """Return a link to the section that teaches a topic, or why none does."""
     if "missing" in entry:
         return f"not taught: {entry['missing']}"
     name, heading = entry["section"].split(": ", 1)
-    source = json.loads((PROJECT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    path = discovery.notebook_of(name)
+    source = json.loads(path.read_text(encoding="utf-8"))
     text = "".join("".join([*cell["source"], "\n"]) for cell in source["cells"])
     if not re.search(rf"^#+ (\d+\. )?{re.escape(heading)}$", text, re.MULTILINE):
-        raise ValueError(f"docs/coverage.toml: {name}.ipynb has no section {heading!r}")
-    return f"[{numbers[name]}](../notebooks/{name}.ipynb), {heading}"
+        raise ValueError(f"docs/coverage.toml: {path.name} has no section {heading!r}")
+    return f"{link(name)}, {heading}"
 
 
 def race_tracks() -> str:
@@ -463,19 +477,25 @@ PAGES = {
         "anchors of the race": race_anchors,
     },
 }
+OF_LABS = (labs_by_day, labs, coverage)
 
 
-def write(*, check: bool = False) -> list[str]:
-    """Write the tables and the picture, unless `check`. Return the names of stale ones.
+def write(*, check: bool = False, only_labs: bool = False) -> list[str]:
+    """Write links to labs, tables and the picture, unless `check`. Return the names of stale ones.
+
+    Args:
+        only_labs: write only what follows from labs, which takes a second.
 
     Raises:
         ValueError: a page lacks the two marker lines of a table.
     """
-    stale = []
+    stale = lab_links.write(check=check)
     for page, tables in PAGES.items():
         path = PROJECT / page
         text = path.read_text(encoding="utf-8")
         for name, make in tables.items():
+            if only_labs and make not in OF_LABS:
+                continue
             begin = f"<!-- {name}: python -m tools.pages writes it -->\n"
             end = f"<!-- end of the {name} -->"
             before, begin_line, following = text.partition(begin)
@@ -487,6 +507,8 @@ def write(*, check: bool = False) -> list[str]:
                 text = before + begin + new_table + end + after
         if not check:
             path.write_text(text, encoding="utf-8")
+    if only_labs:
+        return stale
     parts = waterfall("nvidia-h100")
     values = "".join(part.to_csv(float_format="%.5g") for part in parts)
     digest = hashlib.sha256(values.encode()).hexdigest()[:16]
@@ -504,8 +526,10 @@ if __name__ == "__main__":
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if a table is old"
     )
-    check = parser.parse_args().check
-    stale = ", ".join(write(check=check))
+    parser.add_argument("--labs", action="store_true", help="write only what follows from labs")
+    arguments = parser.parse_args()
+    check = arguments.check
+    stale = ", ".join(write(check=check, only_labs=arguments.labs))
     if check and stale:
         sys.exit(f"These differ from the recorded runs: {stale}. Run: python -m tools.pages")
     print(f"Written: {stale}" if stale else "The pages show what was recorded.")

@@ -31,7 +31,7 @@ from course.runs.recordings import (
     origin,
 )
 from course.runs.run import TRACES, Run, all_runs, git_sha, runs_root
-from labs.day4_5_search import configs as tuned
+from labs.search import configs as tuned
 from tools import thin_trace
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
     Args:
         only: a shell pattern for the searches' names.
     """
-    from labs.day4_5_search import holdout
-    from labs.day4_5_search.studies import search
+    from labs.search import holdout
+    from labs.search.studies import search
 
     names = [name for name in tuned.SEARCHES if fnmatch(name, only)]
     if not names:

@@ -88,11 +88,15 @@ class Rehearsal:
 
 
 def matching(pattern: str = "*") -> list[Path]:
-    """Return notebooks whose name fits a shell pattern, with or without .ipynb, in course order."""
+    """Return notebooks whose name or lab fits a shell pattern, in the order of the course."""
     paths = sorted(FOLDER.glob("*.ipynb"))
-    order = [FOLDER / f"{lab.name}.ipynb" for lab in discovery.labs()]
-    paths.sort(key=lambda path: order.index(path) if path in order else len(order))
-    chosen = [path for path in paths if fnmatch(path.stem, pattern) or fnmatch(path.name, pattern)]
+    chosen = [
+        path
+        for path in paths
+        if any(
+            fnmatch(name, pattern) for name in (path.stem, path.name, discovery.topic(path.stem))
+        )
+    ]
     if not chosen:
         names = ", ".join(path.stem for path in paths)
         raise ValueError(f"no notebook fits {pattern!r}: there are {names}")

@@ -60,7 +60,7 @@ def comm_report(run: Run | Trace) -> pd.DataFrame:
     if trace.collectives.empty:
         raise ValueError(
             f"{trace.source} has no collective in it: launch with gpus=2 or more, and several "
-            f"processes must have joined one group (TODO 7 and 8)"
+            f"processes must have joined one group (TODOs process_group and data_parallel)"
         )
     begins = tables.steps(trace).set_index("step")["start_s"]
     by_device = trace.collectives.groupby("device", dropna=False, sort=False)

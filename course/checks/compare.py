@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import FACTS, differences
-from course.checks.lab import Check
+from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
 from course.jobs.processes import job_environment, loopback
 from course.runs import failures, logs
@@ -71,8 +71,8 @@ class SmallRun(NamedTuple):
     words: str
 
 
-def small_runs(wanted: Check) -> list[SmallRun]:
-    """Return the small runs of a check, from `Check.configs`."""
+def small_runs(wanted: Exercise) -> list[SmallRun]:
+    """Return the small runs of a check, from `Exercise.configs`."""
     runs = []
     for changes in wanted.configs:
         fields = dict(changes)
@@ -87,7 +87,7 @@ def small_runs(wanted: Check) -> list[SmallRun]:
     return runs
 
 
-def _config(wanted: Check, label: str, changes: dict[str, Any]) -> Config:
+def _config(wanted: Exercise, label: str, changes: dict[str, Any]) -> Config:
     """Return a small config of a rung, with the check's changes if it is the check's rung."""
     settings = wanted.changes if label == wanted.rung != wanted.against else {}
     return change(RUNGS[label], settings | wanted.small | changes, optional=SMALL)
@@ -110,7 +110,7 @@ class Comparison(NamedTuple):
     error: str = ""
 
 
-def compare(requests: Sequence[tuple[Check, str]]) -> list[Comparison]:
+def compare(requests: Sequence[tuple[Exercise, str]]) -> list[Comparison]:
     """Compare scripts with the solution in which the same TODOs are filled.
 
     Args:
@@ -123,8 +123,8 @@ def compare(requests: Sequence[tuple[Check, str]]) -> list[Comparison]:
     with TemporaryDirectory(dir=folder.root, prefix="script-") as place:
         pairs = []
         for number, (wanted, text) in enumerate(requests):
-            solution = render_like((SOLUTIONS / solution_of(wanted.todo)).read_text(), text)
-            reference = folder.prepare(_digest(wanted.todo, solution), wanted, solution)
+            solution = render_like((SOLUTIONS / solution_of(wanted.name)).read_text(), text)
+            reference = folder.prepare(_digest(wanted.name, solution), wanted, solution)
             runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
             pairs.append((wanted, runs, reference))
         folder.work()
@@ -169,7 +169,7 @@ class Folder:
         self._temporary.cleanup()
 
     def prepare(
-        self, place: str, wanted: Check, text: str, *, calls: bool = False
+        self, place: str, wanted: Exercise, text: str, *, calls: bool = False
     ) -> dict[str, Run]:
         """Prepare a check's small runs of a script, once; with `calls` its calls, too."""
         runs = {}
@@ -256,9 +256,9 @@ def modules_of(text: str) -> set[str]:
 
 
 def _compare(
-    wanted: Check, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
+    wanted: Exercise, learner_runs: dict[str, Run], solution_runs: dict[str, Run]
 ) -> Comparison:
-    runs, in_script = small_runs(wanted), ("train.py, line", f"{solution_of(wanted.todo)}, line")
+    runs, in_script = small_runs(wanted), ("train.py, line", f"{solution_of(wanted.name)}, line")
     compared = "trains like the solution with " + "; ".join(run.words for run in runs)
     printed = _printed(learner_runs[runs[0].name]) if runs else ""
     for name, _, _, words in runs:

@@ -1,17 +1,23 @@
-"""Find the labs: each folder in labs/ that has a lab.py."""
+"""Find the labs: each folder in labs/ that has a lab.py.
+
+A lab's place in the course is the name of its notebook, and is stored nowhere else:
+`notebooks/day2_1_dataloader.ipynb` is lab 2.1, `labs/dataloader`; electives begin with `lab_`.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from course.checks.lab import Check, Function, Lab
+from course.checks.lab import Exercise, Function, Lab
 from course.runs.run import PROJECT
 
-LABS = PROJECT / "labs"
+LABS, NOTEBOOKS = PROJECT / "labs", PROJECT / "notebooks"
 TEMPLATE = "_template"
+PLACE = re.compile(r"(day\d+_\d+_|lab_|)(\w+)")  # of a notebook's name: the place, the topic
 
 
 def folders() -> list[Path]:
@@ -19,17 +25,45 @@ def folders() -> list[Path]:
     return sorted(path.parent for path in LABS.glob("*/lab.py") if path.parent.name != TEMPLATE)
 
 
+def topic(notebook: str) -> str:
+    """Return the name of the lab that a notebook belongs to, given the notebook's name."""
+    return PLACE.fullmatch(notebook)[2] if PLACE.fullmatch(notebook) else notebook
+
+
 @cache
 def labs() -> tuple[Lab, ...]:
-    """Import and return all labs, by number: 0.1, 0.2, 1.1, …, A, B, …"""
+    """Import and return all labs in the order of the course, which their notebooks' names give."""
+    notebooks = {topic(path.stem): path.stem for path in NOTEBOOKS.glob("*.ipynb")}
     modules = {path.name: import_module(f"labs.{path.name}.lab") for path in folders()}
-    named = [replace(module.LAB, name=name) for name, module in modules.items()]
-    return tuple(sorted(named, key=lambda lab: lab.number))
+    named = [
+        replace(module.LAB, name=name, notebook=notebooks.get(name, name))
+        for name, module in modules.items()
+    ]
+    return tuple(sorted(named, key=lambda lab: lab.notebook))
 
 
-def checks() -> dict[str, Check]:
-    """Return all labs' checks of TODOs by name, such as "day1.amp"."""
-    return {name: check for lab in labs() for name, check in lab.checks.items()}
+def notebook_of(name: str) -> Path:
+    """Return the path of a lab's notebook."""
+    (lab,) = [lab for lab in labs() if lab.name == name]
+    return NOTEBOOKS / f"{lab.notebook}.ipynb"
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """Return all labs' exercises in the order of the course, by name, such as "amp".
+
+    Raises:
+        ValueError: two labs have an exercise with the same name.
+    """
+    found: dict[str, Exercise] = {}
+    for lab in labs():
+        for name, exercise in lab.exercises.items():
+            if name in found:
+                raise ValueError(
+                    f"labs/{lab.name}: another lab has an exercise {name!r}: rename it"
+                )
+            found[name] = replace(exercise, name=name)
+    return found
 
 
 def functions() -> dict[str, Function]:

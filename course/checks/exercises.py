@@ -2,16 +2,15 @@
 
 A seam is a block of lines in solutions/*.py:
 
-    # >>> TODO 2, day 1: the task
+    # >>> amp: the task
     the_solution()
     # --- before
     # the_line_to_replace()
     # <<<
 
-A TODO may have several seams. A view with k solved TODOs shows the solution of TODOs 1 to k, and
-the lines after "before" for the rest, so every view runs.
-
-TODOs are numbered over all scripts; each script continues where the previous one ends.
+An exercise may have several seams, which share its name; the lab that has the exercise lists the
+name in its lab.py. A view shows the solution of the filled exercises, and the lines after "before"
+for the rest, so every view runs. Exercises are ordered as the labs that have them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import hashlib
 import json
 import re
 import subprocess
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -33,34 +32,32 @@ from course.checks.script_edits import Place, edited_todos
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import ADDED, PROJECT, runs_root
-from course.text import read_utf8
+from course.text import closest, read_utf8
 
 SOLUTION = "solutions/train.py"
-OPEN = re.compile(r"^(\s*)# >>> TODO (\d+)(?:, day (\d+))?: (.+)$")
+OPEN = re.compile(r"^(\s*)# >>> ([a-z]\w*): (.+)$")
 MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
 
 
 class SeamError(ValueError):
-    """A nested, unclosed or misnumbered marker; the message names file and line."""
+    """A nested, unclosed or unreadable marker; the message names file and line."""
 
 
 @dataclass(frozen=True)
 class Seam:
-    """One seam of a TODO. `line` is the line of its opening marker, counted from 1."""
+    """One seam of an exercise. `line` is the line of its opening marker, counted from 1."""
 
-    number: int
+    name: str
     title: str
     indent: str
     line: int
     solution: tuple[str, ...]
     before: tuple[str, ...]
-    day: str = ""  # when learners fill it
 
     def shown(self, solved: bool) -> list[str]:
         """Return the lines that a view shows here."""
-        when = f", day {self.day}" if self.day else ""
-        mark = f"{self.indent}# TODO {self.number}{when}{', solved' * solved}: {self.title}"
+        mark = f"{self.indent}# TODO {self.name}{', solved' * solved}: {self.title}"
         return [mark, *(self.solution if solved else self.before)]
 
 
@@ -69,7 +66,7 @@ def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
     """Return the lines of a solution, with each seam as one item.
 
     Raises:
-        SeamError: markers that are nested, unclosed, stray, or misnumbered.
+        SeamError: markers that are nested, unclosed, stray, or without name and task.
     """
     items: list[str | Seam] = []
     lines = iter(enumerate(text.splitlines(), 1))
@@ -78,16 +75,15 @@ def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
             items.append(_seam(opened, number, lines, name))
         elif MARKER.match(line):
             raise SeamError(
-                f"{name}, line {number}: expected 'TODO N: title', not {line.strip()!r}"
+                f"{name}, line {number}: expected '# >>> name: task', not {line.strip()!r}"
             )
         else:
             items.append(line)
-    _check_numbers([item for item in items if isinstance(item, Seam)], name)
     return tuple(items)
 
 
 def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: str) -> Seam:
-    indent, todo, day, title = opened.groups()
+    indent, exercise, title = opened.groups()
     parts: list[list[str]] = [[]]
     for number, line in lines:
         marker = MARKER.match(line)
@@ -95,68 +91,81 @@ def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: 
             parts[-1].append(line)
         elif marker[1] == "<<<":
             before = [] if len(parts) == 1 else [_uncomment(text, indent) for text in parts[1]]
-            return Seam(int(todo), title, indent, first, tuple(parts[0]), tuple(before), day or "")
+            return Seam(exercise, title, indent, first, tuple(parts[0]), tuple(before))
         elif marker[1] == ">>>" or len(parts) == 2:
             stray = line.strip()
             raise SeamError(f"{name}, line {number}: {stray!r} inside the seam of line {first}")
         else:
             parts.append([])
-    raise SeamError(f"{name}, line {first}: the seam of TODO {todo} is not closed by # <<<")
+    raise SeamError(f"{name}, line {first}: the seam of {exercise!r} is not closed by # <<<")
 
 
 def _uncomment(line: str, indent: str) -> str:
     return indent + line.removeprefix(indent).removeprefix("# ") if line.strip() else line
 
 
-def _check_numbers(seams: list[Seam], name: str) -> None:
-    numbers = sorted({seam.number for seam in seams})
-    for expected, number in enumerate(numbers, max(1, numbers[0]) if numbers else 1):
-        if number != expected:
-            line = next(seam.line for seam in seams if seam.number == number)
-            raise SeamError(
-                f"{name}, line {line}: TODO {number}, but there is no TODO {expected}; "
-                f"number TODOs without gaps"
-            )
+def names(text: str, name: str = "text") -> list[str]:
+    """Return the names of a solution's exercises in the order of the labs.
+
+    Exercises that no lab has come last.
+    """
+    known = {seam.name: None for seam in seams(text, name)}
+    return sorted(known, key=_position)
 
 
-def numbers(text: str, name: str = "text") -> list[int]:
-    """Return the numbers of a solution's TODOs in order."""
-    return sorted({seam.number for seam in seams(text, name)})
-
-
-def seams(text: str, name: str = "text", todo: int = 0) -> list[Seam]:
-    """Return the seams of a solution, of one TODO or of all."""
+def seams(text: str, name: str = "text", exercise: str = "") -> list[Seam]:
+    """Return the seams of a solution, of one exercise or of all."""
     seams = [item for item in parse(text, name) if isinstance(item, Seam)]
-    return [seam for seam in seams if not todo or seam.number == todo]
+    return [seam for seam in seams if exercise in ("", seam.name)]
 
 
-def count(text: str) -> int:
-    """Return the number of a solution's last TODO."""
-    return max(numbers(text), default=0)
-
-
-def solution_of(todo: int) -> str:
-    """Return the name of the script that has a TODO.
+def solution_of(exercise: str) -> str:
+    """Return the name of the script that has an exercise.
 
     Raises:
-        ValueError: no script has it; the message lists the TODOs of each script.
+        ValueError: no script has it; the message lists the exercises of each script.
     """
-    todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
-    for name, script_todos in todos.items():
-        if not script_todos:
+    of_scripts = {path.name: names(path.read_text(), path.name) for path in solutions()}
+    for name, known in of_scripts.items():
+        if not known:
             raise ValueError(
-                f"solutions/{name} has no TODOs, as if an exercise had been copied over it: "
+                f"solutions/{name} has no seams, as if an exercise had been copied over it: "
                 f"restore it with git checkout solutions/{name}"
             )
-        if todo in script_todos:
+        if exercise in known:
             return name
-    choices = "; ".join(f"{name} has {all_[0]} to {all_[-1]}" for name, all_ in todos.items())
-    raise ValueError(f"there is no TODO {todo}: {choices}")
+    close = closest(exercise, sum(of_scripts.values(), []))
+    choices = "; ".join(f"{name} has {', '.join(known)}" for name, known in of_scripts.items())
+    raise ValueError(f"there is no exercise {exercise!r}{close}: {choices}")
 
 
-def exercise_of(todo: int) -> str:
-    """Return the path of the exercise that has a TODO, from the project's root."""
-    return f"{EXERCISES.name}/{solution_of(todo)}"
+def exercise_of(exercise: str) -> str:
+    """Return the path of the script in exercises/ that has an exercise, from the root."""
+    return f"{EXERCISES.name}/{solution_of(exercise)}"
+
+
+def place(exercise: str) -> str:
+    """Return where in its script an exercise is, such as "3 of 16 in train.py"."""
+    script = solution_of(exercise)
+    known = names((SOLUTIONS / script).read_text(), script)
+    return f"{known.index(exercise) + 1} of {len(known)} in {script}"
+
+
+def upto(exercise: str) -> list[str]:
+    """Return the names of an exercise and of all before it, over all scripts.
+
+    Raises:
+        ValueError: there is no such exercise.
+    """
+    solution_of(exercise)
+    order = [*discovery.exercises()]
+    return order[: order.index(exercise) + 1]
+
+
+def _position(exercise: str) -> int:
+    """Return an exercise's position in the order of the labs; the last if no lab has it."""
+    order = [*discovery.exercises()]
+    return order.index(exercise) if exercise in order else len(order)
 
 
 def original_of(script: Path | str) -> str:
@@ -175,22 +184,16 @@ def render_like(text: str, script: str) -> str:
     return _view(parse(text), _edited(parse(text), script))
 
 
-def render(text: str, solved: int, name: str = "text") -> str:
-    """Return the view of a solution with the TODOs up to `solved` filled.
-
-    Raises:
-        ValueError: there is no such TODO.
-    """
-    items, total = parse(text, name), count(text)
-    if not 0 <= solved <= total:
-        raise ValueError(f"{name} has TODOs up to {total}: choose 0 to {total}, not {solved}")
-    return _view(items, range(solved + 1))
+def render(text: str, filled: Container[str] | None = None, name: str = "text") -> str:
+    """Return the view of a solution with some exercises filled; by default, with all."""
+    items = parse(text, name)
+    return _view(items, names(text, name) if filled is None else filled)
 
 
-def _view(items: Sequence[str | Seam], solved: Container[int]) -> str:
+def _view(items: Sequence[str | Seam], filled: Container[str]) -> str:
     lines: list[str] = []
     for item in items:
-        lines += item.shown(item.number in solved) if isinstance(item, Seam) else [item]
+        lines += item.shown(item.name in filled) if isinstance(item, Seam) else [item]
     return "\n".join(lines) + "\n"
 
 
@@ -207,14 +210,17 @@ def restore() -> list[str]:
     """Write the missing exercises with no TODO filled; return their names."""
     missing = [path.name for path in solutions() if not (EXERCISES / path.name).exists()]
     for name in missing:
-        write(0, name)
+        write((), name)
     return missing
 
 
 def solutions() -> list[Path]:
-    """Return all solution files in the order of their TODOs."""
-    todos = {path: numbers(path.read_text(), path.name) for path in sorted(SOLUTIONS.glob("*.py"))}
-    return sorted(todos, key=lambda path: min(todos[path], default=0))
+    """Return all solution files in the order of their first exercises."""
+
+    def first(path: Path) -> int:
+        return min(map(_position, names(path.read_text(), path.name)), default=0)
+
+    return sorted(sorted(SOLUTIONS.glob("*.py")), key=first)
 
 
 def drifted() -> list[str]:
@@ -222,7 +228,7 @@ def drifted() -> list[str]:
 
     In a clone, the files in git's index count, so a learner's edits and editors' files do not.
     """
-    expected = {path.name: render(path.read_text(), 0, path.name) for path in solutions()}
+    expected = {path.name: render(path.read_text(), (), path.name) for path in solutions()}
     actual = _in_git()
     if actual is None:
         actual = {path.name: read_utf8(path) for path in EXERCISES.glob("*.py")}
@@ -243,8 +249,8 @@ def _in_git() -> dict[str, str] | None:
         return None
 
 
-def write(solved: int, name: str = "train.py") -> Path | None:
-    """Write the exercise with `solved` TODOs filled; back up edits first.
+def write(filled: Collection[str], name: str = "train.py") -> Path | None:
+    """Write a script with some exercises filled; back up edits first.
 
     Returns:
         The backup, or None if there were no edits.
@@ -253,12 +259,13 @@ def write(solved: int, name: str = "train.py") -> Path | None:
     if not solution.is_file():
         known = ", ".join(path.name for path in solutions())
         raise ValueError(f"no exercise {name!r}: there are {known}")
-    return _replace(target, render(solution.read_text(), solved, name), solution.read_text())
+    return _replace(target, render(solution.read_text(), filled, name), solution.read_text())
 
 
 def _replace(target: Path, view: str, solution: str) -> Path | None:
     """Write an exercise; back it up first unless it is a view of the solution."""
-    views = {render(solution, k, target.name) for k in range(count(solution) + 1)}
+    known = names(solution, target.name)
+    views = {render(solution, known[:count], target.name) for count in range(len(known) + 1)}
     backup = None
     if target.exists() and target.read_text(errors="replace") not in {*views, view}:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -269,18 +276,18 @@ def _replace(target: Path, view: str, solution: str) -> Path | None:
     return backup
 
 
-def fill(solved: int, name: str = "train.py") -> Path | None:
-    """Fill those TODOs up to `solved` that are open, or failed; all other lines stay.
+def fill(exercises: Collection[str], name: str = "train.py") -> Path | None:
+    """Fill those of these exercises that are open, or failed; all other lines stay.
 
-    A TODO has failed if its check found this very text wrong. If hardly anything is left of the
-    exercise, it is written anew.
+    An exercise has failed if its check found this very text wrong. If hardly anything is left of
+    the script, it is written again.
 
     Returns:
         The backup, or None if there were no edits.
     """
     solution, target = (SOLUTIONS / name).read_text(), EXERCISES / name
     if not target.exists():
-        return write(solved, name)
+        return write(exercises, name)
     text = target.read_text()
     items, lines = parse(solution, name), text.splitlines()
     places: list[tuple[Seam, int, int]] = []
@@ -293,8 +300,8 @@ def fill(solved: int, name: str = "train.py") -> Path | None:
     blocks = difflib.SequenceMatcher(None, view, lines, autojunk=False).get_matching_blocks()
     line_of = {a + k: b + k for a, b, size in blocks for k in range(size)}
     if 2 * len(line_of) < len(view):
-        return write(solved, name)
-    wanted = (open_todos(text, name) | failed_todos(text)) & {*range(1, solved + 1)}
+        return write(exercises, name)
+    wanted = (open_todos(text, name) | failed_todos(text)) & {*exercises}
     parts = [
         (
             line_of.get(first, line_of.get(first - 1, -2) + 1),
@@ -302,24 +309,23 @@ def fill(solved: int, name: str = "train.py") -> Path | None:
             seam,
         )
         for seam, first, end in places
-        if seam.number in wanted
+        if seam.name in wanted
     ]
-    lost = {seam.number for first, end, seam in parts if not 0 <= first < end}
+    lost = {seam.name for first, end, seam in parts if not 0 <= first < end}
     for first, end, seam in reversed(parts):
-        if seam.number not in lost:
+        if seam.name not in lost:
             lines[first:end] = seam.shown(True)
     return _replace(target, "\n".join(lines) + "\n", solution)
 
 
-def failed_todos(text: str) -> set[int]:
-    """Return the TODOs whose checks found this text of a script wrong."""
+def failed_todos(text: str) -> set[str]:
+    """Return the exercises whose checks found this text of a script wrong."""
     stored, sha = store.read()["checks"], digest(text)
-    failed = [
+    return {
         name
         for name, outcome in stored.items()
         if outcome.get("script") == sha and outcome["correct"] == "failed"
-    ]
-    return {discovery.checks()[name].todo for name in failed if name in discovery.checks()}
+    }
 
 
 def digest(text: str) -> str:
@@ -327,67 +333,67 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def catch_up(solved: int) -> dict[str, Path | None]:
-    """Fill the TODOs up to `solved`, as `fill` does; 0: write all exercises anew.
+def reset() -> dict[str, Path | None]:
+    """Write all scripts with no exercise filled; return each with the backup of edits, if any."""
+    return {path.name: write((), path.name) for path in solutions()}
 
-    Scripts without such a TODO stay as they are.
+
+def catch_up(exercise: str) -> dict[str, Path | None]:
+    """Fill the exercises up to one, as `fill` does; scripts without one of them stay as they are.
 
     Returns:
         The scripts that were written, each with the backup of edits, if any.
 
     Raises:
-        ValueError: there is no such TODO.
+        ValueError: there is no such exercise.
     """
-    if solved:
-        solution_of(solved)  # raises if there is none
-    todos = {path.name: numbers(path.read_text(), path.name) for path in solutions()}
-    fresh = write if solved == 0 else fill
+    wanted = upto(exercise)
     return {
-        name: fresh(min(solved, script_todos[-1]), name)
-        for name, script_todos in todos.items()
-        if script_todos[0] <= solved or not solved
+        path.name: fill(wanted, path.name)
+        for path in solutions()
+        if {*names(path.read_text(), path.name)} & {*wanted}
     }
 
 
 def all_states() -> list[dict[str, object]]:
-    """Return number, script, state and title of every TODO."""
+    """Return name, script, state and title of every exercise, in the order of the labs."""
     rows = [{**row, "script": path.name} for path in solutions() for row in states(path.name)]
-    return sorted(rows, key=lambda row: row["todo"])
+    return sorted(rows, key=lambda row: _position(row["todo"]))
 
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
-    """Return number, title and state (open, edited, solved) of each TODO of an exercise."""
+    """Return name, title and state (open, edited, solved) of each exercise of a script."""
     text = read(EXERCISES / name)
     solution = (SOLUTIONS / name).read_text()
     items = parse(solution, name)
     edited = {solved: _edited(items, text, solved=solved) for solved in (False, True)}
     rows = []
-    for number in numbers(solution, name):
+    for exercise in names(solution, name):
         state = "edited"
         for word, solved in (("open", False), ("solved", True)):
-            if number not in edited[solved]:
+            if exercise not in edited[solved]:
                 state = word
-        title = seams(solution, name, number)[0].title
-        rows.append({"todo": number, "state": state, "title": title})
+        title = seams(solution, name, exercise)[0].title
+        rows.append({"todo": exercise, "state": state, "title": title})
     return rows
 
 
-def open_todos(text: str, name: str = "train.py") -> set[int]:
-    """Return the numbers of the TODOs that are untouched in a script, such as a run's snapshot."""
+def open_todos(text: str, name: str = "train.py") -> set[str]:
+    """Return the names of the exercises that are untouched in a script, such as a snapshot."""
     solution = (SOLUTIONS / name).read_text()
-    return {*numbers(solution, name)} - _edited(parse(solution, name), text)
+    return {*names(solution, name)} - _edited(parse(solution, name), text)
 
 
-def _edited(items: Sequence[str | Seam], script: str, *, solved: bool = False) -> set[int]:
-    """Return the numbers of the TODOs whose code in a script differs from the view."""
+def _edited(items: Sequence[str | Seam], script: str, *, solved: bool = False) -> set[str]:
+    """Return the names of the exercises whose code in a script differs from the view."""
     places, end = [], 0
     for item in items:
         start = end
         end += len(item.shown(solved)) if isinstance(item, Seam) else 1
         if isinstance(item, Seam):
             code = "\n".join(item.solution), "\n".join(item.shown(solved)[1:])
-            places.append(Place(item.number, start + 1, end + 1, *code))
-    every = {item.number for item in items if isinstance(item, Seam)}
+            places.append(Place(item.name, start + 1, end + 1, *code, _position(item.name)))
+    every = {item.name for item in items if isinstance(item, Seam)}
     views = [_view(items, todos) for todos in (set(), every)]
     return edited_todos(views[solved], places, script, views[True], exactly=solved)
 
@@ -405,7 +411,7 @@ def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) 
         ValueError: the script does not have a line exactly once.
     """
     text = read_utf8(PROJECT / script)
-    solved = render(text, count(text), script)
+    solved = render(text, name=script)
     lines = solved.splitlines()
     for anchor, new in after.items():
         places = [at for at, line in enumerate(lines) if line.strip() == anchor.strip()]

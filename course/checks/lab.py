@@ -1,7 +1,8 @@
-"""Describe what a lab adds to the course: its checks, its recorded runs and its entry."""
+"""Describe what a lab adds to the course: its exercises, its recorded runs and its entry."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,11 +40,13 @@ def expect(condition: object, hint: str) -> None:
 
 
 @dataclass(frozen=True)
-class Check:
-    """A check of a TODO: the run to launch, the rung to compare with, what small runs must show."""
+class Exercise:
+    """An exercise in a script: the run to launch, the rung to compare with, and what must hold.
+
+    Its seams in the solution, its hints and its commands have the same name.
+    """
 
     title: str
-    todo: int
     rung: str
     against: str
     # Evidence of the run itself: a name in words, and its place in the evidence of the record.
@@ -68,6 +71,7 @@ class Check:
     calls: tuple[str, ...] = ()
     # `facts.Fact`s for likely mistakes, causes first: compared if a script fails or FACTS differ.
     causes: tuple[Any, ...] = ()
+    name: str = ""  # discovery sets it
 
     def obstacle(self, cfg: Config, place: Place) -> str:
         """Return why the effect cannot be measured on a place, or ""."""
@@ -126,14 +130,16 @@ class Recording:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: the folder `labs/NAME` with this entry in lab.py, and `notebooks/NAME.ipynb`."""
+    """One lab: the folder `labs/NAME` with this entry in lab.py, and a notebook for its place.
 
-    number: str  # for people: "1.1"
+    name: of the folder. notebook: the notebook's, without .ipynb. Discovery sets both.
+    """
+
     title: str
     minutes: int  # that a learner takes
-    checks: dict[str, Check] = field(default_factory=dict)  # by name, "day1.amp"
+    exercises: dict[str, Exercise] = field(default_factory=dict)  # by name, "amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "rounding.carry"
-    # Titles of checks that the lab itself runs on a file, by name: "day0.batch_script".
+    # Titles of checks that the lab itself runs on a file, by name: "start_here.batch_script".
     file_checks: dict[str, str] = field(default_factory=dict)
     # The rungs of the ladder that it teaches, each with its precision.
     rungs: tuple[tuple[str, str], ...] = ()
@@ -143,14 +149,21 @@ class Lab:
     jobs: str = ""
     prepare: str = ""
     stuck: str = ""
-    name: str = ""  # of the folder; discovery sets it
+    name: str = ""
+    notebook: str = ""
 
     @property
-    def todos(self) -> list[int]:
-        """The TODOs that it checks."""
-        return sorted({check.todo for check in self.checks.values()})
+    def number(self) -> str:
+        """The lab's number in the course, "2.1"; "" for an elective."""
+        place = re.match(r"day(\d+)_(\d+)_", self.notebook)
+        return f"{place[1]}.{place[2]}" if place else ""
+
+    @property
+    def label(self) -> str:
+        """How prose names the lab: "2.1", or an elective's title."""
+        return self.number or self.title
 
     @property
     def all_checks(self) -> list[str]:
         """The names of all its checks."""
-        return [*self.checks, *self.functions, *self.file_checks]
+        return [*self.exercises, *self.functions, *self.file_checks]

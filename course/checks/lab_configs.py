@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.lab import Check
+from course.checks.lab import Exercise
 from course.config import FULL_SIZE, SYNTHETIC, rung
 
 ON_CPU = FULL_SIZE | {"device": "cpu", "steps": 4, "warmup_steps": 1}  # a step takes seconds
@@ -52,7 +52,8 @@ SMALL_VIT_SETTINGS: dict[str, Any] = {
     "precision": "fp32",
     "budget_s": 0.0,
 }
-# Small runs use SGD: Adam would amplify the last bits of small gradients. Only TODO 26's save.
+# Small runs use SGD: Adam would amplify the last bits of small gradients. They save nothing,
+# except in the exercise `full_state_dict`.
 SMALL_TRANSFORMER: dict[str, Any] = {
     "model": "vit_tiny_patch16_224",
     "optimizer": "sgd",
@@ -61,13 +62,13 @@ SMALL_TRANSFORMER: dict[str, Any] = {
 }
 
 
-def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Check:
+def of_ranks(title: str, *, small: dict[str, Any] | None = None, **options: Any) -> Exercise:
     """Return a check of several ranks that train one small transformer; the speed does not count.
 
     Args:
         small: changes to the config of all small runs.
-        options: further arguments of `Check`.
+        options: further arguments of `Exercise`.
     """
     defaults = {"rung": "sharded", "against": "large", "settings": SMALL_VIT_SETTINGS}
     defaults |= {"gpus": RANKS, "timed": False}
-    return Check(title=title, small=SMALL_TRANSFORMER | (small or {}), **defaults | options)
+    return Exercise(title=title, small=SMALL_TRANSFORMER | (small or {}), **defaults | options)

@@ -140,11 +140,11 @@ def _predicted(name: str, run: Run | None) -> dict[str, Any]:
 
 
 def _lab_of(name: str) -> str:
-    """Return the number of the first lab that teaches a rung."""
+    """Return the label of the first lab that teaches a rung."""
     for lab in discovery.labs():
-        taught = {rung for rung, _ in lab.rungs} | {check.rung for check in lab.checks.values()}
+        taught = {rung for rung, _ in lab.rungs} | {check.rung for check in lab.exercises.values()}
         if name in taught:
-            return lab.number
+            return lab.label
     return ""
 
 

@@ -140,17 +140,16 @@ def _lab_rows(
     outcomes = dict(zip(checks["check"], checks["state"]))
     answers = quizzes.set_index("quiz")
     for lab in discovery.labs():
-        filled = [states.get(todo, "open") != "open" for todo in lab.todos]
+        filled = [states.get(todo, "open") != "open" for todo in lab.exercises]
         results = {name: outcomes.get(name, "open") for name in lab.all_checks}
         right, answered, asked = 0, 0, 0
         if lab.name in answers.index:
             right, answered, asked = answers.loc[lab.name, ["right", "answered", "questions"]]
-        is_day = lab.number[0].isdigit()
         left = {name: state for name, state in results.items() if state != "passed"}
         begun = any(filled) or {*results.values()} - {"open"} or answered
         yield {
-            "day": f"Day {lab.number[0]}" if is_day else "Electives",
-            "lab": lab.number,
+            "day": f"Day {lab.number.partition('.')[0]}" if lab.number else "Electives",
+            "lab": lab.number or "–",
             "title": lab.title,
             "todos_done": sum(filled),
             "todos_all": len(filled),
@@ -166,7 +165,7 @@ def _lab_rows(
 
 
 def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
-    checks = discovery.checks() | discovery.functions()
+    checks = discovery.exercises() | discovery.functions()
     titles = {name: check.title for name, check in checks.items()} | discovery.file_checks()
     for name in dict.fromkeys([*titles, *stored]):
         verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}

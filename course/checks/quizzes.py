@@ -124,7 +124,7 @@ class Quiz:
 
 
 def find(name: str) -> Quiz:
-    """Return the quiz of a lab, "day1_1_gpu" for instance.
+    """Return the quiz of a lab, "gpu" for instance.
 
     Raises:
         ValueError: no such quiz, or (QuizError) a file that breaks a rule.

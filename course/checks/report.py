@@ -12,6 +12,7 @@ import pandas as pd
 
 from course import charts
 from course.charts.tables import BAD, GOOD, MUTED, as_html
+from course.checks import discovery
 from course.checks.exercises import open_todos, original_of
 from course.checks.predictions import key_of, prediction, settle, site_of, verdict
 from course.checks.store import NOISY
@@ -250,16 +251,16 @@ def _sentences(
         yield from _speed_sentences(run, against, records, speedup)
     elif reason := few_steps(run):
         yield f"The speed is {NOISY}: {reason}."
-    for number in unfilled:
-        yield f"TODO {number} is still open in this run's script, so it changed nothing."
-    if config.device == "auto" and record.device == "cpu" and 1 not in unfilled:
+    for name in unfilled:
+        yield f"TODO {name} is still open in this run's script, so it changed nothing."
+    if config.device == "auto" and record.device == "cpu" and "device" not in unfilled:
         yield "No accelerator was used: this ran on the CPU."
     is_unscaled = run.requested_config.precision == "half" and config.precision == "fp32"
     if is_unscaled and not run.lacks_half:
         yield "fp16 needs loss scaling, which this script does not do: it computed in fp32."
-    if run.lacks_half and 2 not in unfilled:
+    if run.lacks_half and "amp" not in unfilled:
         yield f"{record.machine} has no 16-bit hardware, so this run computed in fp32."
-    if (emulated := _emulated(record, config)) and 2 not in unfilled:
+    if (emulated := _emulated(record, config)) and "amp" not in unfilled:
         yield (
             f"{record.machine} has no instructions for {emulated}: software emulates the format, "
             f"and that is slow."
@@ -333,10 +334,10 @@ def _have_same_code(run: Run, against: Run) -> bool:
     return is_same_code(*(member.script.read_text() for member in (run, against)))
 
 
-def still_open(run: Run) -> list[int]:
-    """Return the TODOs that this run's config needs and that are open in its snapshot."""
+def still_open(run: Run) -> list[str]:
+    """Return the exercises that this run's config needs and that are open in its snapshot."""
     unfilled = open_todos(run.script.read_text(), original_of(run.source))
-    return sorted(needed_todos(run) & unfilled)
+    return [name for name in discovery.exercises() if name in needed_todos(run) & unfilled]
 
 
 def _loss_at(run: Run, step: int) -> str:

@@ -17,35 +17,39 @@ from textwrap import dedent
 from types import CodeType
 from typing import Any, NamedTuple
 
-MARK = re.compile(r"\s*#\s*TODO (\d+)\b")
-SOLVED = re.compile(r"^\s*# TODO (\d+)[^:\n]*, solved:", re.MULTILINE)
+MARK = re.compile(r"\s*#\s*TODO (\w+)[:,]")
+SOLVED = re.compile(r"^\s*# TODO (\w+), solved:", re.MULTILINE)
 BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 ANYWHERE = {"cfg", "run", "self"}  # names that no TODO is recognised by
 parse = lru_cache(maxsize=64)(ast.parse)
 
 
 class Place(NamedTuple):
-    """A TODO's lines in a view, from its comment to before `stop`, and in words the two codes."""
+    """An exercise's lines in a view, from its comment to before `stop`, and the two codes.
 
-    todo: int
+    order: its position among all exercises.
+    """
+
+    name: str
     start: int
     stop: int
     solution: str
     before: str
+    order: int
 
 
 class Unit(NamedTuple):
-    """A statement, or a compound one's header; or a TODO's comment, whose key is its number."""
+    """A statement, or a compound one's header; or an exercise's comment, with its name."""
 
     line: int
-    key: str | int
+    key: str | tuple[str]
     node: Any = None
 
 
 def edited_todos(
     view: str, places: Sequence[Place], script: str, solved: str, *, exactly: bool
-) -> set[int]:
-    """Return the numbers of the TODOs whose code in a script differs from a view's.
+) -> set[str]:
+    """Return the names of the exercises whose code in a script differs from a view's.
 
     Args:
         solved: the view in which all TODOs are solved.
@@ -64,17 +68,17 @@ def edited_todos(
     lines = [unit.line for unit in old]
     spans = [tuple(bisect_left(lines, line) for line in place[1:3]) for place in places]
     # A solution that was removed, or moved, leaves its comment.
-    edited = {*map(int, [] if exactly else SOLVED.findall(script))}
+    edited = {*([] if exactly else SOLVED.findall(script))}
     for place, (begin, end) in zip(places, spans):
         around = [unit for i, j, units in edits if i <= end and j >= begin for unit in units]
         for at in range(begin + 1, end):
             if at not in kept or any(_encloses(unit, kept[at]) for unit in around):
-                edited.add(place.todo)
+                edited.add(place.name)
     for i, j, units in edits:
         near = [place for place, (begin, end) in zip(places, spans) if i <= end and j > begin]
         if exactly or not effects:
             does = any(not effects or effects.affected(unit.node) for unit in units)
-            edited |= {place.todo for place in near if does}
+            edited |= {place.name for place in near if does}
         else:
             edited |= effects.filled_todos([unit.node for unit in units if unit.node], near)
     return edited
@@ -82,7 +86,7 @@ def edited_todos(
 
 @lru_cache(maxsize=64)
 def _units(text: str, with_depth: bool) -> list[Unit]:
-    units = [unit for unit in _lines(text) if isinstance(unit.key, int)]
+    units = [unit for unit in _lines(text) if isinstance(unit.key, tuple)]
     for node in _statements(parse(text)):
         header = type(node)(**vars(node) | {name: [] for name in BLOCKS if hasattr(node, name)})
         depth = " " * node.col_offset * with_depth
@@ -95,7 +99,7 @@ def _lines(text: str) -> list[Unit]:
     units = []
     for number, line in enumerate(text.splitlines(), 1):
         if mark := MARK.match(line):
-            units.append(Unit(number, int(mark[1])))
+            units.append(Unit(number, (mark[1],)))
         elif line.strip() and not line.lstrip().startswith("#"):
             units.append(Unit(number, line.strip()))
     return units
@@ -139,22 +143,24 @@ class Effects:
         functions = {node.name for node in statements if isinstance(node, ast.FunctionDef)}
         self._known |= self._imports | functions
 
-    def filled_todos(self, nodes: Sequence[Any], near: Sequence[Place]) -> set[int]:
+    def filled_todos(self, nodes: Sequence[Any], near: Sequence[Place]) -> set[str]:
         """Return which of the TODOs next to some statements these could fill."""
         loops = [node for node in nodes if isinstance(node, ast.For)]
         variables = {name for loop in loops for name in _roots(loop.target)}
         values = [node.iter if node in loops else node for node in nodes]
         kinds = ast.expr | ast.Assign
         sources = {name for x in values if isinstance(x, kinds) for name in _names(x)}
-        todos = set()
+        filled = set()
         for node in nodes:
             if names := self.affected(node, variables):
                 shared = [
-                    [len(x & self._wanted(place)) for x in (names, sources)] for place in near
+                    ([len(x & self._wanted(place)) for x in (names, sources)], place)
+                    for place in near
                 ]
-                counts, todo = max(zip(shared, (-place.todo for place in near)), default=([0], 0))
-                todos |= {-todo} if any(counts) else set()
-        return todos
+                candidates = [(counts, -place.order, place.name) for counts, place in shared]
+                counts, _, name = max(candidates, default=([0], 0, ""))
+                filled |= {name} if any(counts) else set()
+        return filled
 
     def affected(self, node: Any, variables: Sequence[str] = ()) -> set[str]:
         """Return the names in a statement that could change the training, unlike print."""

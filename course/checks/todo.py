@@ -1,4 +1,4 @@
-"""One TODO: its lines in the script, and three hints."""
+"""One exercise: its lines in the script, and three hints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from course.checks.quizzes import as_html
 from course.runs.run import Run
 from course.text import wrap_text
 
-END = re.compile(r"^\s*# (--- before|<<<|TODO \d)|^$")  # of a seam
+END = re.compile(r"^\s*# (--- before|<<<|TODO \w+[:,])|^$")  # of a seam
 MOST_LINES = 4  # to show of a seam
 # Break long lines, but not inside words.
 CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: monospace">'
@@ -26,13 +26,15 @@ CODE = '<pre style="white-space: pre-wrap; word-break: normal; font-family: mono
 
 @dataclass(frozen=True, repr=False)
 class Todo:
-    """A TODO of a script. In a notebook its hints are collapsed; `hint(1)` to `hint(3)` print them.
+    """An exercise. In a notebook its hints are collapsed; `hint(1)` to `hint(3)` print them.
 
-    places: the number of the first line, and the lines, of each seam. nudge: what to consider.
-    calls: the calls to use, with what each does. lines: the solution.
+    position: "3 of 16 in train.py". places: the number of the first line, and the lines, of each
+    seam. nudge: what to consider. calls: the calls to use, with what each does. lines: the
+    solution.
     """
 
-    number: int
+    name: str
+    position: str
     script: str
     places: tuple[tuple[int, tuple[str, ...]], ...]
     nudge: str
@@ -53,17 +55,17 @@ class Todo:
     def _shown(self) -> str:
         if not self.places:
             return (
-                f"{self.script}: TODO {self.number} is filled, and its comments are gone. "
-                f"Check it: course check …"
+                f"{self.script}: TODO {self.name} is filled, and its comments are gone. "
+                f"Check it: course check {self.name}"
             )
-        lines = []
+        lines = [f"Exercise {self.position}: {self.name}"]
         for first, place in self.places:
             shown = dedent("\n".join(place)).splitlines()  # so that they fit on a page
             lines += ["", f"{self.script}, line {first}", *(f"    {line}" for line in shown)]
-        return "\n".join(lines[1:])
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
-        todo = f"show_todo({self.number})"
+        todo = f'show_todo("{self.name}")'
         more = f"Hints: {todo}.hint(1) is a nudge, hint(2) the calls, hint(3) the lines"
         return f"{self._shown()}\n{more}"
 
@@ -81,43 +83,50 @@ class Todo:
         return f"{CODE}{html.escape(self._shown())}</pre>{folded}"
 
 
-def show_todo(number: int, script: str = "") -> Todo:
-    """Show a TODO's lines in a script, with line numbers and hints, or that it is filled.
+def show_todo(name: str, script: str = "") -> Todo:
+    """Show an exercise's lines in a script, with line numbers and hints, or that it is filled.
 
     Args:
-        script: by default the one in exercises/ that has this TODO.
+        script: by default the one in exercises/ that has it.
 
     Raises:
-        ValueError: the script has no such TODO.
+        ValueError: the script has no such exercise.
     """
-    script = script or exercises.exercise_of(number)
-    lines = exercises.read(script).splitlines()
+    original = exercises.solution_of(name)
+    script = script or f"{exercises.EXERCISES.name}/{original}"
     solution = SOLUTIONS / exercises.original_of(script)
-    heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>> )?TODO {number}\b", line)]
-    if not heads and number not in exercises.numbers(solution.read_text()):
-        raise ValueError(f"{script} has no line that begins with # TODO {number}")
+    if solution.name != original:
+        raise ValueError(f"{script} has no exercise {name!r}: it is in {original}")
+    lines = exercises.read(script).splitlines()
+    heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>>|TODO) {name}\b", line)]
     places = tuple((at + 1, _place(lines, at)) for at in heads)
-    hints = all_hints()[number]
+    hints = all_hints()[name]
     return Todo(
-        number, script, places, hints["nudge"], tuple(hints["calls"]), _lines(number, solution)
+        name,
+        exercises.place(name),
+        script,
+        places,
+        hints["nudge"],
+        tuple(hints["calls"]),
+        _lines(name, solution),
     )
 
 
 @cache
-def all_hints() -> dict[int, dict[str, Any]]:
-    """Return the entries of all labs' hints.toml by their TODO's number."""
-    hints: dict[int, dict[str, Any]] = {}
+def all_hints() -> dict[str, dict[str, Any]]:
+    """Return the entries of all labs' hints.toml, by exercise."""
+    hints: dict[str, dict[str, Any]] = {}
     for path in discovery.LABS.glob("*/hints.toml"):
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
-        hints |= {int(key.removeprefix("todo-")): value for key, value in entries.items()}
+        if path.parent.name != discovery.TEMPLATE:
+            hints |= tomllib.loads(path.read_text(encoding="utf-8"))
     return hints
 
 
-def needed_todos(run: Run) -> set[int]:
-    """Return the numbers of the TODOs that a run's config needs."""
+def needed_todos(run: Run) -> set[str]:
+    """Return the names of the exercises that a run's config needs."""
     names = {"cfg": run.config, "requested": run.requested_config, "gpus": run.gpus}
     # The expressions come from the course itself, from labs/*/hints.toml.
-    return {number for number, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
+    return {name for name, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
 
 
 def _place(lines: list[str], at: int) -> tuple[str, ...]:
@@ -128,7 +137,7 @@ def _place(lines: list[str], at: int) -> tuple[str, ...]:
     return (lines[at], *after[:MOST_LINES], *cut)
 
 
-def _lines(number: int, solution: Path) -> str:
-    seams = exercises.seams(solution.read_text(), solution.name, number)
+def _lines(name: str, solution: Path) -> str:
+    seams = exercises.seams(solution.read_text(), solution.name, name)
     parts = [f"# {seam.title}\n{dedent(chr(10).join(seam.solution))}" for seam in seams]
     return "\n\n".join(parts).replace("  # fmt: skip", "")  # a note for the solution's formatter

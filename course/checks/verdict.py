@@ -28,7 +28,7 @@ from course.checks.exercises import (
     solution_of,
 )
 from course.checks.facts import describe
-from course.checks.lab import Check, Place, Unexpected, expect
+from course.checks.lab import Exercise, Place, Unexpected, expect
 from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
@@ -105,13 +105,13 @@ def check(
     quick: bool = True,
     rerun: bool = False,
 ) -> Checked:
-    """Check a TODO: compare your script with the solution, and its run with the previous step's.
+    """Compare your script with the solution, and its run with the previous step's.
 
     Args:
-        name: a name that `progress()` lists, such as "day1.amp".
+        name: a name that `progress()` lists, such as "amp".
         run, against: existing runs of your script and of the previous step; without them, the
             script is launched.
-        script: by default, the one in exercises/ that has the TODO.
+        script: by default, the one in exercises/ that has it.
         rerun: launch the runs again even if they exist.
 
     Raises:
@@ -119,7 +119,7 @@ def check(
             script.
     """
     wanted = _find(name)
-    script = script or exercise_of(wanted.todo)
+    script = script or exercise_of(wanted.name)
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run proves nothing
@@ -155,7 +155,7 @@ def launch_check(
         ValueError: an unknown name; the message lists the known ones.
     """
     wanted = _find(name)
-    script = script or exercise_of(wanted.todo)
+    script = script or exercise_of(wanted.name)
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)
@@ -163,7 +163,7 @@ def launch_check(
 
 
 def _both(
-    wanted: Check,
+    wanted: Exercise,
     run: Run | None,
     against: Run | None,
     *,
@@ -190,7 +190,7 @@ def _both(
 
 
 def _configs(
-    wanted: Check, site: str, *, quick: bool, small: bool, emulates: bool = False
+    wanted: Exercise, site: str, *, quick: bool, small: bool, emulates: bool = False
 ) -> tuple[Config, Config, bool]:
     """Return the configs of the previous step and of the run, and whether to compare their times.
 
@@ -224,14 +224,14 @@ def _place(config: Config, site: str) -> Place:
     return Place(device.type, tuple(name for name in HALF if has_units(device, name)), site)
 
 
-def _find(name: str) -> Check:
-    known = discovery.checks()
+def _find(name: str) -> Exercise:
+    known = discovery.exercises()
     if name not in known:
         raise ValueError(f"no check {name!r}: there are {', '.join(known)}")
     return known[name]
 
 
-def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
     """Yield the verdicts on a script's text and on its run.
 
     Args:
@@ -239,9 +239,9 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
     """
     where = _where(text, source, wanted)
     ended = next((member for member in (against, run) if refresh(member) != "ok"), None)
-    is_open = wanted.todo in open_todos(text, solution_of(wanted.todo))
+    is_open = wanted.name in open_todos(text, solution_of(wanted.name))
     if is_open and not ended:
-        why = f"TODO {wanted.todo} is still open in {source}"
+        why = f"TODO {wanted.name} is still open in {source}"
         why += "; the recorded run is the solution's" * run.is_recorded
         correct = Part("correct", UNMEASURABLE, why)
     else:
@@ -256,7 +256,7 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
         return
     try:
         is_missing = is_open and not run.is_recorded
-        expect(not is_missing, f"TODO {wanted.todo} is still open in this run's script")
+        expect(not is_missing, f"TODO {wanted.name} is still open in this run's script")
         expect(run.record.evidence, "the first step was not observed: launch with warmup_steps=1")
         evidence = [wanted.describe(run), describe(run, wanted.shows)]
         yield Part("mechanism", PASSED, "; ".join(filter(None, evidence)))
@@ -270,7 +270,7 @@ def _parts(wanted: Check, run: Run, against: Run, text: str, source: str) -> Ite
     yield _effect(wanted, run, against)
 
 
-def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
+def _correct(wanted: Exercise, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
     (comparison,) = compare([(wanted, text)])
     if comparison.error:
@@ -284,7 +284,7 @@ def _correct(wanted: Check, text: str, source: str, where: str, *, is_recorded: 
     return Part("correct", PASSED, mine + comparison.compared)
 
 
-def _effect(wanted: Check, run: Run, against: Run) -> Part:
+def _effect(wanted: Exercise, run: Run, against: Run) -> Part:
     units = tuple(run.record.hardware.get("half_units", ()))
     if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
@@ -317,16 +317,19 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     return Part("effect", UNMEASURABLE, f"{evidence}: no effect that can be measured")
 
 
-def _where(text: str, source: str, wanted: Check) -> str:
+def _where(text: str, source: str, wanted: Exercise) -> str:
     """Return the lines of the script to look at: the TODO's comments, else lines of its seams."""
-    solution = (SOLUTIONS / solution_of(wanted.todo)).read_text()
-    parts = seams(solution, todo=wanted.todo)
+    solution = (SOLUTIONS / solution_of(wanted.name)).read_text()
+    parts = seams(solution, exercise=wanted.name)
     code = {line.strip() for seam in parts for line in (*seam.solution, *seam.before)} - {""}
     lines = dict(enumerate(text.splitlines(), 1))
-    marked = [at for at, line in lines.items() if re.search(rf"# TODO {wanted.todo}\b", line)]
+    marked = [at for at, line in lines.items() if re.search(rf"# TODO {wanted.name}\b", line)]
     numbers = marked or [at for at, line in lines.items() if line.strip() in code]
     if not numbers:
-        return f"{source} has no line of TODO {wanted.todo}: course exercises --upto shows where"
+        return (
+            f"{source} has no line of TODO {wanted.name}: "
+            f"course exercises --upto {wanted.name} shows where"
+        )
     more = f" (also line {', '.join(map(str, numbers[1:]))})" if numbers[1:] else ""
     return f"{source}, line {numbers[0]}: {lines[numbers[0]].strip()}{more}"
 

@@ -17,19 +17,21 @@ def exercises(
         bool, typer.Option("--check", help="Fail if exercises/ is not what solutions/ generates.")
     ] = False,
     upto: Annotated[
-        int | None,
+        str,
         typer.Option(
-            help="Fill the TODOs up to this one that are open, or failed their last check; keep "
-            "the others. `--upto 9`: before Day 3; `--upto 16`: before Day 4; `--upto 0` empties "
-            "all. What you edited is backed up first."
+            help="Fill the exercises up to this one that are open, or failed their last check; "
+            "keep the others. What you edited is backed up first."
         ),
-    ] = None,
+    ] = "",
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Write the scripts with nothing filled; same backups.")
+    ] = False,
     restore: Annotated[
         bool, typer.Option("--restore", help="Write the exercises that are missing.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Show which TODOs are filled; or write the exercises with some of them filled."""
+    """Show which exercises are filled; or write the scripts with some of them filled."""
     from course.checks import exercises as scripts
 
     if restore:
@@ -39,20 +41,20 @@ def exercises(
         if drifted := scripts.drifted():
             raise ValueError(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
-                f"edit the solution, run course exercises --upto 0, and git add exercises"
+                f"edit the solution, run course exercises --reset, and git add exercises"
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
-    if upto is not None:
+    if upto or reset:
         scripts.restore()
         before = {row["todo"]: row["state"] for row in scripts.all_states()}
-        for name, backup in scripts.catch_up(upto).items():
+        for name, backup in (scripts.reset() if reset else scripts.catch_up(upto)).items():
             after = scripts.states(name)
             states = [(row["todo"], before[row["todo"]], row["state"]) for row in after]
             kept = [todo for todo, was, now in states if was == now != "open"]
             filled = [todo for todo, was, now in states if was != now == "solved"]
-            done = f"filled TODO {_listed(filled)}" if filled else "filled none"
-            done = "no TODO is filled any more" if upto == 0 else done
-            done += f"; kept TODO {_listed(kept)} as it is" * bool(kept)
+            done = f"filled {_listed(filled)}" if filled else "filled none"
+            done = "nothing is filled any more" if reset else done
+            done += f"; kept {_listed(kept)}" * bool(kept)
             edits = f"; the file as it was is {backup}" if backup else ""
             typer.echo(f"exercises/{name}: {done}{edits}", err=json_)
     states = scripts.all_states()
@@ -84,7 +86,7 @@ def check(
 
     if not names and not all_:
         states = read_progress().checks
-        states = states[states["check"].isin(discovery.checks())]
+        states = states[states["check"].isin(discovery.exercises())]
         if json_:
             tables.as_json(states)
         else:
@@ -93,7 +95,7 @@ def check(
         return
     with progress_to_stderr(json_):
         options = {"script": script, "site": site, "quick": not full, "rerun": rerun}
-        checked = [verdict.check(name, **options) for name in names or discovery.checks()]
+        checked = [verdict.check(name, **options) for name in names or discovery.exercises()]
     if json_:
         tables.as_json([asdict(result) for result in checked])
     else:

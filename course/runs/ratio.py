@@ -245,7 +245,7 @@ def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
     ):
         return (
             f"the GPU waited for images in {record.load_s / record.step_s:.0%} of a step: "
-            f'data="synthetic" measures the GPU alone, and lab 2.1 speeds up loading'
+            f'data="synthetic" measures the GPU alone, and more workers load faster'
         )
     if config.batch_size * config.image_px**2 >= FEW_PIXELS:
         return ""

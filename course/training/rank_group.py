@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def join_group(run: Recorder) -> torch.device:
-    """Return this rank's device; several ranks join a process group, as in Day 2's TODO 7."""
+    """Return this rank's device; several ranks join a process group, as in `process_group`."""
     device = default_device(run.config)
     if run.world_size > 1:
         if device.type != "cpu":

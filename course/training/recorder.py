@@ -356,7 +356,7 @@ class Recorder:
             how = "each in a separate process group" if is_member else "in no process group"
             raise RuntimeError(
                 f"{self.world_size} processes were started, but this script joins them {how}: "
-                f"each would train alone. Fill in TODO 7, or launch with gpus=1"
+                f"each would train alone. Fill in TODO process_group, or launch with gpus=1"
             )
         if self.config.hosts > 1 and "nccl" not in distributed.get_backend_config():
             raise RuntimeError(

@@ -40,7 +40,7 @@ class ShownQuiz(Quiz):
 
 
 def quiz(name: str) -> ShownQuiz:
-    """Return the quiz of a notebook, such as "day1_1_gpu"."""
+    """Return the quiz of a notebook, such as "gpu"."""
     return ShownQuiz(**vars(find(name)))
 
 

@@ -2,14 +2,13 @@
 
 from course.checks.lab import Lab
 
-# Add a check for each TODO that this lab adds, as in labs/day1_3_mixed_precision/lab.py.
-CHECKS = {}
+# Add a check for each TODO that this lab adds, as in labs/mixed_precision/lab.py.
+EXERCISES = {}
 
 LAB = Lab(
-    number="T",
     title="a template",
     minutes=30,
-    checks=CHECKS,
+    exercises=EXERCISES,
     # Runs that `course record` records on a GPU for this lab, for example:
     # recordings=(Recording("throughput", [rung("amp", **FULL_SIZE)]),),
     jobs="2",

@@ -1,11 +1,10 @@
-"""Lab R: checks, recorded runs, and what the course shows about the lab."""
+"""Checks, recorded runs, and what the course shows about the lab."""
 
 from __future__ import annotations
 
 from course.checks.lab import Lab
 
 LAB = Lab(
-    number="R",
     title="train to an accuracy, in the least time",
     minutes=60,
     jobs="3 an entry on track quick, 4 on the others, one after another",

@@ -15,7 +15,7 @@ from course.analysis.roofline import (
 from course.config import rung
 from course.runs.recordings import recorded
 from course.training import models
-from labs.day1_5_profiler.roofline_figures import plot_roofline
+from labs.profiler.roofline_figures import plot_roofline
 
 CPU = torch.device("cpu")
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}

@@ -17,20 +17,20 @@ from course.checks import compare, discovery, exercises
 from course.checks.compare import Comparison
 
 pytestmark = pytest.mark.slow
-CHECKS = {wanted.todo: wanted for wanted in discovery.checks().values()}
+CHECKS = discovery.exercises()
 ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())
 WRONG, RIGHT = ANSWERS["wrong"], ANSWERS["right"]
 RIGHT += [
-    {"todo": todo, "label": "the solution", "edits": []}
-    for todo in CHECKS.keys() - {answer["todo"] for answer in RIGHT}
+    {"exercise": name, "label": "the solution", "edits": []}
+    for name in CHECKS.keys() - {answer["exercise"] for answer in RIGHT}
 ]
 
 
 def text_of(answer: dict[str, Any]) -> str:
-    """Return the solution with an answer's edits; later TODOs are open where these allow it."""
-    solution = (exercises.SOLUTIONS / exercises.solution_of(answer["todo"])).read_text()
-    for solved in (answer["todo"], exercises.count(solution)):
-        text = exercises.render(solution, solved)
+    """Return the solution with an answer's edits; later exercises are open where these allow it."""
+    solution = (exercises.SOLUTIONS / exercises.solution_of(answer["exercise"])).read_text()
+    for filled in (exercises.upto(answer["exercise"]), None):
+        text = exercises.render(solution, filled)
         if all(text.count(old) == 1 for old, _ in answer["edits"]):
             break
     for old, new in answer["edits"]:
@@ -40,8 +40,8 @@ def text_of(answer: dict[str, Any]) -> str:
 
 
 COUNT = len(WRONG + RIGHT)
-LABS = {check.todo: lab.name for lab in discovery.labs() for check in lab.checks.values()}
-FIRST = list({LABS[answer["todo"]]: n for n, answer in reversed([*enumerate(WRONG)])}.values())
+LABS = {name: lab.name for lab in discovery.labs() for name in lab.exercises}
+FIRST = list({LABS[answer["exercise"]]: n for n, answer in reversed([*enumerate(WRONG)])}.values())
 OTHERS = [number for number in range(COUNT) if number not in FIRST]
 
 
@@ -50,7 +50,7 @@ def comparisons(is_first: bool) -> dict[int, Comparison]:
     """Compare answers, each in the small runs that show its mistake; return them by number."""
     numbers, requests = FIRST if is_first else OTHERS, []
     for answer in [(WRONG + RIGHT)[number] for number in numbers]:
-        check = CHECKS[answer["todo"]]
+        check = CHECKS[answer["exercise"]]
         runs = answer.get("configs", range(len(check.configs)))
         few = replace(check, configs=tuple(check.configs[number] for number in runs))
         if runs and answer in WRONG:
@@ -63,7 +63,7 @@ def marked(number: int) -> Any:
     """Return the parameter of an answer's test."""
     answer = (WRONG + RIGHT)[number]
     marks = [] if number in FIRST else [pytest.mark.long]
-    return pytest.param(number, id=f"{answer['todo']} {answer['label']}", marks=marks)
+    return pytest.param(number, id=f"{answer['exercise']} {answer['label']}", marks=marks)
 
 
 @pytest.mark.parametrize("number", [marked(number) for number in range(len(WRONG))])
@@ -80,4 +80,4 @@ def test_a_right_answer_passes(number: int) -> None:
 
 
 def test_every_check_has_a_wrong_answer() -> None:
-    assert {answer["todo"] for answer in WRONG} == {*CHECKS}
+    assert {answer["exercise"] for answer in WRONG} == {*CHECKS}

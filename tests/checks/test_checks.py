@@ -91,7 +91,7 @@ def test_effect_is_judged_by_its_interval(speedup: Ratio, faster: bool, verdict:
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: speedup)
     monkeypatch.setattr(checks, "idle_gpu_warning", lambda *_: held)
-    wanted = replace(discovery.checks()["day1.amp"], limits=lambda cfg, place: "")
+    wanted = replace(discovery.exercises()["amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))
     part = checks._effect(wanted, run, None)
@@ -107,35 +107,37 @@ def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_th
     monkeypatch.setattr(checks, "_place", lambda config, site: Place("cpu", ("bf16",), site))
     monkeypatch.setattr(checks, "launch", lambda script, config, **_: config.rung)
     monkeypatch.setattr(checks, "wait", lambda runs, check: waited.append(runs))
-    assert checks.launch_check("day3.compile", site=site) == ("compile", "fused")
+    assert checks.launch_check("compile", site=site) == ("compile", "fused")
     assert waited == alone
-    with pytest.raises(ValueError, match="no check 'day3.kompile'"):
-        checks.launch_check("day3.kompile")
+    with pytest.raises(ValueError, match="no check 'kompile'"):
+        checks.launch_check("kompile")
 
 
 def test_unknown_check_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="no check 'day1.amq': there are day1.device, day1.amp"):
-        check("day1.amq")
+    with pytest.raises(ValueError, match="no check 'amq': there are device, amp"):
+        check("amq")
 
 
 def test_html_escapes_and_says_the_verdict_in_words() -> None:
     part = checks.Part("effect", UNMEASURABLE, "<nothing>")
-    done = Checked("day1.amp", "title", (part,))
+    done = Checked("amp", "title", (part,))
     page = done._repr_html_()
     assert "&lt;nothing&gt;" in page and UNMEASURABLE in page
     assert "not measurable here" in repr(done)
 
 
-@pytest.mark.parametrize("name", ["day3.shards", "day3.shares"])
+@pytest.mark.parametrize("name", ["shards", "worker_shards"])
 def test_how_images_are_read_is_checked_in_a_precision_that_no_processor_imitates(name) -> None:
-    before, config, _ = checks._configs(discovery.checks()[name], "local", quick=True, small=True)
+    before, config, _ = checks._configs(
+        discovery.exercises()[name], "local", quick=True, small=True
+    )
     assert (before.precision, config.precision) == ("fp32", "fp32")
     assert (before.format, config.format) == ("files", "shards")
 
 
 def test_every_todo_of_the_scripts_has_a_check() -> None:
-    todos = sorted(wanted.todo for wanted in discovery.checks().values())
-    assert todos == [*range(1, max(map(exercises.count, TEXTS.values())) + 1)]
+    names = [name for text in TEXTS.values() for name in exercises.names(text)]
+    assert sorted(names) == sorted(discovery.exercises())
 
 
 def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
@@ -159,7 +161,7 @@ def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
     ],
 )
 def test_two_ranks_on_one_device_are_noticed(devices, problem: str) -> None:
-    look = discovery.checks()["day2.ranks"].describe
+    look = discovery.exercises()["process_group"].describe
     if problem:
         with pytest.raises(Unexpected, match=re.escape(problem)):
             look(ranks_on(*devices))

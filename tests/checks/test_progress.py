@@ -200,10 +200,10 @@ class TestStore:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    amp = discovery.checks()["day1.amp"]
-    wanted = {"day1.amp": "bf16 kernels ran", "day1.layout": "strides are NHWC"}
+    amp = discovery.exercises()["amp"]
+    wanted = {"amp": "bf16 kernels ran", "channels_last": "strides are NHWC"}
     checks = {name: replace(amp, title=title) for name, title in wanted.items()}
-    monkeypatch.setattr(discovery, "checks", lambda: checks)
+    monkeypatch.setattr(discovery, "exercises", lambda: checks)
     monkeypatch.setattr(discovery, "functions", dict)
     monkeypatch.setattr(discovery, "file_checks", dict)
 
@@ -221,39 +221,39 @@ class TestProgress:
         assert "Checks: 0 of 2 passed" in repr(tables)
 
     def test_counts_what_was_done(self, checks: None, runs_root: Path) -> None:
-        save_check("day1.layout", UNMEASURABLE)
-        save_check("day1.amp", {**UNMEASURABLE, "mechanism": "failed"})
+        save_check("channels_last", UNMEASURABLE)
+        save_check("amp", {**UNMEASURABLE, "mechanism": "failed"})
         assert list(progress().checks["state"]) == ["failed", "not measurable here"]
-        save_check("day1.amp", PASSED)
-        save_answer("day1_1_gpu", 1, "a", False)
-        save_answer("day1_1_gpu", 1, "b", True)
-        save_answer("day1_1_gpu", 2, "a", False)
+        save_check("amp", PASSED)
+        save_answer("gpu", 1, "a", False)
+        save_answer("gpu", 1, "b", True)
+        save_answer("gpu", 2, "a", False)
         predict("ceiling", "memory", choices=CEILINGS)
         pretend_launched(runs_root, "amp")
         predict("amp", 2.0)
         tables = progress()
         assert list(tables.checks["state"]) == ["passed", "not measurable here"]
         assert list(tables.checks["title"]) == ["bf16 kernels ran", "strides are NHWC"]
-        row = tables.quizzes.set_index("quiz").loc["day1_1_gpu"]
+        row = tables.quizzes.set_index("quiz").loc["gpu"]
         assert (row["right"], row["answered"]) == (1, 2)
-        assert row["questions"] == len(quiz("day1_1_gpu").questions)
+        assert row["questions"] == len(quiz("gpu").questions)
         assert list(tables.predictions["late"]) == [False, True]
         assert "Predictions: 2, 1 of them after a run" in repr(tables)
         assert "Checks: 1 of 2 passed" in tables._repr_html_()
 
     def test_lists_the_checks_that_there_are(self) -> None:
-        names = [*discovery.checks(), *discovery.functions(), *discovery.file_checks()]
+        names = [*discovery.exercises(), *discovery.functions(), *discovery.file_checks()]
         assert list(progress().checks["check"]) == names
 
     def test_answers_to_questions_that_went_away_do_not_count(self) -> None:
-        save_answer("day1_1_gpu", 99, "a", True)
+        save_answer("gpu", 99, "a", True)
         assert progress().quizzes["answered"].sum() == 0
 
     def test_shows_days_and_the_labs_begun_with_the_next(self, runs_root: Path) -> None:
         """After one lab, a screen; and all of it on request."""
-        save_check("day1.device", PASSED)
-        save_check("day1.amp", UNMEASURABLE | {"correct": "failed"})
-        save_answer("day1_1_gpu", 1, "b", True)
+        save_check("device", PASSED)
+        save_check("amp", UNMEASURABLE | {"correct": "failed"})
+        save_answer("gpu", 1, "b", True)
         predict("amp", 2.0, "<b>half</b> the bits")
         lines = repr(progress()).splitlines()
         assert len(lines) < 25
@@ -261,7 +261,7 @@ class TestProgress:
         assert labs == ["1.1", "1.3", "1.4"]
         (day,) = [line for line in lines if line.startswith("  Day 1")]
         assert re.search(r"  1 of \d+ +1 of \d+$", day)
-        assert any("day1.amp (failed), day1.scaler" in line for line in lines)
+        assert any("amp (failed), grad_scaler" in line for line in lines)
         everything = progress(everything=True)
         assert len(repr(everything).splitlines()) > 100 and "half</b> the bits" in repr(everything)
         assert "<b>half" not in everything._repr_html_()
@@ -270,7 +270,7 @@ class TestProgress:
         assert CliRunner().invoke(app, ["progress", "--all"]).output.strip() == repr(everything)
 
     def test_is_json(self, checks: None) -> None:
-        save_check("day1.amp", PASSED)
+        save_check("amp", PASSED)
         predict("amp", 2.0)
         values = json.loads(json.dumps(progress().to_dict(), allow_nan=False))
         assert set(values) == {"todos", "checks", "quizzes", "predictions"}

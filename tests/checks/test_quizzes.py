@@ -96,23 +96,23 @@ def test_a_broken_file_is_named_with_its_field(
 
 class TestAnswerInCode:
     def test_explains_and_stores(self) -> None:
-        right = _right(quiz("day1_1_gpu"), 1)
-        assert repr(quiz("day1_1_gpu").answer(1, right.upper())).startswith(f"1{right}: right. ")
-        assert answers("day1_1_gpu")[1]["right"] is True
+        right = _right(quiz("gpu"), 1)
+        assert repr(quiz("gpu").answer(1, right.upper())).startswith(f"1{right}: right. ")
+        assert answers("gpu")[1]["right"] is True
         wrong = "a" if right != "a" else "b"
-        assert repr(quiz("day1_1_gpu").answer(1, wrong)).startswith(f"1{wrong}: not right. ")
-        assert answers("day1_1_gpu")[1]["right"] is False
+        assert repr(quiz("gpu").answer(1, wrong)).startswith(f"1{wrong}: not right. ")
+        assert answers("gpu")[1]["right"] is False
 
     @pytest.mark.parametrize(("number", "letter"), [(0, "a"), (99, "a"), ("one", "a"), (1, "z")])
     def test_names_what_there_is(self, number: object, letter: str) -> None:
         with pytest.raises(ValueError, match="choose"):
-            quiz("day1_1_gpu").answer(number, letter)
+            quiz("gpu").answer(number, letter)
         assert not path().exists()
 
     def test_of_an_unknown_quiz_lists_them(self) -> None:
         with pytest.raises(
             ValueError,
-            match="no quiz 'day9': there are day0_1_start_here, day0_2_scale, day1_1_gpu",
+            match="no quiz 'day9': there are start_here, scale, gpu",
         ):
             quiz("day9")
 
@@ -132,50 +132,50 @@ def _parts(quiz: Quiz) -> list[tuple[RadioButtons, Button, HTML]]:
 
 class TestForm:
     def test_explains_the_chosen_answer_and_stores_it(self) -> None:
-        form_quiz = quiz("day1_3_mixed_precision")
+        form_quiz = quiz("mixed_precision")
         form = quiz_form(form_quiz)
         _, above, _, choices, check, verdict, *_, score = form.children
         assert above is score  # seen without scrolling down
         assert "0 of 6" in score.value
         check.click()
         assert "Choose an answer first" in verdict.value
-        assert answers("day1_3_mixed_precision") == {}
+        assert answers("mixed_precision") == {}
         choices.value = _right(form_quiz, 1)
         assert verdict.value == ""
         check.click()
         assert "Right." in verdict.value
         (right,) = [choice for choice in form_quiz.questions[0].choices if choice.right]
         assert as_html(right.explanation) in verdict.value
-        assert answers("day1_3_mixed_precision")[1]["choice"] == choices.value
+        assert answers("mixed_precision")[1]["choice"] == choices.value
         assert "1 of 6" in score.value
 
     def test_a_wrong_answer_is_explained_and_can_be_mended(self) -> None:
-        choices, check, verdict = _parts(quiz("day1_3_mixed_precision"))[0]
+        choices, check, verdict = _parts(quiz("mixed_precision"))[0]
         choices.value = "a"
         check.click()
         assert "Not right." in verdict.value
-        assert answers("day1_3_mixed_precision")[1]["right"] is False
+        assert answers("mixed_precision")[1]["right"] is False
         choices.value = "c"
         check.click()
-        assert answers("day1_3_mixed_precision")[1]["right"] is True
+        assert answers("mixed_precision")[1]["right"] is True
 
     def test_shows_stored_answers_again(self) -> None:
-        quiz("day1_4_channels_last").answer(2, "b")
-        choices, _, verdict = _parts(quiz("day1_4_channels_last"))[1]
+        quiz("channels_last").answer(2, "b")
+        choices, _, verdict = _parts(quiz("channels_last"))[1]
         assert choices.value == "b"
         assert "Not right." in verdict.value
-        others = [part for i, part in enumerate(_parts(quiz("day1_4_channels_last"))) if i != 1]
+        others = [part for i, part in enumerate(_parts(quiz("channels_last"))) if i != 1]
         assert all(box.value is None and answer.value == "" for box, _, answer in others)
 
     def test_passes_over_a_stored_letter_that_went_away(self) -> None:
-        quiz("day1_4_channels_last").answer(2, "b")
+        quiz("channels_last").answer(2, "b")
         path().write_text(path().read_text().replace('"b"', '"e"'))
-        choices, _, verdict = _parts(quiz("day1_4_channels_last"))[1]
+        choices, _, verdict = _parts(quiz("channels_last"))[1]
         assert choices.value is None
         assert verdict.value == ""
 
     def test_explains_also_where_nothing_can_be_stored(self, runs_root: Path) -> None:
-        choices, check, verdict = _parts(quiz("day1_3_mixed_precision"))[0]
+        choices, check, verdict = _parts(quiz("mixed_precision"))[0]
         runs_root.write_text("a file in the way of the folder")
         choices.value = "c"
         check.click()
@@ -185,14 +185,14 @@ class TestForm:
 
 class TestWithoutFrontEnd:
     def test_text_has_all_and_says_how_to_answer(self) -> None:
-        text = repr(quiz("day1_1_gpu"))
-        for question in quiz("day1_1_gpu").questions:
+        text = repr(quiz("gpu"))
+        for question in quiz("gpu").questions:
             assert question.text in text
             assert all(f"{c.letter}) {c.text}" in text for c in question.choices)
             assert not any(c.explanation in text for c in question.choices)
-        assert 'quiz("day1_1_gpu").answer(1, "b")' in text
-        quiz("day1_1_gpu").answer(1, "a")
-        assert "You answered a, which is not right." in repr(quiz("day1_1_gpu"))
+        assert 'quiz("gpu").answer(1, "b")' in text
+        quiz("gpu").answer(1, "a")
+        assert "You answered a, which is not right." in repr(quiz("gpu"))
 
     def test_html_holds_every_explanation_closed(self, file: Path) -> None:
         file.write_text(GOOD.replace('"q"', '"is `a < b` <i>safe</i>?"'))
@@ -215,14 +215,14 @@ class TestWithoutFrontEnd:
 
     @pytest.mark.slow
     def test_executed_notebook_holds_form_page_and_text(self, tmp_path: Path) -> None:
-        source = 'from course.widgets.quiz import quiz\nquiz("day1_5_profiler")'
+        source = 'from course.widgets.quiz import quiz\nquiz("profiler")'
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
         (output,) = book.cells[0].outputs
         assert set(output.data) == {WIDGET_VIEW, "text/html", "text/plain"}
         assert output.data[WIDGET_VIEW]["model_id"] in str(book.metadata.widgets)
         assert output.data["text/html"].count("<details>") == sum(
-            len(question.choices) for question in quiz("day1_5_profiler").questions
+            len(question.choices) for question in quiz("profiler").questions
         )
         del output.data[WIDGET_VIEW]
         page, _ = HTMLExporter().from_notebook_node(book)

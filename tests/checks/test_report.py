@@ -305,7 +305,7 @@ def test_the_printed_ladder_says_what_is_open_and_what_is_noise(make_run, capsys
     tables.show_ladder(ladder_table([plain, amp]))
     output = capsys.readouterr().out
     assert "baseline: too noisy to judge: 1 measured step, where 6 are needed." in output
-    assert "amp: TODO 2 is still open in this script, so it changed nothing." in output
+    assert "amp: TODO amp is still open in this script, so it changed nothing." in output
 
 
 def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -> None:
@@ -362,10 +362,10 @@ def test_report_says_that_a_todo_is_still_open_and_blames_no_hardware(make_run) 
         "amp3", [1, 1, 0.1], replace(CONFIG, rung="amp", device="auto", precision="bf16")
     )
     solution = (exercises.SOLUTIONS / "train.py").read_text()
-    amp.script.write_text(exercises.render(solution, 1))
+    amp.script.write_text(exercises.render(solution, ["device"]))
     sentences = " ".join(report(amp).sentences)
-    assert "TODO 2 is still open" in sentences
-    assert "TODO 1 is" not in sentences
+    assert "TODO amp is still open" in sentences
+    assert "TODO device is" not in sentences
     assert "emulates" not in sentences
     amp.script.write_text(solution)
     assert "still open" not in " ".join(report(amp).sentences)

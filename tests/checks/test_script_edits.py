@@ -9,6 +9,7 @@ from test_answers import RIGHT, WRONG, text_of
 from course.checks import exercises
 from course.checks.exercises import Seam, open_todos, render, render_like
 
+NAMES = {name: exercises.names(text) for name, text in TEXTS.items()}
 SEAMS = [
     pytest.param(name, number, id=f"{name} line {seam.line}")
     for name, text in TEXTS.items()
@@ -37,10 +38,11 @@ PLACES = (99, 1, 0)  # after the lines of a seam, before them, before its commen
 
 
 def inserted(text: str, seam: int, lines: tuple[str, ...], place: int, solved: int) -> str:
-    """Return the view with `solved` TODOs filled, and lines inserted into one of its seams."""
+    """Return the view with the first exercises filled, and lines inserted into one of its seams."""
     items, seams = [], iter(range(100))
+    filled = exercises.names(text)[:solved]
     for item in exercises.parse(text):
-        shown = item.shown(item.number <= solved) if isinstance(item, Seam) else [item]
+        shown = item.shown(item.name in filled) if isinstance(item, Seam) else [item]
         if isinstance(item, Seam) and next(seams) == seam:
             shown[place:place] = [(item.indent + line).rstrip() for line in lines]
         items += shown
@@ -48,35 +50,40 @@ def inserted(text: str, seam: int, lines: tuple[str, ...], place: int, solved: i
 
 
 def assert_open(text: str, name: str, solved: int) -> None:
-    later = {number for number in exercises.numbers(TEXTS[name]) if number > solved}
-    assert open_todos(text, name) == later
-    first = min(exercises.numbers(TEXTS[name]))
-    if first <= solved:  # of a script without a solved TODO, nothing is compared
-        assert render_like(TEXTS[name], text) == render(TEXTS[name], solved)
+    filled = NAMES[name][:solved]
+    assert open_todos(text, name) == {*NAMES[name]} - {*filled}
+    if filled:  # of a script without a filled exercise, nothing is compared
+        assert render_like(TEXTS[name], text) == render(TEXTS[name], filled)
+
+
+def position(name: str, exercise: str) -> int:
+    """Return the number of an exercise in its script, from 1."""
+    return NAMES[name].index(exercise) + 1
 
 
 @pytest.mark.parametrize("name, seam", SEAMS)
 def test_space_and_prints_at_a_later_todo_fill_it_in_no_check(name: str, seam: int) -> None:
     """All pairs of a check, which is for the last solved TODO, and a seam of a later one."""
     lines = sum((NEUTRAL[kind] for kind in ("blank line", "comment", "print")), ())
-    todo = exercises.seams(TEXTS[name])[seam].number
-    for solved in range(min(exercises.numbers(TEXTS[name])), todo):
+    exercise = exercises.seams(TEXTS[name])[seam].name
+    for solved in range(1, position(name, exercise)):
         assert_open(inserted(TEXTS[name], seam, lines, 99, solved), name, solved)
 
 
 @pytest.mark.parametrize("kind", NEUTRAL)
 def test_what_leaves_the_training_as_it_is_fills_no_todo(kind: str) -> None:
     for at, (name, seam) in enumerate((param.values for param in SEAMS), [*NEUTRAL].index(kind)):
-        solved = exercises.seams(TEXTS[name])[seam].number - 1
+        solved = position(name, exercises.seams(TEXTS[name])[seam].name) - 1
         text = inserted(TEXTS[name], seam, NEUTRAL[kind], PLACES[at % len(PLACES)], solved)
         assert_open(text, name, solved)
 
 
 @pytest.mark.parametrize("name, seam", SEAMS)
 def test_a_todo_without_its_comment_stays_open(name: str, seam: int) -> None:
-    todo = exercises.seams(TEXTS[name])[seam].number
-    text = render(TEXTS[name], todo - 1)
-    assert_open(re.sub(rf"\n *# TODO {todo}\b.*", "\n\n# print(loss)", text), name, todo - 1)
+    exercise = exercises.seams(TEXTS[name])[seam].name
+    solved = position(name, exercise) - 1
+    text = render(TEXTS[name], NAMES[name][:solved])
+    assert_open(re.sub(rf"\n *# TODO {exercise}\b.*", "\n\n# print(loss)", text), name, solved)
 
 
 @pytest.mark.parametrize("has_comment", [True, False])
@@ -84,26 +91,29 @@ def test_a_todo_without_its_comment_stays_open(name: str, seam: int) -> None:
 def test_one_filled_seam_fills_a_todo(name: str, seam: int, has_comment: bool) -> None:
     lines: list[str] = []
     wanted = exercises.seams(TEXTS[name])[seam]
+    number = position(name, wanted.name)
+    before = NAMES[name][: number - 1]
     for item in exercises.parse(TEXTS[name]):
         if item == wanted:
             lines += [item.shown(False)[0]] * has_comment + [*item.solution]
         else:
-            lines += item.shown(item.number < wanted.number) if isinstance(item, Seam) else [item]
-    assert_open("\n".join(lines) + "\n", name, wanted.number)
+            lines += item.shown(item.name in before) if isinstance(item, Seam) else [item]
+    assert_open("\n".join(lines) + "\n", name, number)
 
 
 ELSEWHERE = ("compiles in every epoch", "no_sync only around backward", "clips each micro-batch")
 
 
 @pytest.mark.parametrize(
-    "answer", [pytest.param(x, id=f"{x['todo']} {x['label']}") for x in RIGHT + WRONG]
+    "answer", [pytest.param(x, id=f"{x['exercise']} {x['label']}") for x in RIGHT + WRONG]
 )
 def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
-    name, text = exercises.solution_of(answer["todo"]), text_of(answer)
-    solved = max(int(n) for n in re.findall(r"# TODO (\d+), day \d, solved", text))
-    assert_open(text, name, max(solved, answer["todo"]))
+    name, text = exercises.solution_of(answer["exercise"]), text_of(answer)
+    filled = {answer["exercise"], *re.findall(r"# TODO (\w+), solved", text)}
+    solved = max(position(name, exercise) for exercise in filled)
+    assert_open(text, name, solved)
     if answer["label"] not in ELSEWHERE:  # as a learner writes it: under the TODO's comment
-        assert_open(text.replace(", solved: ", ": "), name, max(solved, answer["todo"]))
+        assert_open(text.replace(", solved: ", ": "), name, solved)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +145,15 @@ def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
     ],
 )  # fmt: skip
 def test_what_could_be_a_solution_fills_a_todo(todo: int, old: str, new: str) -> None:
-    text = render(TEXT, todo - 1)
+    text = render(TEXT, NAMES["train.py"][: todo - 1])
     assert text.count(old) == 1
     assert_open(text.replace(old, new), "train.py", todo)
 
 
 def test_a_script_that_is_no_python_is_compared_by_its_lines() -> None:
-    text = render(TEXT, 2).replace("    loss.backward()", "    # mine\n\n    scaler.scale(loss")
+    text = render(TEXT, NAMES["train.py"][:2]).replace(
+        "    loss.backward()", "    # mine\n\n    scaler.scale(loss"
+    )
     with pytest.raises(SyntaxError):
         compile(text, "", "exec")
     assert_open(text, "train.py", 3)

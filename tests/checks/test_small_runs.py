@@ -15,7 +15,7 @@ from course.checks.script_edits import compile_script
 from course.config import rung
 
 pytestmark = pytest.mark.slow
-SOLVED = exercises.render(TEXT, 9)
+SOLVED = exercises.render(TEXT, exercises.upto("distributed_validation"))
 BEGIN = "    torch.manual_seed(cfg.seed)  # the same"
 END = "            run.save_weights(validated)\n"
 GUARDED = """if __name__ == "__main__":

@@ -26,14 +26,14 @@ SMALL = {
     "val_steps": 1,
     "device": "cpu",
 }
-SOLVED = exercises.render(TEXT, 2)
+SOLVED = exercises.render(TEXT, ["device", "amp"])
 MODEL = "    model = model.to(device)\n"
 CRASH = "import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
 @pytest.fixture(scope="module")
 def trained() -> Iterator[tuple[Run, Run]]:
-    """Train TODO 2's rung and the one before it; yield both runs."""
+    """Train the rung of `amp` and the one before it; yield both runs."""
     folder = Folder()
     run = folder.add("amp", SOLVED, rung("amp", **SMALL | {"precision": "bf16"}), 1)
     before = folder.add("device", SOLVED, rung("device", **SMALL), 1)
@@ -48,7 +48,7 @@ def checked(trained: tuple[Run, Run], tmp_path: Path, runs_root: Path) -> Callab
         run, before = trained
         folder = shutil.copytree(run.folder, tmp_path / "run")
         (folder / "train.py").write_text(text)
-        return check("day1.amp", Run(folder), against=before)
+        return check("amp", Run(folder), against=before)
 
     return check_script
 
@@ -60,13 +60,13 @@ def test_the_solution_passes_and_what_it_prints_appears_once(checked, capsys) ->
 
 
 def test_a_todo_that_is_open_is_named(checked) -> None:
-    done = checked(exercises.render(TEXT, 1))
+    done = checked(exercises.render(TEXT, ["device"]))
     assert verdicts(done) == {
         "correct": UNMEASURABLE,
         "mechanism": FAILED,
         "effect": UNMEASURABLE,
     }
-    assert "TODO 2 is still open in this run's script" in repr(done)
+    assert "TODO amp is still open in this run's script" in repr(done)
     assert "→ exercises/train.py, line " in repr(done)
 
 
@@ -86,7 +86,7 @@ def test_a_syntax_error_is_named_before_anything_starts(runs_root: Path, tmp_pat
     script.write_text("import torch\nmodel = (\n")
     words = r"/train.py, line 2: '\(' was never closed: `model = \(`. Nothing was launched"
     with pytest.raises(ValueError, match=words):
-        check("day1.amp", script=str(script))
+        check("amp", script=str(script))
     with pytest.raises(ValueError, match=words):
         launch(script, rung("baseline"))
     assert not list(runs_root.glob("*-*"))
@@ -97,7 +97,7 @@ def test_a_script_cannot_end_the_notebook(checked) -> None:
 
 
 def test_a_solution_that_was_overwritten_is_named(monkeypatch, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(exercises.render(TEXT, 0))
+    (tmp_path / "train.py").write_text(exercises.render(TEXT, ()))
     monkeypatch.setattr(exercises, "SOLUTIONS", tmp_path)
     with pytest.raises(ValueError, match="solutions/train.py has no TODOs"):
-        exercises.solution_of(2)
+        exercises.solution_of("amp")

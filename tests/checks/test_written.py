@@ -14,27 +14,27 @@ from written_helpers import cell_of, defined, filled
 from course.checks import functions
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs import lab_kernel
-from labs.lab_rounding import verify
-from labs.lab_rounding.updates import add_with_carry
+from labs import kernel
+from labs.rounding import verify
+from labs.rounding.updates import add_with_carry
 
 CELLS = {
-    "layout.first_lost": ("day1_4_channels_last", "first_lost"),
-    "profiler.limit_of": ("day1_5_profiler", "limit_of"),
-    "rounding.carry": ("lab_rounding", "add_with_carry"),
-    "rounding.stochastic": ("lab_rounding", "round_stochastically"),
-    "refinement.correct": ("lab_refinement", "correct"),
-    "microscope.names": ("lab_microscope", "uses_tensor_cores"),
-    "microscope.prune": ("lab_microscope", "prune"),
-    "fast_step.statistics": ("lab_fast_step", "statistics"),
-    "inference.latencies": ("lab_inference", "latencies"),
-    "inference.serve": ("lab_inference", "serve"),
-    "networks.audit": ("lab_networks", "find_problems"),
-    "scaling.all_reduce": ("day2_3_scaling", "all_reduce_s"),
-    "large_batch.trust_ratio": ("day3_3_large_batch", "trust_ratio"),
-    "memory.settings": ("day4_1_memory", "choose_settings"),
-    "search.halving": ("day4_5_search", "successive_halving"),
-    "tracking.energy": ("day4_7_tracking", "energy_kwh"),
+    "layout.first_lost": ("channels_last", "first_lost"),
+    "profiler.limit_of": ("profiler", "limit_of"),
+    "rounding.carry": ("rounding", "add_with_carry"),
+    "rounding.stochastic": ("rounding", "round_stochastically"),
+    "refinement.correct": ("refinement", "correct"),
+    "microscope.names": ("microscope", "uses_tensor_cores"),
+    "microscope.prune": ("microscope", "prune"),
+    "fast_step.statistics": ("fast_step", "statistics"),
+    "inference.latencies": ("inference", "latencies"),
+    "inference.serve": ("inference", "serve"),
+    "networks.audit": ("networks", "find_problems"),
+    "scaling.all_reduce": ("scaling", "all_reduce_s"),
+    "large_batch.trust_ratio": ("large_batch", "trust_ratio"),
+    "saving_memory.settings": ("saving_memory", "choose_settings"),
+    "search.halving": ("search", "successive_halving"),
+    "tracking.energy": ("tracking", "energy_kwh"),
 }
 
 
@@ -45,7 +45,7 @@ def audit(
     ratio: str = "row.images_per_s > row.largest_ratio * row.fp32_images_per_s",
     end: str = "[name for name, failed in tests.items() if failed]",
 ) -> tuple[str]:
-    """Return the body of lab_networks' audit, with these conditions."""
+    """Return the body of networks' audit, with these conditions."""
     tests = f"{{'speed': {speed}, 'memory': {memory}, 'noise': {noise}, 'ratio': {ratio}}}"
     return (f"tests = {tests}\n    return {end}",)
 
@@ -57,7 +57,7 @@ import triton.language as tl
 from time import perf_counter
 from torch import distributed
 from torch.nn.functional import cross_entropy
-from labs import day1_5_profiler as lab
+from labs import profiler as lab
 """
 SEVERAL_PROCESSES = ("communication.ddp", "fsdp.layer")
 NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
@@ -136,7 +136,7 @@ RIGHT = {
             "max(trials, key=lambda trial: train(trial, epochs[-1]))",
         ),
     ],
-    "memory.settings": [
+    "saving_memory.settings": [
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
             "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
@@ -290,7 +290,7 @@ WRONG = {
         (halving_rounds(SCORES, RANKED, KEPT), "trials"): "expected the number of one trial",
         ("pass", "trials[0]"): r"it has not called train\(trial, epoch\)",
     },
-    "memory.settings": {
+    "saving_memory.settings": {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS.replace("0.9 * ", "")): "leave a tenth of the limit",
         (HALVES, f"{PLAIN} + {AGAIN}", "True"): "takes 86.5 GiB: compare .* with the limit",
         (HALVES, f"{AGAIN} + {PLAIN}", FITS): "nothing is computed twice",
@@ -587,7 +587,7 @@ def test_whole_functions_pass_or_hear_what_is_wrong(
     name: str, tmp_path: Path, runs_root: Path
 ) -> None:
     if name.startswith("kernel."):
-        lab_kernel.interpret()
+        kernel.interpret()
     for each in (each for each in WHOLE if each["check"] == name):
         checked = check_written(name, defined(each["text"], each["function"], tmp_path, IMPORTS))
         words = each.get("words")
@@ -632,7 +632,7 @@ def test_an_endless_function_is_ended(loop: str, tmp_path, runs_root, monkeypatc
     """Even if it catches everything."""
     monkeypatch.setattr(functions, "LIMIT_S", 0.5)
     before = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
-    cell = filled(cell_of("lab_inference", "serve"), FULL, START, COUNT, FREE, ADDED)
+    cell = filled(cell_of("inference", "serve"), FULL, START, COUNT, FREE, ADDED)
     cell = cell.replace(SPARE, f"        while True:\n            {loop}\n")
     checked = check_written("inference.serve", defined(cell, "serve", tmp_path))
     assert "it had not ended after 0.5 s: an endless loop?" in checked.parts[0].evidence

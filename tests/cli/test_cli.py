@@ -18,7 +18,7 @@ from course.cli import labs
 from course.jobs import launch as jobs
 from course.runs.run import PROJECT
 from course.training import precision
-from labs.day0_1_start_here.doctor import examine
+from labs.start_here.doctor import examine
 
 LIGHT = str(PROJECT / "tests" / "scripts" / "ok_light.py")
 RAISES = str(PROJECT / "tests" / "scripts" / "raises.py")
@@ -138,8 +138,11 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
         (("run", LIGHT, "--dry-run", "--site", "jean-zay-a100", "--gpus", "12"), "a multiple of 8"),
         (("show", "algebra-ae2a6d0b"), "choose nvidia-h100/algebra-ae2a6d0b, nvidia-h200/"),
         (("cancel",), "--all"),
-        (("notebooks", "day9*"), "day1_1_gpu"),
-        (("exercises", "--upto", "99"), "there is no TODO 99: train.py has 1 to 16"),
+        (("notebooks", "day9*"), "gpu"),
+        (
+            ("exercises", "--upto", "apm"),
+            "there is no exercise 'apm' (did you mean 'amp'?): train.py has",
+        ),
         (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
     ],
 )
@@ -167,7 +170,7 @@ def test_exercises_check_fails_when_the_exercise_drifts(
     copy = tmp_path / "exercises"  # the real ones are read by other tests meanwhile
     copy.mkdir()
     for path in exercises.solutions():
-        (copy / path.name).write_text(exercises.render(path.read_text(), 0))
+        (copy / path.name).write_text(exercises.render(path.read_text(), ()))
     monkeypatch.setattr(exercises, "EXERCISES", copy)
     labs.exercises(check=True)
     with (copy / "train.py").open("a") as script:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from course.training import models
-from labs import lab_inference as inference
-from labs import lab_kernel as kernels
-from labs import lab_microscope as microscope
-from labs.lab_inference.variants import create_call, random_images
-from labs.lab_kernel import cuda, solutions
+from labs import inference as inference
+from labs import kernel as kernels
+from labs import microscope as microscope
+from labs.inference.variants import create_call, random_images
+from labs.kernel import cuda, solutions
 
 pytestmark = pytest.mark.gpu
 

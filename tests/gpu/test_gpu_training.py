@@ -9,22 +9,21 @@ from course import check
 from course.analysis.tensor_cores import tensor_core_report
 from course.analysis.tensor_cores.rules import NOT, USED
 from course.analysis.traces import tables
-from course.checks import discovery
 from course.runs.run import Run
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]
 CHECKED = {  # a check's run, and the one of the step before
-    "day1.device": ("few", "few on the CPU"),
-    "day1.amp": ("amp", "device"),
-    "day1.scaler": ("fp16", "device"),
-    "day1.channels_last": ("channels_last", "amp"),
-    "day1.profile": ("traced", "device"),
+    "device": ("few", "few on the CPU"),
+    "amp": ("amp", "device"),
+    "grad_scaler": ("fp16", "device"),
+    "channels_last": ("channels_last", "amp"),
+    "profiler": ("traced", "device"),
 }
 CONVOLUTIONS = ["aten::conv2d", "aten::convolution_backward"]
 
 
-@pytest.mark.parametrize("name", [name for name in discovery.checks() if name.startswith("day1.")])
+@pytest.mark.parametrize("name", CHECKED)
 def test_the_solution_passes_all_three_parts(trained: Trained, name: str) -> None:
     run, against = map(trained, CHECKED[name])
     done = check(name, run, against=against)

@@ -20,7 +20,7 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.jobs import own_slurm
 from course.runs.run import PROJECT
-from labs.day2_2_data_parallel.terminal import run_command
+from labs.data_parallel.terminal import run_command
 from tools.slurm_box import control, setup
 from tools.slurm_box.network import PROGRAMS, Network
 from tools.slurm_box.setup import NODES, ClusterError, ports
@@ -120,7 +120,7 @@ def test_ranks_started_by_hand_have_cores_of_their_own_and_name_a_killed_one(
         assert len(set(cores.splitlines())) == 2
     names = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
     names += " MASTER_ADDR=node1 MASTER_PORT=29500"
-    script = "labs/day2_2_data_parallel/by_hand.py"
+    script = "labs/data_parallel/by_hand.py"
     run_command(f"{srun} bash -c 'export {names}; python {script}'", send="KILL")
     output = capfd.readouterr().out
     assert "rank 1 is local rank 0 of node2" in output and "node2: task 1: Killed" in output

@@ -40,7 +40,7 @@ from course.runs.ratio import ratio
 from course.runs.run import Run
 from course.training.trials import FOLDER, open_study
 from course.widgets.queue import LiveQueue
-from labs import day4_5_search as search
+from labs import search as search
 from tools.slurm_box import control
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]

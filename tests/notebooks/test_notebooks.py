@@ -20,19 +20,19 @@ def execute(name: str, **options: object) -> list[dict]:
 
 
 def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
-    used = execute("day0_1_start_here", site="slurm", quick=True)
+    used = execute("start_here", site="slurm", quick=True)
     assert {run["status"] for run in used} == {"ok", "cancelled", "timeout", "failed"}
     ended = [run for run in used if run["status"] == "ok"]
     assert all(run["job_id"].isdigit() for run in ended)  # Slurm numbered them
 
 
 def test_several_gpus_are_answered_from_recorded_runs(runs_root: Path) -> None:
-    execute("day2_3_scaling", site="recorded-nvidia-h200-x4")
+    execute("scaling", site="recorded-nvidia-h200-x4")
     (launched,) = all_runs()  # it measures this machine's link
     assert launched.launched["script"].endswith("all_reduce.py")
 
 
 @pytest.mark.long
 def test_an_elective_with_its_blanks_open(runs_root: Path) -> None:
-    execute("lab_fast_step")
+    execute("fast_step")
     assert not [*runs_root.glob("*/launch.json")]

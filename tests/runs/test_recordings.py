@@ -14,7 +14,7 @@ from course.jobs import launch
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
-from labs.day2_1_dataloader import loading
+from labs.dataloader import loading
 from tools import pages
 
 SMALL, ALL_OF_IT = 600_000, 10_000_000  # bytes: of a trace, and of everything

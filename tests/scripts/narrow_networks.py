@@ -5,8 +5,8 @@ from dataclasses import replace
 import torchvision
 from narrow import Narrow
 
-from labs.lab_networks import ssd, unet3d
-from labs.lab_networks.catalogue import NETWORKS, Network
+from labs.networks import ssd, unet3d
+from labs.networks.catalogue import NETWORKS, Network
 
 CLASSES = 1000  # of synthetic labels
 

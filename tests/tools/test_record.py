@@ -16,7 +16,7 @@ from course.jobs import launch, plan
 from course.runs import recordings, rows
 from course.runs import run as runs
 from course.runs.run import Run
-from labs.day3_4_compile.lab import REPEATED
+from labs.compile.lab import REPEATED
 from tools import record
 
 TINY = {

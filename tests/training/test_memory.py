@@ -10,7 +10,7 @@ import torch
 from course.config import GIB
 from course.runs.recordings import recorded
 from course.training import memory
-from labs.day1_2_memory import peaks
+from labs.memory import peaks
 
 CPU = torch.device("cpu")
 H100 = "nvidia-h100"

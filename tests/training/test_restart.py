@@ -16,9 +16,9 @@ from course.config import rung
 from course.runs.restarts import CHECKPOINT, METADATA, interruptions
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
 from course.training.recorder import recording
-from labs.day4_6_restart import checkpoint, randomness
-from labs.day4_6_restart.lab import CHANGING
-from labs.day4_6_restart.seeded import Seeded
+from labs.restart import checkpoint, randomness
+from labs.restart.lab import CHANGING
+from labs.restart.seeded import Seeded
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from course.checks.exercises import script_variant
 from course.checks.lab_configs import SMALL_VIT_SETTINGS
 from course.config import rung
 from course.jobs.launch import launch, wait
-from labs import day4_2_fsdp as sharding
+from labs import fsdp as sharding
 
 
 @pytest.fixture

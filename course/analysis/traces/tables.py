@@ -1,6 +1,6 @@
 """Summarize a profiler's trace: time by kernel and operator, and idle time.
 
-A trace comes from `read`; `labs.day1_5_profiler` reads those of Nsight Systems and Nsight Compute
+A trace comes from `read`; `labs.profiler` reads those of Nsight Systems and Nsight Compute
 into the same tables. Each function turns a `Trace` into a DataFrame. Without a
 GPU in the trace, the tables about a GPU are empty, and operators have their time on the CPU.
 """
@@ -35,7 +35,7 @@ def read_run(run: Run) -> Trace:
     """
     if run.record is None or not run.record.trace:
         raise ValueError(
-            f"{run.name} [{run.status}] has no trace: fill TODO 5, and launch it with "
+            f"{run.name} [{run.status}] has no trace: fill TODO profiler, and launch it with "
             f"profile_steps=1 or more"
         )
     return read(run.folder / run.record.trace)

@@ -1,0 +1,69 @@
+"""Augmentation: what it costs here, CutMix as a loop, and the figures."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from course.data import default_set
+from course.data.augment import OPERATIONS
+from course.runs import recordings
+from labs import augmentation as lab
+from labs.augmentation import mixing_checks as mixing
+
+
+@pytest.fixture
+def batch(tiny_set: Path, monkeypatch: pytest.MonkeyPatch) -> lab.images.Batch:
+    """Load four small images of a small set."""
+    monkeypatch.setattr(default_set, "ensure", lambda: tiny_set)
+    return lab.sample_batch(4, 32)
+
+
+def test_each_operation_changes_an_image(batch: lab.images.Batch) -> None:
+    images = lab.apply_operations(batch.images[0])
+    assert [*images] == [*OPERATIONS]
+    unchanged = [name for name, image in images.items() if torch.equal(image, batch.images[0])]
+    assert unchanged == ["identity"]
+    costs = lab.operation_costs(batch.images[:1])
+    assert (costs["ms"] > 0).all() and costs["ms"].idxmin() == 0  # identity
+    work = lab.work_per_image(4, 32)
+    assert [*work.index] == ["load", "RandAugment"] and (work > 0).all()
+    alt = lab.plot_operations(images, costs.assign(ms=0.25)).alt
+    assert all(f"{name} 0.25 ms" in alt for name in OPERATIONS)
+
+
+def test_cutmix_as_a_loop_is_correct_and_calls_more_for_more_images() -> None:
+    np.random.seed(0)
+    torch.manual_seed(0)
+    few, many = (partial(lab.cutmix_loop, *mixing.batch(count), 1.0) for count in (8, 64))
+    assert lab.count_operators(many) > 4 * lab.count_operators(few)
+    assert mixing.draw("cutmix", lab.cutmix_loop, 1.0).mixed.any()
+
+
+def test_recorded_trainings_with_mixing() -> None:
+    table = lab.mixing_results()
+    assert {"none", "mixup, α = 0.2", "cutmix, α = 1"} <= {*table["way"]}
+    assert (table.groupby("way")["seed"].nunique() == table["seed"].nunique()).all()
+    ways = table.groupby("way")
+    memorised = ways["train_top1"].mean()
+    assert memorised.idxmax() == "none"  # as the lab says, like the next line
+    assert ways["val_loss"].mean().idxmax() == "none"
+
+
+def test_recorded_epochs() -> None:
+    runs = recordings.recorded_runs("nvidia-h200", "augmentation")
+    recorded = {run.config.rung: run for run in runs}
+    run = recorded["progressive-epochs"]
+    table = lab.epoch_times(run)
+    assert table["image_px"].tolist() == [128, 160, 192, 224]
+    assert table["seconds"].sum() == pytest.approx(run.steps["step_s"].sum())
+    alt = lab.plot_crop_sizes({"growing": table}).alt
+    assert "1: 128 px, 2.39 s" in alt and "4: 224 px" in alt
+
+
+def test_mixtures_show_the_shares_of_their_classes(batch: lab.images.Batch) -> None:
+    half = (batch.images.float(), (batch.labels + batch.labels.roll(1, 0)) / 2)
+    alt = lab.plot_mixtures(batch, {"mixed": half}).alt
+    assert "cat 1.00" in alt and "cat 0.50 flower 0.50" in alt

@@ -1,0 +1,69 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import (
+    Exercise,
+    Function,
+    FunctionCheck,
+    Lab,
+    Recording,
+    emulation_limits,
+    expect,
+)
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
+from course.config import rung
+from course.runs.run import Run
+
+
+def _describe_layout(run: Run) -> str:
+    evidence = run.record.evidence
+    for kind in ("input_layouts", "weight_layouts"):
+        layouts = {*evidence[kind]} - {"either"}
+        expect(layouts == {"NHWC"}, f"{kind.replace('_', ' ')}: {' and '.join(sorted(layouts))}")
+    return (
+        f"inputs of {evidence['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
+        f"which the two layouts differ ({evidence['weight_layouts']['NHWC']})"
+    )
+
+
+def _first_lost() -> FunctionCheck:
+    from labs.channels_last import lost_layout
+
+    return FunctionCheck(
+        lost_layout.first_lost, lost_layout.check_places, lost_layout.check_hooks_removed
+    )
+
+
+EXERCISES = {
+    "channels_last": Exercise(
+        title="weights and images are stored in channels_last",
+        configs=({"rung": "amp"}, {"rung": "channels_last"}),
+        rung="channels_last",
+        against="amp",
+        describe=_describe_layout,
+        limits=emulation_limits,
+    ),
+}
+
+LAB = Lab(
+    title="memory layout and channels_last",
+    minutes=45,
+    exercises=EXERCISES,
+    functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},
+    rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),
+    recordings=(
+        Recording(
+            "throughput",
+            [
+                GPU_RUNGS["channels_last"],
+                GPU_RUNGS["channels_last_fp16"],
+                rung("channels_last", **ON_CPU),
+            ],
+        ),
+        Recording("notebook", [rung("channels_last")]),
+    ),
+    jobs="2",
+    prepare="nothing",
+    stuck="shape against memory layout: only strides differ",
+)

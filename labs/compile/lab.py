@@ -1,0 +1,124 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from course.checks.facts import Fact, Rank
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab_configs import ON_CPU
+from course.config import FULL_SIZE, Config, rung
+from course.runs.run import Run
+
+
+def _describe_compiled(run: Run) -> str:
+    compiled = run.record.evidence["compiled"]
+    expect(any(compiled["graphs"]), "no graph was compiled: call what `torch.compile(…)` returns")
+    for reason, times in compiled["breaks"].items():
+        expect(
+            False,
+            f"a graph breaks, and Python continues in between: {reason} ({times} times). Take it "
+            f"out of what is compiled; torch._dynamo.explain shows the line",
+        )
+    counts = [*filter(None, [compiled.get("warmed_up")]), *compiled["graphs"]]
+    expect(
+        len({*counts}) == 1,
+        f"graphs were compiled again: there were {counts} one after the other. Something that the "
+        f"compiler took for constant changed; TORCH_LOGS=recompiles shows what",
+    )
+    count, epochs = counts[-1], len(compiled["graphs"])
+    graphs = "one graph" if count == 1 else f"{count} graphs"
+    return f"{graphs} without a break, compiled once and used in {epochs} epochs"
+
+
+def _compiling(words: Callable[[dict[str, Any]], str]) -> Callable[[Rank], str]:
+    """Return a function of a rank that describes its last call of torch.compile."""
+    return lambda rank: ([*map(words, rank.facts["compile"] or ())] or ["missing"])[-1]
+
+
+def _saved(rank: Rank) -> str:
+    names = rank.files.get("weights") or ()
+    return "compiled" if any(name.startswith("_orig_mod") for name in names) else "the original one"
+
+
+COMPILING = (
+    Fact("number of calls of torch.compile",
+         lambda rank: None if rank.config.compile else len(rank.facts["compile"] or ()),
+         'cfg.compile is "" in this rung: compile only if cfg.compile is set'),
+    Fact("place of torch.compile",
+         _compiling(lambda call: "in the loop" if call["in the loop"] else "before the loop"),
+         "if cfg.compile, compile the network before the loop, on every rank"),
+    Fact("argument of torch.compile",
+         _compiling(lambda call: "DDP" if call["around DDP"] else "the network"),
+         "compile the network first, and wrap the result, `DDP(…)`"),
+    Fact("mode of torch.compile", _compiling(lambda call: call["mode"]),
+         "cfg.compile is the mode as text: mode=cfg.compile"),
+    Fact("network in weights.pt", _saved,
+         "call `torch.compile(…)` at its TODO, below channels_last and `net = model`"),
+)  # fmt: skip
+# Two epochs, to notice graphs that are compiled again in each. The first step compiles.
+COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
+EXERCISES = {
+    "compile": Exercise(
+        title="the compiler writes the kernels of the network that trains",
+        rung="compile",
+        causes=COMPILING,
+        against="fused",
+        describe=_describe_compiled,
+        on_cpu="a CPU compiles for longer than this check trains",
+        configs=(
+            {"rung": "fused"},
+            {"compile": "max-autotune-no-cudagraphs"},
+            {"compile": "default", "ranks": 2},
+        ),
+        settings=COMPILED,
+    ),
+}
+
+
+def _one_graph() -> FunctionCheck:
+    from labs.compile import verify
+
+    return FunctionCheck(verify.forward, verify.check_outputs, verify.check_graph)
+
+
+REPEATED = "-again"  # ends the label of a run that finds its kernels in PyTorch's cache
+
+
+def mode_config(mode: str, batch_size: int, repeated: bool = False) -> Config:
+    """Return the config of ResNet-50 in one of the compiler's modes; "" does not compile.
+
+    A mode with CUDA graphs records them in the first steps, which warm-up excludes.
+    """
+    settings = FULL_SIZE | {"batch_size": batch_size, "steps": 80, "warmup_steps": 30}
+    name = f"mode-{mode or 'eager'}-{batch_size}{REPEATED * repeated}"
+    return rung("compile", **settings, compile=mode, rung=name)
+
+
+# Without max-autotune, which was still searching for kernels after six minutes.
+MODES = (
+    mode_config("", 256),
+    mode_config("default", 256),
+    mode_config("default", 256, repeated=True),
+    mode_config("", 64),
+    mode_config("default", 64),
+    mode_config("reduce-overhead", 64),
+    mode_config("reduce-overhead", 256),
+)
+
+LAB = Lab(
+    title="torch.compile, a compiler that writes kernels",
+    minutes=75,
+    exercises=EXERCISES,
+    functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
+    rungs=(("fused", "bf16"), ("compile", "bf16")),
+    recordings=(
+        Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
+        Recording("compiler", MODES),
+    ),
+    jobs="3, of 4 runs",
+    prepare="a C++ compiler on the nodes (`module load gcc`); "
+    "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them share, one folder per user",
+    stuck="keep what `torch.compile` returns; DDP wraps the compiled network",
+)

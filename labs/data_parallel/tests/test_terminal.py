@@ -1,0 +1,63 @@
+"""A DDP script that torchrun starts, and a rank that is killed or frozen."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from labs.data_parallel import terminal
+from labs.data_parallel.terminal import run_command
+
+TORCHRUN = "torchrun --standalone --nproc-per-node 2 labs/data_parallel/by_hand.py"
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_ends_the_other(capfd: pytest.CaptureFixture) -> None:
+    run_command(TORCHRUN, send="KILL")
+    output = capfd.readouterr().out
+    weights = re.findall(r"rank (\d), step (\d): .* weights ([\d.]+)", output)
+    assert {rank for rank, _, _ in weights} == {"0", "1"}
+    assert len({(step, value) for _, step, value in weights}) == len({s for _, s, _ in weights})
+    assert re.search(r"Root Cause[^\[]*\[0\]:[^\[]*rank +: 1 .*[^\[]*exitcode +: -9", output)
+    assert "SIGKILL for rank 1" in output and "ended with exit code 1" in output
+    assert 'File "' not in output  # no frames of tracebacks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_stacks_show_which_rank_waits(
+    is_allowed: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """With py-spy both ranks' stacks; without it, that of the rank that waits."""
+    tool = shutil.which("py-spy")
+    if is_allowed and not (tool and _may_read(tool)):
+        pytest.skip("py-spy is missing, or not allowed to read a process here")
+    monkeypatch.setattr(terminal.shutil, "which", lambda *_, **__: tool if is_allowed else "false")
+    run_command(TORCHRUN, send="STOP")
+    output = capfd.readouterr().out
+    assert "backward" in output and re.search(r"Root Cause[^\[]*\[0\]:[^\[]*rank +: 0 ", output)
+    if is_allowed:
+        waiting, frozen = re.findall(r"--- py-spy dump .*\n(?:(?!---).*\n)+", output)
+        assert "(rank 0)" in waiting and "backward" in waiting
+        assert "(rank 1)" in frozen and "by_hand.py" in frozen and "backward" not in frozen
+    else:
+        assert "py-spy can't read" in output and "faulthandler" in output
+        assert re.search(r'File ".*by_hand.py", line \d+ in <module>', output)
+
+
+def _may_read(tool: str) -> bool:
+    """Return whether py-spy may read a process that it did not start, as in the lab."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        dump = [tool, "dump", "--nonblocking", "--pid", str(process.pid)]
+        return not subprocess.run(dump, capture_output=True, timeout=30).returncode
+
+
+def test_a_command_that_starts_no_rank_ends_with_its_exit_code(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    run_command("echo no such program; exit 127", send="STOP")
+    assert capsys.readouterr().out == (
+        "no such program\n--- the command ended with exit code 127\n"
+    )

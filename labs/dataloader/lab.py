@@ -1,0 +1,97 @@
+"""The lab's checks and recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
+from course.checks.lab_configs import PINNED_WORKERS
+from course.config import FULL_SIZE, Config, rung
+
+# As recorded. Warm-up is the first epoch and the start of the second, where workers start again: in
+# an epoch of a million images, that does not count.
+LOADER_SETTINGS = {
+    "batch_size": 256,
+    "epochs": 2,
+    "steps": 56,
+    "warmup_steps": 64,
+    "val_steps": 0,
+}
+
+# Fewer steps, so that all jobs of the lab end within 150 s on an H100 with 16 cores. The measured
+# steps are four rounds of eight workers. A run without workers takes half a second per step and
+# has no rounds, so it needs fewer.
+_SHORTER = {"steps": 40, "warmup_steps": 48}
+_WITHOUT_WORKERS = {"steps": 12, "warmup_steps": 16}
+
+
+def loader_settings(site: str, *, workers: bool = True) -> dict[str, int]:
+    """Return the size of a trial at full size: as recorded on a recorded site, shorter elsewhere.
+
+    Args:
+        workers: whether the trial has any.
+    """
+    if site.startswith("recorded-"):
+        return LOADER_SETTINGS
+    return LOADER_SETTINGS | (_SHORTER if workers else _WITHOUT_WORKERS)
+
+
+def _trial_configs() -> Iterator[Config]:
+    """Yield the trials at full size."""
+    yield rung("channels_last", **LOADER_SETTINGS)
+    yield rung("dataloader", **LOADER_SETTINGS)
+    changes = {
+        "four-workers": {"workers": 4},
+        "persistent": {"persistent_workers": True},
+        "pinned": PINNED_WORKERS,
+        "everything": PINNED_WORKERS | {"prefetch_factor": 4},
+    }
+    changes["sixteen"] = changes["everything"] | {"workers": 16}
+    changes["floats"] = changes["sixteen"] | {"uint8": False}
+    for name, change in changes.items():
+        yield rung("dataloader", **LOADER_SETTINGS, **change, rung=name)
+
+
+def _fewest_workers() -> FunctionCheck:
+    from labs.dataloader import verify
+
+    return FunctionCheck(verify.fewest_workers, verify.check_answers, verify.check_calls)
+
+
+EXERCISES = {
+    "dataloader": Exercise(
+        title="workers load the batches",
+        configs=(
+            {"rung": "channels_last"},
+            {"workers": 1, "persistent_workers": False},
+            {"workers": 2},
+        ),
+        calls=("course.checks.dry_runs:loading",),
+        rung="dataloader",
+        against="channels_last",
+        shows={"the DataLoader": "loader"},
+        on_cpu="here the network computes on the same cores that the workers need",
+        changes={"pin_memory": True, "persistent_workers": True, "prefetch_factor": 3},
+    ),
+}
+
+LAB = Lab(
+    title="the DataLoader and its workers",
+    minutes=60,
+    exercises=EXERCISES,
+    functions={"loading.fewest_workers": Function("the fewest workers", _fewest_workers)},
+    recordings=(
+        Recording(  # the fastest networks
+            "throughput",
+            [
+                rung("fused", **FULL_SIZE),
+                rung("compile", **FULL_SIZE),
+                rung("compile", precision="fp16", **FULL_SIZE),
+            ],
+        ),
+        Recording("loading", [*_trial_configs()]),
+    ),
+    jobs="2 to 6, of 5 to 9 runs",
+    prepare="`cpus_per_gpu`: a task with one core has none left for workers",
+    stuck="`non_blocking` goes into TODO device's lines; the search returns an element of `counts`",
+)

@@ -1,0 +1,146 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.facts import ROUGHLY, Fact, Rank, progress, sharding
+from course.checks.lab import Function, FunctionCheck, Lab
+from course.checks.lab_configs import of_ranks
+from course.runs.run import Run
+from labs.fsdp.configs import RECORDINGS
+
+
+def _describe_checkpoint(run: Run) -> str:
+    parts = sorted((run.folder / "checkpoint").glob("*.distcp"))
+    size = sum(path.stat().st_size for path in parts)
+    return f"{size / 2**20:.1f} MiB in {len(parts)} parts, one per rank: weights and AdamW's state"
+
+
+def _order(rank: Rank) -> str | None:
+    calls = sharding("of")(rank) or "none"
+    is_complete = calls != "units" or not rank.error or "single root" in rank.error
+    return calls if is_complete else None  # the script failed before the rest
+
+
+def _reshards(rank: Rank) -> dict[str, str]:
+    calls = rank.facts["shards"] or []
+    return {f"reshard_after_forward of {call['of']}": str(call["reshard"]) for call in calls}
+
+
+SHARDING = (  # also of TODO mesh_2d
+    Fact("order of fully_shard's calls", _order,
+         "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
+         "each unit, then on the network, which takes the remaining weights"),
+    Fact("number of fully_shard's calls",
+         lambda rank: None if rank.error else len(rank.facts["shards"] or []),
+         "one for each unit of `units`, which may have several blocks, and one for the network"),
+    Fact("DDP around a sharded network",
+         lambda rank: "present" if "propagation failed" in rank.error else None,
+         "only without cfg.shard: `elif run.world_size > 1:`"),
+    Fact("mesh of fully_shard", sharding("mesh"),
+         "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),
+    Fact("", _reshards,
+         "only zero2 keeps the weights of units gathered; leave it out for the network itself"),
+)  # fmt: skip
+CLIPPING = (
+    Fact("training", progress,
+         "if cfg.clip, clip the norm of all weights' gradients together, after the last "
+         "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
+)  # fmt: skip
+GATHERS = {"all-gathers between computations": "gathers"}
+EXERCISES = {
+    "fully_shard": of_ranks(
+        title="each rank keeps its shards, and gathers unit by unit",
+        configs=(
+            {"rung": "large", "bucket_mb": 1.0},
+            {},
+            {"ranks": 1},
+            {"shard": "hybrid", "ranks": 4, "unit_blocks": 2},
+            {"rung": "large", "ranks": 1},
+        ),
+        shows={
+            "weights by placement": "spread.placements",
+            "bytes per rank": "spread.bytes",
+            **GATHERS,
+        },
+        causes=SHARDING,
+    ),
+    "reshard": of_ranks(
+        title="weights are gathered once for both passes",
+        configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
+        shows=GATHERS,
+        changes={"shard": "zero2"},
+        causes=SHARDING,
+    ),
+    "mixed_precision_policy": of_ranks(
+        title="weights are gathered in bf16, and stored in fp32",
+        configs=({"gather_bf16": False}, {}),
+        shows={"gathered": "gathered_types", "reduced": "reduced_types"},
+        changes={"gather_bf16": True, "precision": "bf16"},
+    ),
+    "prefetch": of_ranks(
+        title="the next units are gathered while one computes (optional)",
+        configs=({"prefetch": 0}, {"prefetch": 1, "unit_blocks": 2}, {"prefetch": 2}),
+        shows=GATHERS,
+        changes={"prefetch": 2},
+    ),
+    "clip_grad_norm": of_ranks(
+        title="gradients are clipped by their norm over all ranks (optional)",
+        configs=(
+            {"clip": 0.0},
+            {"clip": 0.5},
+            {"clip": 100.0},
+            {"clip": 0.5, "rung": "large", "micro_batch": 2},
+        ),
+        causes=CLIPPING,
+        shows={"norm of a rank's gradients at the first update": "gradient_norm"},
+        changes={"clip": 1.0},
+    ),
+    "full_state_dict": of_ranks(
+        title="only rank 0 gets the full state dict",
+        # Only a ResNet has buffers: BatchNorm's statistics.
+        configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
+        small={"save_weights": True},
+        shows={"bytes of full weights on the last rank": "held_to_save"},
+        changes={"save_weights": True},
+    ),
+    "sharded_checkpoint": of_ranks(
+        title="each rank writes its part, and any number of ranks can resume",
+        configs=(
+            {"save_shards": False},
+            {"name": "saved", "epochs": 1, "warmup_steps": 2},
+            {"name": "resumed", "resume": "saved"},
+            {"name": "alone", "resume": "resumed", "ranks": 1, "epochs": 3},
+        ),
+        small={"optimizer": "adamw", "lr": 1e-3},
+        describe=_describe_checkpoint,
+        changes={"save_shards": True},
+    ),
+    "compile_blocks": of_ranks(
+        title="each block is compiled separately (optional)",
+        configs=(
+            {"compile": ""},
+            {},
+            {"compile": "max-autotune-no-cudagraphs", "model": "resnet18"},
+        ),
+        shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
+        changes={"compile": "default"},
+    ),
+}
+
+
+def _sharded_linear() -> FunctionCheck:
+    from labs.fsdp import by_hand, verify
+
+    return FunctionCheck(by_hand.sharded_linear, verify.check_gradients, verify.check_memory)
+
+
+LAB = Lab(
+    title="FSDP, a network sharded over several GPUs",
+    minutes=75,
+    exercises=EXERCISES,
+    functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
+    recordings=RECORDINGS,
+    jobs="12, of 17 runs, most of 2 processes, three of 4",
+    prepare="nothing",
+    stuck="create the optimizer after sharding; all ranks gather, and one writes",
+)

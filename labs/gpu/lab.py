@@ -1,0 +1,52 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
+from course.config import rung
+from course.runs.run import Run
+
+
+def _describe_device(run: Run) -> str:
+    if run.record.device == "cpu":
+        return "on a fake accelerator, weights, images and labels are all on it"
+    devices = run.record.evidence["devices"]
+    expect({*devices} == {run.record.device}, f"the convolutions ran on {' and '.join(devices)}")
+    return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
+
+
+EXERCISES = {
+    "device": Exercise(
+        title="the step computes on the accelerator",
+        configs=({},),
+        calls=("course.checks.dry_runs:moving",),
+        rung="device",
+        against="baseline",
+        describe=_describe_device,
+        on_cpu="this machine has no accelerator",
+    ),
+}
+
+
+def _review() -> FunctionCheck:
+    from labs.gpu import review
+
+    return FunctionCheck(review.train, review.check_weights, review.check_mistakes)
+
+
+LAB = Lab(
+    title="training on a GPU",
+    minutes=60,
+    exercises=EXERCISES,
+    functions={"gpu.review": Function("a loop without five mistakes", _review)},
+    rungs=(("baseline", "fp32"), ("device", "fp32")),
+    recordings=(
+        Recording("throughput", [rung("baseline", **ON_CPU), GPU_RUNGS["device"]]),
+        Recording("notebook", [rung("device"), rung("baseline")]),
+    ),
+    jobs="2",
+    prepare="default set made; the script open in JupyterLab",
+    stuck="editing without saving; TODO device is in three places, the last for images *and* "
+    "labels; in the review, cells that are edited but not run again",
+)

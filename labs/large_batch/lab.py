@@ -1,0 +1,128 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isclose
+from typing import Any
+
+from course.checks.facts import Fact, Rank, distinct
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
+from course.checks.lab_configs import READER_SETTINGS
+from course.runs.run import Run
+from labs.large_batch import configs as learning
+
+UPDATED = READER_SETTINGS | {"workers": 0}
+
+
+def _describe_rates(run: Run) -> str:
+    rates = run.steps["lr"].dropna()
+    return f"learning rates: {', '.join(f'{rate:.2g}' for rate in rates)}"
+
+
+def _decay(rank: Rank) -> dict[str, float]:
+    return {f"weight decay of {name}": x for name, x in (rank.facts["decay"] or {}).items()}
+
+
+def _rates(rank: Rank) -> list[float]:
+    """Return the learning rate of the first group at each update."""
+    return [groups[0][0]["lr"] for groups in rank.facts["groups"] or []]
+
+
+def _search(
+    value: Callable[[list[float], float], Any], precision: str = "fp32"
+) -> Callable[[Rank], Any]:
+    """Return a function of a rank that gives the rates of a search and cfg.lr to `value`."""
+
+    def read(rank: Rank) -> Any:
+        cfg, rates = rank.config, _rates(rank)
+        is_search = cfg.schedule == "find" and cfg.precision == precision
+        return value(rates, cfg.lr) if is_search and rates else None
+
+    return read
+
+
+def _step_time(rates: list[float], lr: float) -> str:
+    """Return when the scheduler steps: early if the first update already has the second rate."""
+    is_early = isclose(rates[0], lr * 1e-4 ** (1 - 1 / max(1, len(rates) - 1)))
+    return f"{'before' if is_early else 'after'} the update"
+
+
+GROUPS = (
+    Fact("", _decay, "filters and matrices (`weight.ndim > 1`) get cfg.weight_decay; vectors get "
+         "it only if cfg.norm_decay, and otherwise 0"),
+)  # fmt: skip
+SEARCH = (
+    Fact("learning rate without a search",
+         lambda rank: None if rank.config.schedule == "find" else [*_rates(rank), None][0],
+         'change it only if cfg.schedule == "find"'),
+    Fact("result of LambdaLR's function",
+         _search(lambda rates, lr: "a rate" if isclose(rates[-1], lr**2) else "a factor"),
+         "LambdaLR multiplies it by cfg.lr"),
+    Fact("time of the scheduler's step", _search(_step_time),
+         "the first update must have f(0), so use a post hook instead of a pre hook"),
+    Fact("learning rate of the first update", _search(lambda rates, lr: rates[0]),
+         "the first update must have cfg.lr / 10,000, so f(0) is 1e-4"),
+    Fact("number of different learning rates", _search(lambda rates, lr: len(distinct(rates))),
+         "each update has its own: call `step()` in the optimizer's post hook"),
+    Fact("learning rate of the last update", _search(lambda rates, lr: rates[-1]),
+         "the last update must have cfg.lr: count updates from 0, over all epochs"),
+    Fact("rate ÷ the rate before",
+         _search(lambda rates, lr: [new / old for old, new in zip(rates, rates[1:])]),
+         "the factor is always the same, so f is a power, `1e4 ** exponent`", "update"),
+    Fact("learning rate", _search(lambda rates, lr: rates, "fp16"),
+         "a skipped step is no update: `optimizer.register_step_post_hook(…)` runs only after "
+         "updates", "update"),
+    Fact("number of learning rates in one update",
+         lambda rank: max((len({group[0]["lr"] for group in groups})
+                           for groups in rank.facts["groups"] or []), default=None),
+         "change the rate of every group, as LambdaLR does"),
+)  # fmt: skip
+EXERCISES = {
+    "param_groups": Exercise(
+        title="weight decay spares BatchNorm and biases",
+        configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
+        rung="no_norm_decay",
+        causes=GROUPS,
+        against="channels_last",
+        shows={"weight decay": "decay"},
+        settings=UPDATED,
+        timed=False,
+    ),
+    "lr_range_test": Exercise(
+        title="the learning rate is searched",
+        configs=(
+            {"rung": "channels_last", "schedule": "cosine"},
+            {"rung": "find", "norm_decay": False},
+            {"rung": "find", "epochs": 1, "steps": 5, "lr": 0.05},
+            {"rung": "find", "precision": "fp16", "overflow_step": 1},
+        ),
+        rung="find",
+        causes=SEARCH,
+        against="channels_last",
+        describe=_describe_rates,
+        settings=UPDATED,
+        timed=False,
+    ),
+}
+
+
+def _trust_ratio() -> FunctionCheck:
+    from labs.large_batch import verify
+
+    return FunctionCheck(verify.trust_ratio, verify.check_ratio, verify.check_update)
+
+
+LAB = Lab(
+    title="large batches that still learn",
+    minutes=75,
+    exercises=EXERCISES,
+    functions={"large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio)},
+    recordings=(
+        Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),
+        Recording("learning", [*learning.learning_configs()]),
+    ),
+    jobs="8, of 8 runs",
+    prepare="the crops, 240 MB, are made by the first run",
+    stuck="which update has `cfg.lr`: the last, not the one after it",
+)

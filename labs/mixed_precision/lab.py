@@ -1,0 +1,88 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Exercise, Lab, Place, Recording, emulation_limits, expect
+from course.checks.lab_configs import GPU_RUNGS, ON_CPU
+from course.config import Config, rung
+from course.runs.run import Run
+
+TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def _describe_amp(run: Run) -> str:
+    forward, backward = (
+        sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
+    )
+    precision, types = run.config.precision, run.record.evidence["forward_types"]
+    expect(
+        {*types} == {TYPES[precision]},
+        f"the config requests {precision}, and the convolutions ran in {' and '.join(types)}: "
+        f"enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision",
+    )
+    return f"{forward} convolutions forward and {backward} backward in {precision}; weights fp32"
+
+
+def _describe_scaler(run: Run) -> str:
+    overflow = run.record.evidence.get("overflow") or {}
+    expect(
+        overflow.get("skipped") is not False,
+        "the step with the planted overflow was not skipped: call scaler.step(optimizer) instead "
+        "of optimizer.step()",
+    )
+    return "the step with the planted overflow was skipped" if overflow else "no overflow planted"
+
+
+def _amp_limits(cfg: Config, place: Place) -> str:
+    if not place.half_units:
+        return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
+    return emulation_limits(cfg, place)
+
+
+EXERCISES = {
+    "amp": Exercise(
+        title="the forward pass runs under autocast",
+        configs=(
+            {"rung": "device"},
+            {"precision": "bf16"},
+            {"rung": "channels_last", "precision": "fp16"},
+        ),
+        calls=("course.checks.dry_runs:casting",),
+        rung="amp",
+        against="device",
+        describe=_describe_amp,
+        limits=_amp_limits,
+        emulated={"precision": "bf16"},
+    ),
+    "grad_scaler": Exercise(
+        title="fp16 gradients are scaled",
+        configs=(
+            {"precision": "bf16", "overflow_step": 0},
+            {},
+            {"precision": "fp32", "overflow_step": 0},
+        ),
+        rung="amp",
+        against="device",
+        describe=_describe_scaler,
+        limits=_amp_limits,
+        changes={"precision": "fp16", "overflow_step": 1},
+        settings={"warmup_steps": 4},
+    ),
+}
+
+LAB = Lab(
+    title="mixed precision, and what 16 bits cost",
+    minutes=60,
+    exercises=EXERCISES,
+    rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
+    recordings=(
+        Recording(
+            "throughput",
+            [*(GPU_RUNGS[name] for name in ("amp", "tf32", "amp_fp16")), rung("amp", **ON_CPU)],
+        ),
+        Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
+    ),
+    jobs="3 (2 at once)",
+    prepare="for which formats does the GPU have units? A V100 has fp16 only",
+    stuck="amp: the forgotten `enabled=`; grad_scaler: the order of `scale`, `step`, `update`",
+)

@@ -1,0 +1,80 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.facts import Fact, actions, kinds, updated
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
+from course.checks.lab_configs import of_ranks
+from course.runs.run import Run
+from labs.pipeline import configs
+
+
+def _describe_schedule(run: Run) -> str:
+    from labs.pipeline import schedules
+
+    order = schedules.measured_order(run)[0]
+    first = " ".join(f"{item.stage}{item.kind}{item.micro_batch}" for item in order[:8])
+    return f"{len(order)} passes per rank, in {run.config.pipeline}'s order; rank 0: {first} …"
+
+
+def _one_f_one_b() -> FunctionCheck:
+    from labs.pipeline import orders
+
+    return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
+
+
+STAGES = (
+    Fact("list of this rank's stages", lambda rank: ", ".join(rank.facts["stages"] or []) or None,
+         "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
+    Fact("schedule", lambda rank: rank.facts["schedule"] or None,
+         "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
+    Fact("number of forward passes in a step",
+         lambda rank: None if rank.error else sum(text[0] == "F" for text in actions(rank)),
+         "each stage has one per micro-batch: the schedule's second argument is micro_batches"),
+    Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
+         "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
+    Fact("number of weights that all ranks train",
+         lambda rank: None if rank.error else updated(rank)["number of weights in the optimizers"],
+         "from here on, `net` has only this rank's parts: net = nn.ModuleList(…)"),
+    Fact("layout of the convolutions' inputs", kinds("input_layouts"),
+         "make each part a `pipelines.Stage(…)`, which also sends contiguous tensors"),
+)  # fmt: skip
+PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}
+EXERCISES = {
+    "pipeline_stages": of_ranks(
+        title="each rank stores a part of the network, and sends on its output",
+        configs=(
+            {"rung": "large"},
+            {"pipeline": "gpipe"},
+            # The batch in one piece.
+            {"pipeline": "gpipe", "micro_batch": 0, "label_smoothing": 0.1, "precision": "bf16"},
+        ),
+        shows={"numbers that the last rank stores": "parameters"},
+        changes={"pipeline": "gpipe", "micro_batch": 2},
+        **PIPED,
+    ),
+    "pipeline_schedule": of_ranks(
+        title="ranks run their passes in the order of the config's schedule",
+        configs=(
+            {"pipeline": "gpipe"},
+            {"pipeline": "zero_bubble"},
+            {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
+        ),
+        describe=_describe_schedule,
+        changes={"pipeline": "zero_bubble", "micro_batch": 2},
+        **PIPED,
+    ),
+}
+
+LAB = Lab(
+    title="pipeline parallelism",
+    minutes=60,
+    exercises=EXERCISES,
+    functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
+    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    jobs="11, most of 2 processes",
+    prepare="nothing",
+    stuck="fewer micro-batches than stages; `net` is this rank's part only",
+)

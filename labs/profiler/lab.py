@@ -1,0 +1,78 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
+from course.checks.lab_configs import GPU_RUNGS
+from course.config import Config, rung
+from course.runs.recordings import TRACE, trace_name
+from course.runs.run import Run
+
+
+def _describe_trace(run: Run) -> str:
+    from course.analysis.traces import tables
+
+    expect(
+        run.record.trace,
+        "no trace was written: start() the profiler, step() it after every step, and give it "
+        "on_trace_ready=run.save_trace",
+    )
+    found = tables.read(run.folder / run.record.trace)
+    expect(found.operators["input_shapes"].map(len).any(), "no shapes: record_shapes=True")
+    on_gpu = run.record.device == "cuda"
+    expect(
+        not (on_gpu and found.kernels.empty),
+        "the trace has no GPU kernels: leave `activities` to the profiler",
+    )
+    return (
+        f"traced steps: {run.config.profile_steps}; {len(found.operators):,} operators with "
+        f"shapes, {len(found.kernels)} GPU kernels"
+    )
+
+
+TRACED = {"profile_steps": 1, "warmup_steps": 4}
+
+
+def _traced(config: Config) -> Config:
+    """Return a short config of the same training with one traced step, named by its differences."""
+    name = TRACE + trace_name(config)
+    return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
+
+
+def _limit_of() -> FunctionCheck:
+    from labs.profiler import limits
+
+    return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
+
+
+EXERCISES = {
+    "profiler": Exercise(
+        title="a step is traced, and the measured ones are not slowed",
+        configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
+        rung="device",
+        against="device",
+        describe=_describe_trace,
+        changes=TRACED,
+        settings={"warmup_steps": 4},
+        faster=False,
+    ),
+}
+
+LAB = Lab(
+    title="the profiler and Tensor Cores",
+    minutes=60,
+    exercises=EXERCISES,
+    functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},
+    recordings=(
+        Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),
+        Recording(
+            "notebook",
+            [rung("device", warmup_steps=4), rung("device", warmup_steps=4, profile_steps=1)],
+        ),
+    ),
+    jobs="2 (at once)",
+    prepare="Perfetto needs the internet in the *browser*; the lab does without",
+    stuck="reading two clocks; a traced step is slower, and is not timed",
+)

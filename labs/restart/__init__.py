@@ -1,0 +1,13 @@
+"""Checkpoints and reproducibility."""
+
+from course.lazy import lazy_exports
+
+_NAMES = {
+    ".figures": ("plot_checkpoint_interval plot_restart plot_step_times"),
+    ".measurements": (
+        "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
+    ),
+    ".preemption": "preemption_settings recorded_signals",
+    ".reproducibility": ("compare_crops compare_machines compare_repeats compare_sums"),
+}
+__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

@@ -1,0 +1,78 @@
+"""Figures of restarts and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
+from course.charts.primitives import describe, label, legend, limit, lines
+from course.runs.run import Run
+from course.text import digits
+from labs.restart.measurements import compare_losses, lost_share, step_times
+
+COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
+
+
+def plot_restart(run: Run, reference: Run) -> Picture:
+    """Draw the losses of a run that was stopped over those of one that was not."""
+    table = compare_losses(run, reference)
+    first = run.record.evidence.get("began_at", 0)
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    axes.plot(table.index, table["uninterrupted"], color=GREY, lw=5, label="never stopped")
+    parts = {f"stopped, process {number}": part for number, part in table.groupby("process")}
+    curves = {name: (part.index, part["stopped"]) for name, part in parts.items()}
+    lines(axes, curves, colours=(ORANGE, BLUE), marker="o")
+    limit(axes, first - 0.5, "the new process begins", colour=DARK, along="x")
+    same = f"{table['same'].sum()} of {len(table)} steps have a bitwise identical loss"
+    describe(axes, "", [f"it resumes at step {first}; {same}"])
+    label(axes, xlabel="step", ylabel="loss")
+    axes.legend(frameon=False, fontsize=9)
+    return picture
+
+
+def plot_step_times(runs: Sequence[Run], machine: str) -> Picture:
+    """Draw the time of each step, a panel per run; mark the steps that begin with a save."""
+    picture = Picture(10, 1.3 + 1.3 * len(runs))
+    panels = picture.panels(len(runs), sharex=True, sharey=True)
+    for axes, run in zip(panels, runs):
+        table = run.steps[run.steps["step"] >= run.config.warmup_steps]
+        row = step_times(run)
+        axes.bar(table["step"], table["step_s"] * 1e3, color=COLOURS[row["saved"]])
+        if row["every"]:
+            saves = table[table["step"] % row["every"] == 0]
+            look = {"color": DARK, "ms": 6, "label": "includes a save"}
+            axes.plot(saves["step"], saves["step_s"] * 1e3, "v", **look)
+        label(axes, row["saved"], size=10, ylabel="ms")
+        text = f"{digits(row['step_ms'])} ms"
+        if row["every"]:
+            text += f", after a save (every {row['every']} steps) {digits(row['after_ms'])} ms"
+        describe(axes, row["saved"], [text])
+    panels[0].margins(y=0.12)  # room for the marks
+    panels[-1].set_xlabel(f"step; {machine}")
+    legend(picture)
+    return picture
+
+
+def plot_checkpoint_interval(save_min: float, nodes: Sequence[int], broken_days: float) -> Picture:
+    """Draw the share of lost time over the interval between checkpoints, by number of nodes."""
+    picture = Picture(10, 3.2)
+    axes = picture.panel()
+    hours = np.geomspace(0.02, 24, 200)
+    for count, colour in zip(nodes, (GREEN, BLUE, ORANGE)):
+        percent = 100 * lost_share(save_min, hours, count, broken_days)
+        best = percent.argmin()
+        name = f"{count:,} node{'s' * (count > 1)}"
+        axes.plot(hours, percent, color=colour, label=name)
+        axes.plot(hours[best], percent[best], "o", color=colour)
+        best_h = hours[best]
+        interval = f"{digits(best_h)} h" if best_h >= 1 else f"{60 * best_h:.0f} min"
+        describe(axes, name, [f"best every {interval}, {digits(percent[best])} % lost"])
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks([0.05, 0.25, 1, 4, 24], ["3 min", "15 min", "1 h", "4 h", "1 day"])
+    axes.set_yticks([0.1, 1, 10, 100], ["0.1 %", "1 %", "10 %", "100 %"])
+    axes.set(ylim=(0.1, 100), xlabel="time between two checkpoints", ylabel="share of time lost")
+    legend(picture)
+    return picture

@@ -1,0 +1,165 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.facts import Fact, Rank, restart
+from course.checks.lab import Exercise, Lab
+from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
+from labs.restart.measurements import RECORDINGS
+
+# A small training in which every part of the state changes: fp16 with a gradient that overflows,
+# which changes the loss scale; a schedule; random numbers in each step; two shuffled epochs.
+CHANGING: dict[str, Any] = {
+    "model": "resnet18",
+    "image_px": 32,
+    "batch_size": 4,
+    "epochs": 2,
+    "steps": 4,
+    "warmup_steps": 7,
+    "val_steps": 1,
+    "budget_s": 0.0,
+    "lr": 0.003,
+    "precision": "fp16",
+    "overflow_step": 1,
+    "schedule": "one_cycle",
+    "mix": "mixup",
+    "deterministic": True,
+}
+# Steps 3 and 6 are saved; the process is killed while saving step 6. The overflow is before 3.
+EVERY, SIGKILL_STEP, SIGTERM_STEP = 3, 5, 4
+
+SMALL_RESTART: dict[str, Any] = {
+    name: CHANGING[name] for name in ("model", "schedule", "mix", "deterministic")
+} | {"optimizer": "adamw", "lr": 1e-3, "precision": "fp32", "epochs": 2, "steps": 4}
+
+# Of several ranks, rank 0's loss is recorded; with such a low rate, losses of images differ little.
+SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
+
+
+def _interrupted(title: str, changes: dict[str, Any], **options: Any) -> Exercise:
+    """Return a check of one process that is interrupted, and the same training without that."""
+    return Exercise(
+        title=title,
+        rung="restarted",
+        against="channels_last",
+        shows={
+            "first step of the last process": "began_at",
+            "checkpoints that it found": "found",
+            "interruptions": "interrupted",
+        },
+        changes=changes | {"save_every": EVERY},
+        settings=CHANGING,
+        timed=False,
+        small=SMALL_RESTART,
+        **options,
+    )
+
+
+def _writers(rank: Rank) -> str | None:
+    return " and ".join(str(peer.rank) for peer in rank.peers if peer.facts["saves"]) or None
+
+
+def _ending(rank: Rank) -> str | None:
+    if rank.facts["is_restarted"]:
+        return f"continued from step {rank.facts['first']}"
+    return None if rank.error else f"complete after {len(rank.facts['batches'])} steps"
+
+
+def _form(rank: Rank) -> str | None:
+    files = rank.get("left") if rank.config.async_save and not rank.rank else None
+    return files and ("a file" if files[-1]["name"].endswith(".pt") else "a folder")
+
+
+def _marking(rank: Rank) -> str | None:
+    facts = {peer.rank: peer.facts for peer in rank.peers}
+    ranks = [str(x) for x in facts if facts[x]["is_restarted"] or facts[x]["is_marked"]]
+    return " and ".join(ranks) or None
+
+
+SAVING = (
+    Fact("form of a checkpoint", _form,
+         "`store(…)` writes it: with cfg.async_save in the background, not by your save"),
+    Fact("list of the ranks that save", _writers,
+         "all would write the same files at once: `store(…)` only if run.rank == 0"),
+)  # fmt: skip
+RESTORING = (
+    Fact("step that follows the restart",
+         lambda rank: rank.facts["first"] if rank.facts["is_restarted"] else None,
+         "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
+    Fact("number of images that each epoch skips",
+         lambda rank: None if rank.error else ", ".join(map(str, rank.facts["skipped"])),
+         "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
+         "each epoch: also if there are none, which undoes the skip before it"),
+    Fact("the state after the restart", lambda rank: None if rank.error else restart(rank),
+         "load the state of every part, all of it: the network also has buffers. Then restore the "
+         "random numbers, `randomness.set_states(…)`"),
+)  # fmt: skip
+SIGNAL = (
+    Fact("end of the ranks after SIGTERM",
+         lambda rank: "in different steps" if "lost each other" in rank.error else "in one step",
+         "a signal may reach one rank first, so look at `ends`, which is the same on all ranks"),
+    Fact("the run after SIGTERM", _ending,
+         "on each rank the handler only notes the signal, so that the step ends and is saved; then "
+         "call run.mark_interrupted() and return from main, before the next step"),
+    Fact("list of the ranks that are to be restarted", _marking,
+         "all ranks call run.mark_interrupted()"),
+    *RESTORING,
+)  # fmt: skip
+EXERCISES = {
+    "checkpoint": of_ranks(
+        "one rank saves, and a checkpoint is complete or absent",
+        configs=(
+            {"save_every": 0, "ranks": 1},
+            {"save_every": 2, "ranks": 1},
+            {"save_every": 2},
+            {"save_every": 4, "async_save": True, "ranks": 1},
+        ),
+        small=SMALL_RESTART | {"precision": "fp16"},  # in fp32 the scaler has no state
+        shows={"checkpoints": "left"},
+        rung="restarted",
+        changes={"save_every": 1},
+        settings=SAVED,
+        causes=SAVING,
+    ),
+    "resume": _interrupted(
+        "after SIGKILL during a save, it resumes bit for bit",
+        configs=(
+            {"save_every": 0},
+            {"save_every": 2, "sigkill_step": 5},
+            # With a scale that an overflow has halved. Only the loss of unmixed labels shows it.
+            {
+                "save_every": 2,
+                "sigkill_step": 3,
+                "ranks": 2,
+                "precision": "fp16",
+                "overflow_step": 1,
+                "mix": "",
+            },
+            {"save_every": 2, "sigkill_step": 7},  # in the middle of the second epoch
+        ),
+        changes={"sigkill_step": SIGKILL_STEP},
+        causes=RESTORING,
+    ),
+    "sigterm": _interrupted(
+        "after SIGTERM, it saves and resumes bit for bit",
+        configs=(
+            {"save_every": 0},
+            {"save_every": 2, "sigterm_step": 1},
+            {"save_every": 4, "sigterm_step": 4, "ranks": 2},
+        ),
+        changes={"sigterm_step": SIGTERM_STEP},
+        causes=SIGNAL,
+    ),
+}
+
+LAB = Lab(
+    title="checkpoints, restarts and reproducibility",
+    minutes=60,
+    exercises=EXERCISES,
+    recordings=RECORDINGS,
+    jobs="12, one of 2 processes",
+    prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
+    stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
+)

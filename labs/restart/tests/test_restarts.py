@@ -1,0 +1,90 @@
+"""Tests of bitwise identity, checkpoints, and their costs."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from job_helpers import prepared
+
+from course.config import Config, rung
+from course.runs.recordings import recorded_runs
+from course.runs.run import Run
+from labs import restart as lab
+from labs.restart import preemption
+
+# They depend on the 16-bit hardware of the CPU: make test-formats.
+pytestmark = pytest.mark.formats
+
+
+def test_workers_change_crops_unless_each_image_has_a_seed() -> None:
+    table = lab.compare_crops()
+    assert table["by worker"].nunique() == len(table) == 3
+    assert table["by image"].nunique() == 1
+
+
+def test_recorded_machines_and_repeats() -> None:
+    runs = [recorded_runs(f"nvidia-{name}", "throughput") for name in ("h100", "h200")]
+    table = lab.compare_machines(*runs)
+    assert ((table["same_steps"] == table["steps"]) == (table["max_difference"] == 0)).all()
+    practice = recorded_runs("nvidia-h100", "practice")
+    repeats = lab.compare_repeats(practice).set_index("repeatable")
+    assert repeats.loc[True, "max_difference"] == 0 and repeats.loc[False, "ratio"] == 1
+
+
+def save_run(folder: Path, config: Config, seconds: list[float], evidence: dict) -> Run:
+    run = prepared(folder, "", config)
+    rows = [{"step": step, "step_s": value, "loss": value} for step, value in enumerate(seconds)]
+    (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "record.json").write_text(json.dumps({"status": "ok", "evidence": evidence}))
+    return run
+
+
+def test_costs_of_saving(tmp_path: Path) -> None:
+    size = {"warmup_steps": 2, "steps": 10}
+    never = save_run(tmp_path / "never", rung("channels_last", **size), [9, 9] + [0.1] * 8, {})
+    config = rung("restarted", **size, save_every=4)
+    # Steps are counted from 0: a save after four steps takes place in step 4.
+    seconds = [9, 9, 0.1, 0.1, 0.5, 0.1, 0.1, 0.1, 0.5, 0.1]
+    saved = save_run(tmp_path / "saved", config, seconds, {})
+    table = lab.saving_costs([saved, never]).set_index("saved")
+    assert [*table.index] == ["never", "torch.save"]
+    row = table.loc["torch.save", ["step_ms", "after_ms", "save_ms", "cost"]]
+    assert row.tolist() == pytest.approx([100, 500, 400, 1.0])
+    alt = lab.plot_step_times([never, saved], "2 cores").alt
+    assert "never: 100 ms" in alt and "after a save (every 4 steps) 500 ms" in alt
+
+
+def test_losses_of_both_processes_are_compared(tmp_path: Path) -> None:
+    config = rung("restarted", steps=4, warmup_steps=1)
+    reference = save_run(tmp_path / "reference", config, [4, 3, 2, 1], {})
+    run = save_run(tmp_path / "run", config, [4, 3, 2, 1.5], {"began_at": 2})
+    table = lab.compare_losses(run, reference)
+    assert table["process"].tolist() == [1, 1, 2, 2]
+    assert table["same"].tolist() == [True, True, True, False]
+    alt = lab.plot_restart(run, reference).alt
+    assert "resumes at step 2; 3 of 4 steps have a bitwise identical loss" in alt
+
+
+def test_the_best_interval_is_youngs() -> None:
+    best = (2 / 60 * 24) ** 0.5  # √(2 · hours per save · hours between accidents)
+    shares = [lab.lost_share(1, hours, 100, 100) for hours in (best, 0.8 * best, 1.25 * best)]
+    assert shares[0] == min(shares) == pytest.approx(2 / 60 / best)
+    alt = lab.plot_checkpoint_interval(save_min=1, nodes=(1, 2048), broken_days=264).alt
+    assert "1 node: best every 14" in alt and "2,048 nodes: best every 19 min, 10" in alt
+
+
+def test_signals_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lab.recorded_signals()
+    assert table["SIGKILL, s"].iloc[:3].between(4, 6).all()  # KillWait is 5 s
+    assert (table["state"] == "PENDING").sum() == 2
+
+    def answer(*words: str) -> SimpleNamespace:
+        partition = "PartitionName=gpu GraceTime=60 PreemptMode=REQUEUE"
+        config = "Configuration data\nKillWait                = 30 sec\n"
+        return SimpleNamespace(stdout=config if words[-1] == "config" else partition)
+
+    monkeypatch.setattr(preemption, "ask", answer)
+    assert lab.preemption_settings().loc["gpu"].tolist() == ["REQUEUE", "60 s", "30 sec"]
+    monkeypatch.setattr(preemption, "ask", lambda *_: None)
+    assert lab.preemption_settings().empty

@@ -1,0 +1,63 @@
+"""Figures of published training runs and of the power of GPUs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
+from course.charts.primitives import bars, label, legend
+from course.text import digits
+from labs.start_here.nodes import format_minutes
+
+DEVICE_COLOURS = {  # by generation; others are PURPLE
+    "NVIDIA M40": GREY,
+    "Tesla P100": SKY,
+    "Tesla P40": GREEN,
+    "Tesla V100": BLUE,
+    "CPUs": ORANGE,
+}
+
+
+def plot_training_times(table: pd.DataFrame) -> Picture:
+    """Draw time, device hours and speed of published training runs.
+
+    Args:
+        table: from `lab.training_times()`.
+    """
+    picture = Picture(10.5, 1.3 + 0.36 * len(table))
+    time, cost, speed = picture.panels(1, 3, sharey=True, width_ratios=(5, 4, 4))
+    names = [f"{row.team}, {row.date}\n{row.devices:,} {row.device}" for row in table.itertuples()]
+    colours = [DEVICE_COLOURS.get(device, PURPLE) for device in table["device"]]
+    minutes, rates = table["minutes"], table["images_per_s_per_device"]
+    bars(time, names, minutes, words=list(map(format_minutes, minutes)), colours=colours)
+    ends = {"xscale": "log", "xlim": (0.5, minutes.max() * 12)}
+    label(time, "time of the training (log scale)", size=10, **ends)
+    time.set_xticks([1, 60, 24 * 60, 14 * 24 * 60], ["1 min", "1 h", "1 day", "14 days"])
+    time.minorticks_off()
+    bars(cost, names, table["device_hours"], colours=colours, room=1.25)
+    label(cost, "device hours", size=10)
+    words = [digits(rate) for rate in rates]
+    bars(speed, names, rates, words=words, missing="?", colours=colours, room=1.25)
+    label(speed, "images per second and device\n(?: not published)", size=10)
+    return picture
+
+
+def plot_power(table: pd.DataFrame) -> Picture:
+    """Draw the watts of GPUs and their performance per kilowatt.
+
+    Args:
+        table: from `lab.power()`.
+    """
+    picture = Picture(9, 1.2 + 0.42 * len(table))
+    watts, gain = picture.panels(1, 2, sharey=True, width_ratios=(3, 2))
+    names, values = list(table["device"]), table["performance_per_kw"]
+    series = {"at most": table["max_w"], "idle, about": table["idle_w"]}
+    bars(watts, names, series, unit=" W", colours=(ORANGE, DARK))
+    label(watts, "watts of one GPU", size=10)
+    words = [f"{value:.1f}" for value in values]
+    bars(gain, names, values, words=words, missing="?", colours=GREEN)
+    label(gain, "performance per kilowatt (?: not published)", size=10)
+    # On two lines, because one is wider than the panel.
+    gain.set_xlabel("performance ÷ kilowatts\n(performance of an A100 SXM: 1)", fontsize=9)
+    legend(picture)
+    return picture

@@ -1,0 +1,22 @@
+"""The check of its function, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.lab import Function, FunctionCheck, Lab
+
+
+def _full_training() -> FunctionCheck:
+    from labs.scale import full_training
+
+    return FunctionCheck(
+        full_training.full_training, full_training.check_hours, full_training.check_energy
+    )
+
+
+LAB = Lab(
+    title="scale and energy",
+    minutes=20,
+    functions={"scale.full_training": Function("what a full training costs", _full_training)},
+    prepare="nothing: it shows published and recorded numbers",
+    stuck="a record has the speed of all GPUs together, but the watts of one",
+)

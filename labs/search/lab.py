@@ -1,0 +1,20 @@
+"""The lab's check, its recorded runs, and what the course shows about the lab."""
+
+from course.checks.lab import Function, FunctionCheck, Lab, Recording
+
+
+def _halving() -> FunctionCheck:
+    from labs.search import halving, verify
+
+    return FunctionCheck(halving.successive_halving, verify.check_rounds, verify.check_recorded)
+
+
+LAB = Lab(
+    title="hyperparameter search without wasting a cluster",
+    minutes=60,
+    functions={"search.halving": Function("successive halving", _halving)},
+    recordings=(Recording("search"),),
+    jobs="16, one after another; on Slurm three arrays",
+    prepare="the crops, 240 MB, as 3.3",
+    stuck="keep at least one trial; compare accuracies of the same round",
+)

@@ -1,0 +1,282 @@
+"""Search for hyperparameters: each trial is a run, and the state of a search is in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from course.config import Config
+from course.jobs import sites
+from course.jobs.launch import JobError, explain, launch_planned, wait
+from course.jobs.plan import plan
+from course.runs import run as runs
+from course.runs.files import write_atomically
+from course.runs.run import Run
+from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
+from labs.search import array, trial_queue
+from labs.search.space import Space, combinations, contains, distributions
+
+MAX_ARRAYS = 3  # arrays in a row in which no trial ends
+MAX_FAILURES = 3  # failed trials at the beginning
+POLL_S = 1.0  # between two looks at the workers' progress
+
+
+@dataclass(frozen=True, repr=False)
+class Search:
+    """A search, read from its folder."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def runs(self) -> list[Run]:
+        """The trials' runs, in their order."""
+        root = self.folder.parent.parent
+        trials = open_study(self.folder).get_trials(deepcopy=False)
+        return [
+            Run(root / trial.user_attrs["run"]) for trial in trials if "run" in trial.user_attrs
+        ]
+
+    @property
+    def best(self) -> Run:
+        """The most accurate complete run. Raises ValueError if no trial is complete."""
+        complete = [run for run in self.runs if run.status == "ok"]
+        if not complete:
+            raise ValueError(f"{self.name} has no complete trial. Call search again with more.")
+        return max(complete, key=lambda run: run.record.val_top1)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self.runs)} trials"
+
+
+def search(
+    sampler: str,
+    space: Space,
+    config: Config,
+    *,
+    trials: int | None = None,
+    workers: int | None = None,
+    name: str = "",
+    **settings: Any,
+) -> Search:
+    """Search for the values of a config's fields with the highest accuracy in validation.
+
+    A second call continues the search or returns its result; it may request more trials. The first
+    trial has the config's own values, if they are in the space.
+
+    Args:
+        sampler: "grid" tries all values, "random" draws them, "tpe" draws near the best trials.
+        space: choices (a list) or a range (a tuple) for each field.
+        trials: in total; None: all of a grid.
+        workers: jobs at a time: 1 on this machine; on Slurm by default a node's GPUs.
+        name: by default made from the arguments.
+        settings: pruner, "none", "median" or "hyperband"; script; site; seed, of the sampler;
+            time_min, of each trial (a Slurm job requests the time of its share of trials).
+
+    Raises:
+        ValueError: an unknown sampler, pruner, field or site, or the name of a different search.
+        JobError: a different process conducts the search, or its workers or first trials failed.
+    """
+    if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ValueError(
+            f"name={name!r}: expected letters, digits, _ . and -, not beginning with . or -"
+        )
+    request = _request(sampler, space, config, **settings)
+    count = _trial_count(trials, request)
+    folder = _folder(request | {"label": name or f"{sampler}-{request['pruner']}"}, name)
+    site = sites.get(request["site"])
+    with _conducting(folder):
+        if site.executor == "slurm":
+            _run_on_slurm(folder, count, min(workers or site.gpus_per_node, count))
+        elif workers not in (None, 1):
+            raise ValueError(f"workers={workers}: this machine computes one job at a time")
+        else:
+            _run_here(folder, count)
+    return Search(folder)
+
+
+def _request(
+    sampler: str,
+    space: Space,
+    config: Config,
+    pruner: str = "none",
+    script: str | Path = "solutions/train.py",
+    site: str = "local",
+    seed: int = 0,
+    time_min: float | None = None,
+) -> dict[str, Any]:
+    """Return what identifies a search, as JSON."""
+    from optuna.distributions import distribution_to_json
+
+    for field, value, known in (
+        ("sampler", sampler, trial_queue.SAMPLERS),
+        ("pruner", pruner, PRUNERS),
+    ):
+        if value not in known:
+            raise ValueError(f"no {field} {value!r}: choose {', '.join(known)}")
+    ranges = distributions(space, config)
+    if not config.val_steps:
+        raise ValueError("val_steps=0: a search needs a validation after each epoch")
+    if sites.get(site).executor == "recorded":
+        raise ValueError(f"site {site!r} starts no jobs: recorded_runs has its searches")
+    job = plan(script, config, site=site)
+    values = {field: getattr(config, field) for field in space}
+    first = [*combinations(space)] if sampler == "grid" else [values] * contains(space, values)
+    request = {
+        "sampler": sampler,
+        "pruner": pruner,
+        "seed": seed,
+        "site": site,
+        "time_min": time_min,
+        "space": {field: distribution_to_json(values) for field, values in ranges.items()},
+        "first": first,
+        "config": asdict(replace(config, rung="search")),
+        "script": str(job.source),
+        "text": job.text,
+    }
+    return json.loads(json.dumps(request))
+
+
+def _trial_count(trials: int | None, request: dict[str, Any]) -> int:
+    grid = len(request["first"]) if request["sampler"] == "grid" else None
+    count = grid if trials is None else trials
+    if count is None or count < 1:
+        raise ValueError(f"trials={trials}: expected 1 or more. Try trials=16.")
+    return min(count, grid or count)
+
+
+def _folder(request: dict[str, Any], name: str) -> Path:
+    """Return the search's folder, created if it does not exist.
+
+    Raises:
+        ValueError: a different search has this name.
+    """
+    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
+    folder = runs.runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with trial_queue.locked(folder):
+        if (folder / ABOUT).exists():
+            known = trial_queue.read_request(folder)
+            if changed := [key for key in request if request[key] != known.get(key)]:
+                raise ValueError(
+                    f"name={name!r}: a different search has this name ({', '.join(changed)} "
+                    f"differ). Choose a different name, or none, or delete {folder}"
+                )
+            return folder
+        (folder / trial_queue.SNAPSHOT).write_text(request["text"])
+        write_atomically(folder / ABOUT, json.dumps(request, indent=1))
+        study = open_study(folder)
+        for values in request["first"]:
+            study.enqueue_trial(values)
+    return folder
+
+
+@contextmanager
+def _conducting(folder: Path) -> Iterator[None]:
+    """Lock the search, so that no second process starts its trials."""
+    try:
+        with FileLock(folder / ".conductor.lock", timeout=0):
+            yield
+    except Timeout as error:
+        raise JobError(
+            f"a different process conducts {folder.name}. Wait for it, or end it, then call again"
+        ) from error
+
+
+def _run_here(folder: Path, count: int) -> None:
+    with _progress_bar(folder, count) as update:
+        for run in trial_queue.finish_ended(folder, runs.runs_root()):
+            _wait(run)
+            trial_queue.finish(folder, run)
+            update()
+        while run := _quietly(lambda: trial_queue.take(folder, count, launch_planned)):
+            _wait(run)
+            trial_queue.finish(folder, run)
+            update()
+
+
+def _wait(run: Run) -> None:
+    """Wait for a run's end. Raises KeyboardInterrupt if the wait was interrupted."""
+    _quietly(lambda: wait(run, check=False))
+    if run.record is None:
+        print(f"Stopped; {run.name} continues. Call search again to continue the search")
+        raise KeyboardInterrupt
+
+
+def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
+    arrays, left_before, number = 0, count + 1, ""
+    with _progress_bar(folder, count) as update:
+        while True:
+            # Check this first, or a trial that ends in between would be missed.
+            is_over = not array.is_active(folder)
+            running = trial_queue.finish_ended(folder, runs.runs_root())
+            remaining = update()
+            if not remaining:
+                return
+            if is_over and not running:
+                if number and array.was_cancelled(number):
+                    raise JobError(f"{folder.name} was cancelled. Call search again to continue")
+                if remaining < left_before:  # for example, workers reached their time limit
+                    arrays, left_before = 0, remaining
+                if arrays == MAX_ARRAYS:
+                    raise JobError(
+                        f"{MAX_ARRAYS} arrays ended without a finished trial, and {remaining} are "
+                        f"left. The workers' logs are in {folder / 'logs'}. Call search again to "
+                        "continue"
+                    )
+                number = array.submit(folder, count, min(workers, remaining))
+                arrays += 1
+            time.sleep(POLL_S)
+
+
+def _quietly(call: Callable[[], Any]) -> Any:
+    with redirect_stdout(io.StringIO()):
+        return call()
+
+
+@contextmanager
+def _progress_bar(folder: Path, count: int) -> Iterator[Callable[[], int]]:
+    """Show a progress bar; provide a function that updates it and returns the trials left."""
+    layout = "{desc} |{bar}| {n}/{total} trials, {elapsed}"
+    with tqdm(total=count, file=sys.stdout, bar_format=layout, ncols=88) as bar:
+
+        def update() -> int:
+            finished, best = _finished_trials(folder)
+            bar.set_description_str(f"{folder.name} [best {best:.3f}]", refresh=False)
+            bar.n = finished
+            bar.refresh()
+            return count - finished
+
+        update()
+        yield update
+
+
+def _finished_trials(folder: Path) -> tuple[int, float]:
+    """Return the number of finished trials and the best value.
+
+    Raises:
+        JobError: all of the first trials failed.
+    """
+    trials = trial_queue.started(open_study(folder).get_trials(deepcopy=False))
+    finished = [trial for trial in trials if trial.state.is_finished()]
+    if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
+        names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]
+        cause = explain(Run(runs.runs_root() / names[0])) if names else "None of them began a run"
+        raise JobError(f"the first {len(finished)} trials of {folder.name} failed. {cause}")
+    values = [trial.value for trial in finished if trial.state.name == "COMPLETE"]
+    return len(finished), max(values, default=0.0)

@@ -1,0 +1,221 @@
+"""Tests of searches, pruning, tables, figures, and wrong requests."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from job_helpers import (
+    SCRIPTS,
+    nothing_left,  # noqa: F401 - every test of this file ends its runs
+    prepared,
+)
+
+from course.config import rung
+from course.jobs.launch import JobError
+from course.jobs.slurm_partitions import Partition
+from course.runs.record import Record
+from course.runs.recordings import recorded_runs
+from course.runs.run import FOLDER_VARIABLE
+from course.training import trials
+from course.training.recorder import recording
+from course.training.trials import ABOUT, FOLDER
+from labs import search as lab
+from labs.search import array, trial_queue
+from labs.search.halving import successive_halving
+
+LIGHT = {"script": SCRIPTS / "trial_light.py"}
+CONFIG = rung("baseline", quick=True, lr=0.5)
+RATES = {"lr": (0.01, 10.0, "log")}
+
+
+def test_a_search_continues(runs_root: Path) -> None:
+    two_trials = lab.search("tpe", RATES, CONFIG, trials=2, name="mine", **LIGHT)
+    first_runs = two_trials.runs
+    assert first_runs[0].launched["trial"]["params"]["lr"] == 0.5  # the config's value comes first
+    three_trials = lab.search("tpe", RATES, CONFIG, trials=3, name="mine", **LIGHT)
+    assert three_trials.runs[:2] == first_runs and len(three_trials.runs) == 3
+    table = lab.trials_table(three_trials)
+    assert table["state"].tolist() == ["complete"] * 3
+    assert three_trials.best.record.val_top1 == table["val_top1"].max()
+    with pytest.raises(ValueError, match="3 complete trials: expected at least 4"):
+        lab.field_importance(three_trials)
+    with pytest.raises(ValueError, match="a different search has this name .space"):
+        lab.search("tpe", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "is_repeated"),
+    [
+        ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),
+        ("failed", "Slurm: FAILED, exit code 0:9, on node1", True),  # its worker was killed
+        ("timeout", "Slurm: TIMEOUT, exit code 0:0, on node1", True),  # the job's limit
+        ("timeout", "still running after its 60 minutes", False),  # the trial's own
+        ("oom", "Slurm: OUT_OF_MEMORY, exit code 0:125, on node1", False),
+        ("cancelled", "cancelled on request", False),
+        ("failed", "ValueError: mine", False),
+    ],
+)
+def test_accidents_are_repeated(status: str, error: str, is_repeated: bool) -> None:
+    assert trial_queue.is_accident(Record(status, error=error)) == is_repeated
+
+
+def test_a_job_of_an_array_has_time_for_its_share_of_trials(runs_root: Path) -> None:
+    search = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
+    for longest, expected_min in ((math.inf, 21), (17, 15)):  # Slurm's is 2 longer
+        partitions = [Partition("all", longest, "gpu:4", is_default=True)]
+        place, trial_min = array.job_time(search.folder, 2.5, partitions)
+        assert (place.time_min, trial_min) == (expected_min, 7)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "space", "message"),
+    [
+        ("best", RATES, "no sampler 'best': choose grid, random, tpe"),
+        ("tpe", {}, r"space=\{\}: name the fields to search"),
+        ("tpe", {"learning_rate": [0.1]}, "no setting 'learning_rate'"),
+        ("tpe", {"lr": (3.0, 0.1)}, r"lr=\(3.0, 0.1\): the least must be below the most"),
+        ("tpe", {"lr": (3.0,)}, "a range is"),
+        ("tpe", {"optimizer": ["sgd", "adam"]}, "optimizer='adam' .*: choose sgd"),
+        ("tpe", {"rung": ["a"]}, "rung is a label"),
+        ("grid", RATES, "a grid tries values, and lr has a range"),
+    ],
+)
+def test_wrong_spaces_are_refused(sampler: str, space: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lab.search(sampler, space, CONFIG, trials=2, **LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pruner": "mean"}, "no pruner 'mean': choose none, median, hyperband"),
+        ({"site": "recorded-nvidia-h200"}, "starts no jobs"),
+        ({"trials": 0}, "trials=0: expected 1 or more"),
+        ({"workers": 2}, "this machine computes one job at a time"),
+        ({"config": replace(CONFIG, val_steps=0)}, "val_steps=0"),
+        ({"name": "../../x"}, "expected letters, digits, _ . and -"),
+    ],
+)
+def test_wrong_settings_are_refused(runs_root: Path, settings: dict, message: str) -> None:
+    arguments = {"config": CONFIG, "trials": 2} | LIGHT | settings
+    with pytest.raises(ValueError, match=message):
+        lab.search("tpe", RATES, **arguments)
+    assert not [*runs_root.glob("*/launch.json")]
+
+
+def test_a_script_that_fails_ends_the_search(runs_root: Path) -> None:
+    with pytest.raises(JobError, match="the first 3 trials of .* failed") as caught:
+        lab.search("random", RATES, CONFIG, trials=9, script=SCRIPTS / "raises.py")
+    assert "raises" in str(caught.value)
+    assert len([*runs_root.glob("*/launch.json")]) == 3
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """Return a study with four finished trials: 0.2, 0.3, 0.4, 0.5 after each of 6 epochs."""
+    folder = tmp_path / FOLDER / "one"
+    folder.mkdir(parents=True)
+    (folder / ABOUT).write_text(json.dumps({"pruner": "median", "config": {"epochs": 6}}))
+    known = trials.open_study(folder)
+    for value in (0.2, 0.3, 0.4, 0.5):
+        trial = known.ask()
+        for epoch in range(1, 7):
+            trial.report(value, epoch)
+        known.tell(trial, value)
+    return folder
+
+
+def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = trials.open_study(study).ask().number
+    run = prepared(study.parent.parent / "run", "", rung("baseline", epochs=6))
+    launched = run.launched | {"trial": {"study": "one", "number": number}}
+    (run.folder / "launch.json").write_text(json.dumps(launched))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
+    with recording() as recorder:
+        for _ in range(6):
+            recorder.epoch(val_loss=1.0, val_top1=0.25)
+    assert run.status == "cancelled" and len(run.record.epochs) == 2
+    error = "pruned after epoch 2 of 6: val_top1 was 0.250, and 3 of 4 others had more by then"
+    assert run.record.error == error and trial_queue.is_pruned(run.record)
+    trial_queue.finish(study, run)
+    assert trials.open_study(study).trials[number].state.name == "PRUNED"
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("left", [1, 0.5])  # of the last line; 1: all but its end
+def test_a_journal_that_is_cut_within_a_line_continues(
+    study: Path, left: float, is_open: bool, capsys: pytest.CaptureFixture
+) -> None:
+    journal, known = study / trials.JOURNAL, trials.open_study(study)
+    last = journal.read_bytes().splitlines()[-1]
+    with journal.open("ab") as file:
+        file.write(last[: int(left * len(last))])
+    for number in (4, 5):
+        known = known if is_open else trials.open_study(study)
+        trial = known.ask()
+        assert trial.number == number
+        known.tell(trial, 0.7)
+    assert trials.open_study(study).best_value == 0.7
+    assert "the search continues from the line before" in capsys.readouterr().err
+    assert {len(row.intermediate_values) for row in trials.open_study(study).trials[:4]} == {6}
+
+
+def test_a_journal_with_a_damaged_line_continues_before_it(
+    study: Path, capsys: pytest.CaptureFixture
+) -> None:
+    journal = study / trials.JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:-2], lines[-2][:9] + lines[-1]])
+    journal.write_bytes(damaged)
+    known = trials.open_study(study)
+    assert [trial.value for trial in known.trials] == [0.2, 0.3, 0.4, None]
+    assert (study / "journal.damaged").read_bytes() == damaged
+    known.tell(3, 0.5)
+    assert trials.open_study(study).best_value == 0.5
+    assert capsys.readouterr().err.count("journal.damaged") == 1
+
+
+def test_replayed_epochs_are_counted_once() -> None:
+    replay = lab.Replay([[0.1, 0.3], [0.2, 0.25]])
+    assert [replay.train(0, 1), replay.train(0, 2), replay.train(1, 1)] == [0.1, 0.3, 0.2]
+    assert replay.epochs == 3 and replay.accuracy(1) == 0.25
+    table = replay.table("halving")
+    assert table["state"].tolist() == ["complete"] * 2 + ["pruned"]
+    assert lab.rank_correlation(replay).tolist() == pytest.approx([-1, 1])
+
+
+def test_halving_beats_random_search_on_the_recorded_grid_only() -> None:
+    runs = lab.grid_runs(recorded_runs("nvidia-h200", "learning"))
+    table = lab.compare_with_random(successive_halving, lab.Replay.of(runs), repeats=100)
+    assert table["epochs"].tolist() == [18, 36, 54, 72]
+    assert (table["halving"] > table["random"]).all()
+    trials = [run for run in recorded_runs("nvidia-h100", "search") if "random" in run.config.rung]
+    replay = lab.Replay.of(trials)
+    found = replay.accuracy(successive_halving(replay.trials, replay.train))
+    assert found < replay.curves[:, -1].max()  # its epoch 1 misleads
+    assert "rank correlation 0.22" in lab.plot_early_ranking({"H100": replay}).alt
+
+
+def test_costs_and_gains() -> None:
+    table = pd.DataFrame(
+        {
+            "search": "a",
+            "trial": range(5),
+            "state": ["lost", "complete", "pruned", "complete", "complete"],
+            "val_top1": [np.nan, 0.4, 0.2, 0.5, 0.7],
+            "machine": "m",
+            "lr": [1.0, 2.0, 4.0, 1.0, 3.0],
+            "device_s": 720.0,
+            "joules": 1e3,
+        }
+    )
+    (row,) = lab.cost_table(table).itertuples()
+    assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (5, 1, 0.7, 1, 5)
+    assert row.gain == pytest.approx(0.2)  # over trial 3, which repeats trial 0
+    assert lab.cost_table(table.drop(index=3))["gain"].isna().all()

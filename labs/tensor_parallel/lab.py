@@ -1,0 +1,112 @@
+"""Checks, recorded runs, and what the course shows about the lab."""
+
+from __future__ import annotations
+
+from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
+from course.checks.lab import Lab, Recording
+from course.checks.lab_configs import of_ranks
+from labs.fsdp.lab import SHARDING
+from labs.tensor_parallel import configs
+
+GRID = 4  # ranks: two copies of the network, each sharded over two ranks
+
+
+def _mlp_weights(rank: Rank) -> dict[str, str] | None:
+    """Return the shape of each MLP's weights, and the number of ranks that keep it."""
+    kept: dict[str, list[str]] = {}
+    for peer in rank.peers:
+        for name, shape in (peer.facts["shapes"] or {}).items():
+            kept.setdefault(name, []).append(str(shape))
+    words = {name: f"{' and '.join({*x})} on {len(x)} ranks" for name, x in kept.items()}
+    return {name: text for name, text in words.items() if "mlp" in name} or None
+
+
+GROUPS = (
+    Fact("number of images per step", entry("share"),
+         "the batch is divided by the number of copies of the network, copies.size()"),
+    Fact("order of the images", entry("taken"),
+         "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
+         "same images, and other copies different ones", "epoch"),
+    Fact("ranks of DDP's group",
+         lambda rank: None if rank.error else str(rank.get("ddp", "ranks") or "missing"),
+         "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`"),
+)  # fmt: skip
+COLUMNS = Fact("", _mlp_weights,
+    "each rank of tensor_group keeps a part of fc1's rows (dim 0, also of its bias) and of fc2's "
+    "columns (dim 1); only one rank keeps fc2.bias, because results are added up")  # fmt: skip
+
+
+def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
+    return (
+        Fact(f"number of all-reduces in the {phase} pass",
+             all_reduces(f"{phase}_collectives"), hint),
+        Fact(f"group of the all-reduces in the {phase} pass", kinds(f"{phase}_groups"), GROUP),
+        Fact("training", progress,
+             f"{hint}; it returns this sum, not a mean or one of the parts", "step", ROUGHLY),
+    )  # fmt: skip
+
+
+STORED = {"numbers that a rank stores": "parameters"}
+EXERCISES = {
+    "device_mesh": of_ranks(
+        title="ranks that share a network get the same images",
+        configs=({"rung": "large"}, {}, {"tensor": 1}, {"rung": "large", "ranks": 1}),
+        shows={"images of each rank": "share"},
+        rung="tensor",
+        gpus=GRID,
+        causes=GROUPS,
+    ),
+    "column_parallel": of_ranks(
+        title="each rank stores some hidden channels of every MLP",
+        configs=(
+            {"rung": "large"},
+            {"tensor": 4, "ranks": 4},
+            {"ranks": 4},
+            {"model": "resnet18"},  # without MLPs, like CoAtNet's first blocks
+        ),
+        shows=STORED | {"collectives in forward": "forward_collectives"},
+        rung="tensor",
+        # Until TODO input_gradient, gradients depend on which rank keeps the bias; losses do not.
+        small={"lr": 0.0},
+        causes=(
+            COLUMNS,
+            *_sums("forward", "for each MLP, Exit.forward sums the results over the group, once"),
+        ),
+    ),
+    "input_gradient": of_ranks(
+        title="layers before an MLP learn from all of its parts",
+        configs=({"rung": "large"}, {}, {"ranks": 4}),
+        shows={
+            "collectives in forward": "forward_collectives",
+            "in backward": "backward_collectives",
+        },
+        rung="tensor",
+        causes=_sums(
+            "backward", "for each MLP, Entry.backward sums the parts of the gradient over ctx.group"
+        ),
+    ),
+    "mesh_2d": of_ranks(
+        title="the copies divide what a rank stores",
+        configs=(
+            {"shard": ""},
+            {"shard": "zero3", "unit_blocks": 2},
+            {"shard": "zero3", "ranks": 1, "tensor": 1},
+        ),
+        shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
+        rung="tensor",
+        gpus=GRID,
+        changes={"shard": "zero3"},
+        causes=SHARDING,
+    ),
+}
+
+LAB = Lab(
+    title="tensor parallelism",
+    minutes=60,
+    exercises=EXERCISES,
+    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    jobs="6, of 2 or 4 processes",
+    prepare="nothing",
+    stuck="a tensor-parallel group gets the same images; the last bias is added once; "
+    "backward has sums too",
+)

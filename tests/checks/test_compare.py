@@ -13,7 +13,7 @@ from course.jobs.processes import loopback
 
 pytestmark = pytest.mark.slow
 # No image is needed before this error.
-FAILS = exercises.render(TEXT, 1).replace(
+FAILS = exercises.render(TEXT, ["device"]).replace(
     "def main(run):\n", 'def main(run):\n    raise OSError("x")\n'
 )
 

@@ -93,6 +93,8 @@ class Meter:
     def steps(self, batches: Iterable, epoch: int) -> Iterator:
         """Yield up to `config.steps` batches of this epoch, and time what is done with them."""
         self._epoch, self._marks, self._laps, iterator = epoch, [], [], None
+        if self.config.resume:  # the epochs before the first one are of a different run
+            self._over = self._over or {*range(epoch)}
         failures.set_worker_timeout(batches)
         self._observers.start_epoch(epoch)
         try:

@@ -301,7 +301,9 @@ def test_compare_shows_settings_source_and_ratio(make_run) -> None:
 def test_the_printed_ladder_says_what_is_open_and_what_is_noise(make_run, capsys) -> None:
     plain = make_run("plain", [1, 1, 0.2], steps_measured=1)
     amp = make_run("amp", [1, 1, 0.1], HALF, hardware={"half_units": ["bf16"]})
-    amp.script.write_text(exercises.render((exercises.SOLUTIONS / "train.py").read_text(), 1))
+    amp.script.write_text(
+        exercises.render((exercises.SOLUTIONS / "train.py").read_text(), ["device"])
+    )
     tables.show_ladder(ladder_table([plain, amp]))
     output = capsys.readouterr().out
     assert "baseline: too noisy to judge: 1 measured step, where 6 are needed." in output

@@ -77,7 +77,7 @@ def test_a_wrong_answer_fails_and_its_effect_is_not_judged(checked) -> None:
         "mechanism": UNMEASURABLE,
         "effect": UNMEASURABLE,
     }
-    assert "device: type of the forward pass is bfloat16, expected float32: enter" in repr(done)
+    assert "the forward pass runs in float16, expected float32: `torch.autocast" in repr(done)
     assert "→ exercises/train.py, line " in repr(done)
 
 
@@ -99,5 +99,5 @@ def test_a_script_cannot_end_the_notebook(checked) -> None:
 def test_a_solution_that_was_overwritten_is_named(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(exercises.render(TEXT, ()))
     monkeypatch.setattr(exercises, "SOLUTIONS", tmp_path)
-    with pytest.raises(ValueError, match="solutions/train.py has no TODOs"):
+    with pytest.raises(ValueError, match="solutions/train.py has no seams"):
         exercises.solution_of("amp")

@@ -113,7 +113,10 @@ def test_a_failed_run_exits_with_1_and_shows_why(runs_root: Path) -> None:
     result = course("run", RAISES)
     assert result.returncode == 1
     lines = [line for line in result.stderr.splitlines() if line and "|" not in line]
-    assert re.search(r": failed\. \w+Error: .* \(the script ended with code 1\)$", lines[0])
+    assert re.search(
+        r": failed\. \w+Error: .* \(the script ended with code 1\) \(.*raises\.py, line 5\)$",
+        lines[0],
+    )
     assert "Logs:" in result.stderr and "course logs" in result.stdout
 
 

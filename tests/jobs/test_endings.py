@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 
 from course import report
 from course.__main__ import app
+from course.config import change
 from course.jobs import launch as jobs
 from course.jobs.processes import of_runs
 from course.runs import logs, ranks
@@ -277,7 +278,7 @@ def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
         "if not place.exists():\n    place.touch()\n    sys.exit(75)\n"
         + (SCRIPTS / "all_reduces.py").read_text()
     )
-    run = over(jobs.launch(script, replace(CONFIG, save_every=1, budget_s=0.0), gpus=2))
+    run = over(jobs.launch(script, change(CONFIG, {"save_every": 1, "budget_s": 0.0}), gpus=2))
     assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
 
 

@@ -185,6 +185,8 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (saved_tensors_hooks, "__init__", hooks),
             (nn.Module, "_apply", _apply),
             (nn.Parameter, "__deepcopy__", _deepcopy),
+            (torch.amp.GradScaler, "step", lambda _, optimizer: optimizer.step()),  # no gradients
+            (torch.amp.GradScaler, "update", lambda *_: None),
             (Distribution, "_validate_args", False),  # which reads numbers
             (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
         ):

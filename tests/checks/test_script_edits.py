@@ -105,7 +105,15 @@ ELSEWHERE = ("compiles in every epoch", "no_sync only around backward", "clips e
 
 
 @pytest.mark.parametrize(
-    "answer", [pytest.param(x, id=f"{x['exercise']} {x['label']}") for x in RIGHT + WRONG]
+    "answer",
+    [
+        pytest.param(
+            answer,
+            id=f"{answer['exercise']} {answer['label']}",
+            marks=[pytest.mark.long] * (answer in WRONG),
+        )
+        for answer in RIGHT + WRONG
+    ],
 )
 def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
     name, text = exercises.solution_of(answer["exercise"]), text_of(answer)

@@ -139,7 +139,7 @@ def _other_causes() -> Iterator[tuple[str, str, str, Trace]]:
             names = trace.calls["name"].where(trace.calls.index % 2 == 0, "cudaStreamSynchronize")
             calls = trace.calls.assign(name=names)
             more = trace.copies.sample(len(calls) // 2, replace=True, random_state=0)
-            more = more.assign(kind="DtoH", memory="Device -> Pageable", bytes=4)
+            more = more.assign(kind="DtoH", memory="Device -> Pinned", bytes=4)
             copies = pd.concat([trace.copies, more], ignore_index=True)
         yield letters[old], new, words, replace(trace, calls=calls, copies=copies, source="")
 

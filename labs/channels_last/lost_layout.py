@@ -97,8 +97,9 @@ def first_lost(model: nn.Module, images: torch.Tensor) -> str | None:
 
 def check_places(function: FirstLost) -> str:
     """Check the answer for copies in a block, at a stage's end, in a branch, and for no copy."""
-    for names in (*PLACES, *SMALL_PLACES):
-        network, images = _network(*names, small=names in SMALL_PLACES)
+    cases = [(False, names) for names in PLACES] + [(True, names) for names in SMALL_PLACES]
+    for small, names in cases:
+        network, images = _network(*names, small=small)
         expected = names[0] if names else None
         answer = function(network, images)
         where = f"`.contiguous()` after {' and '.join(names)}" if names else "no `.contiguous()`"

@@ -139,8 +139,7 @@ def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     own_images = batch[rank * IMAGES :][:IMAGES]
     _, expected = _train(weights, batch, nn.functional.linear)
     expected_loss, local = _train(weights, own_images, nn.functional.linear)
-    forward, backward = cloudpickle.loads(function)()
-    passes = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    passes = _check_shapes(*cloudpickle.loads(function)(), ranks if shards else 1)
     apply = type("Layer", (torch.autograd.Function,), passes).apply
     parts = [w.chunk(ranks)[rank].clone() if shards else w for w in weights]
     del weights, batch
@@ -150,6 +149,37 @@ def _step(rank: int, ranks: int, function: bytes, shards: bool) -> bytes:
     rows = [gradient.chunk(ranks)[rank] for gradient in expected] if shards else expected
     local_rows = [gradient.chunk(ranks)[rank] for gradient in local] if shards else local
     return pickle.dumps(Observed(loss, expected_loss, gradients, rows, local_rows, timeline.points))
+
+
+def _check_shapes(forward: Callable, backward: Callable, parts: int) -> dict[str, staticmethod]:
+    """Return the passes of a layer whose weight has so many parts; they check what they return.
+
+    Otherwise the next layer, or autograd, would report a shape, but not the pass that returned it.
+    """
+
+    def checked_forward(ctx: Any, images: torch.Tensor, shard: torch.Tensor) -> Any:
+        ctx.shapes = (*images.shape,), (*shard.shape,)
+        result, expected = forward(ctx, images, shard), (len(images), len(shard) * parts)
+        rule = "images @ weight.T, where `gather` returns the rows of all ranks"
+        _check_shape(result, expected, "`forward` returns", rule)
+        return result
+
+    def checked_backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        results = backward(ctx, gradient)
+        rules = "`gradient` times the full weight", "this rank's rows of gradient.T @ images"
+        if isinstance(results, tuple):
+            for name, rule, shape, result in zip(("images", "shard"), rules, ctx.shapes, results):
+                if result is not None:
+                    what = f"as the gradient of `{name}`, `backward` returns"
+                    _check_shape(result, shape, what, rule)
+        return results
+
+    return {"forward": staticmethod(checked_forward), "backward": staticmethod(checked_backward)}
+
+
+def _check_shape(result: Any, expected: tuple[int, int], what: str, rule: str) -> None:
+    shape = (*result.shape,) if isinstance(result, torch.Tensor) else type(result).__name__
+    assert shape == expected, f"{what} {shape}, expected a tensor of shape {expected}: {rule}"
 
 
 def _train(

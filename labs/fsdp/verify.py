@@ -57,8 +57,6 @@ def _gradient_problem(observed: Observed, layer: int) -> str:
             "it is that of this rank's images only: `distributed.reduce_scatter_tensor` adds up "
             "the ranks' gradients"
         )
-    if gradient.shape != expected.shape:
-        return f"its shape is {(*gradient.shape,)}, expected {(*expected.shape,)}"
     at = (gradient - expected).abs().argmax()
     return (
         f"number {at} is {gradient.flatten()[at]:.3g}, expected {expected.flatten()[at]:.3g}: "
@@ -117,7 +115,13 @@ def _observe(function: Layer) -> list[Observed]:
                 f". Hint: here {RANKS} ranks have parts of weights that are not square, such as "
                 f"{WIDTHS[1]} × {WIDTHS[0]}. How many rows and columns has the result?"
             )
-        raise AssertionError(f"{error}{hint}") from None
+        if "cannot be multiplied" in str(error):
+            hint = (
+                f". Hint: the first weight is {WIDTHS[1]} × {WIDTHS[0]}, the second {WIDTHS[0]} × "
+                f"{WIDTHS[1]}. `forward` returns images @ weight.T; `backward` needs gradient @ "
+                f"weight, and gradient.T @ images"
+            )
+        raise AssertionError(f"{error}{hint}".replace("AssertionError: ", "")) from None
 
 
 def _is_near(value: torch.Tensor, expected: torch.Tensor) -> bool:

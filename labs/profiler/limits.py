@@ -123,18 +123,25 @@ def check_variants(function: LimitOf) -> str:
 
 
 def _other_causes() -> Iterator[tuple[str, str, str, Trace]]:
-    """Yield traces whose cause is taken away, or another one added: letter, limit, words, trace."""
+    """Yield traces whose cause is taken away, or another one added: letter, limit, words, trace.
+
+    The host waits for the device to copy a number to it, so calls and copies change together.
+    """
     letters = {limit: letter for letter, limit in _answers().items()}
     for old, new in ((SYNCHRONISATION, LAUNCHES), (LAUNCHES, SYNCHRONISATION)):
         trace = unknown_traces()[letters[old]]
         if new == LAUNCHES:
             words = "without calls that wait for the device"
-            calls = trace.calls[~trace.calls["name"].str.contains("Synchronize")]
+            calls = trace.calls[~trace.calls["name"].str.contains("Synchronize|Memcpy")]
+            copies = trace.copies[trace.copies["kind"] != "DtoH"]
         else:
             words = "with calls that wait for the device"
             names = trace.calls["name"].where(trace.calls.index % 2 == 0, "cudaStreamSynchronize")
             calls = trace.calls.assign(name=names)
-        yield letters[old], new, words, replace(trace, calls=calls, source="")
+            more = trace.copies.sample(len(calls) // 2, replace=True, random_state=0)
+            more = more.assign(kind="DtoH", memory="Device -> Pinned", bytes=4)
+            copies = pd.concat([trace.copies, more], ignore_index=True)
+        yield letters[old], new, words, replace(trace, calls=calls, copies=copies, source="")
 
 
 def scaled(trace: Trace, factor: float) -> Trace:

@@ -407,7 +407,13 @@ WRONG = {
         (SUM, GRAM, MEAN, "W @ G @ W.T / M", VARIANCE): "only its diagonal",
         (SUM, GRAM, MEAN, "(W @ G @ W.T).diagonal() / M", VARIANCE): "a table of 3600 numbers",
         (SUM, GRAM, MEAN, "(z @ W.T).square().mean(0)", VARIANCE): "240,000 .*y itself",
-        ("z.sum(1)", GRAM, "s.mean() / M", SQUARE, VARIANCE): "expected one number per channel",
+        (
+            "z.sum(1)",
+            GRAM,
+            "s.mean() / M",
+            SQUARE,
+            VARIANCE,
+        ): "mean has shape .., expected .60,.: one",
         (SUM, "z @ z.T", MEAN, SQUARE, VARIANCE): "cannot be multiplied",
     },
     "rounding.carry": {

@@ -223,11 +223,16 @@ WRONG = [
     (
         "average_gradients",
         BOUND.replace(COMPLETE, "if len(ready) == len(bucket) and buckets.append(bucket) is None:")
-        .replace("under_way = []", "under_way, buckets = [], []")
+        .replace(
+            "under_way = []",
+            "all_buckets = make_buckets(weights, limit)\n    under_way, buckets = [], []",
+        )
+        .replace("in make_buckets(weights, limit)", "in all_buckets")
         .replace(
             "                under_way.append((bucket, *send(bucket)))",
-            "                if len(buckets) % 3 == 0:\n"
-            "                    under_way.extend((b, *send(b)) for b in buckets[-3:])",
+            "                if len(buckets) == len(all_buckets):\n"
+            "                    under_way.extend((b, *send(b)) for b in buckets)\n"
+            "                    buckets.clear()",
         ),
         "started with 6 of 6 gradients ready, expected with . of 6",
     ),

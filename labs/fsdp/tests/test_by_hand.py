@@ -59,13 +59,31 @@ WRONG = [
     ),
     ("scatter_mean", [*ANSWERS["scatter_mean"][:2], "rows / ranks / ranks"], "only once"),
     ("forward", KEPT, "[56] full weights are still in memory, expected none: save `shard`"),
-    ("forward", [ANSWERS["forward"][0].removesuffix(".T")], "the loss is .*images @ weight.T"),
+    (
+        "forward",
+        [ANSWERS["forward"][0].removesuffix(".T")],
+        r"\(4x240 and 288x240\).*images @ weight.T",
+    ),
     (
         "backward",
         ["2 * gradient @ gather(shard)", ANSWERS["backward"][1]],
         "layer 5 of 6: the layers after it are right",
     ),
-    ("backward", ["gradient @ gather(shard)", "scatter_mean(images.T @ gradient)"], "number .* is"),
+    (
+        "forward",
+        ["ctx.save_for_backward(images, shard)\n    return images @ shard.T"],
+        r"`forward` returns \(4, 96\), expected a tensor of shape \(4, 288\): .*rows of all ranks",
+    ),
+    (
+        "backward",
+        ["gradient @ gather(shard)", "scatter_mean(images.T @ gradient)"],
+        r"gradient of `shard`, `backward` returns \(96, 240\), .* \(80, 288\): this rank's rows",
+    ),
+    (
+        "backward",
+        ["gradient @ gather(shard)", "scatter_mean(gradient.T @ images.flip(1))"],
+        "number .* is",
+    ),
     ("backward", ["None", ANSWERS["backward"][1]], "their images is wrong: multiply `gradient`"),
     (
         "scatter_mean",

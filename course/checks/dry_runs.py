@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from torch.profiler import ProfilerActivity
 from torch.utils.data import DataLoader
 
 from course.checks.fake_accelerator import FIRST_NODE, first_step
@@ -75,6 +76,40 @@ def casting(text: str, cfg: Config) -> Iterator[str]:
             )
 
 
+def agreeing(text: str, cfg: Config) -> Iterator[str]:
+    """Expect each rank to compute like rank 0: on the same device type, in the same format."""
+    cfg = replace(cfg, device="auto", precision="fp16", channels_last=True)
+    first, other = first_step(text, cfg), first_step(text, cfg, **ANOTHER_RANK)
+    if first.error:  # which another check reports
+        return
+    if other.error:
+        yield f"{ELSEWHERE} the first step fails: {other.error}"
+        return
+    pairs = {
+        "type of device": (first.computed_on.type, other.computed_on.type),
+        "type of the forward pass": (_listed(first.types), _listed(other.types)),
+        "layout of images and weights": (_listed(first.layouts), _listed(other.layouts)),
+        "scaling of the loss": (
+            "on" * first.scales_loss or "off",
+            "on" * other.scales_loss or "off",
+        ),
+    }
+    for name, (expected, value) in pairs.items():
+        if value != expected:
+            yield f"{ELSEWHERE} the {name} is {value}, and {expected} on rank 0"
+
+
+def _listed(values: set[str]) -> str:
+    return " and ".join(sorted(values))
+
+
+def tracing(text: str, cfg: Config) -> Iterator[str]:
+    """Expect a profiler that records the accelerator, too."""
+    step = first_step(text, replace(cfg, device="auto"))
+    if step.activities is not None and not {*step.activities} - {ProfilerActivity.CPU}:
+        yield f"{ON} only the CPU is traced: leave activities out, and the profiler records both"
+
+
 # Settings of the DataLoader's workers: cfg.workers, cfg.persistent_workers, cfg.prefetch_factor.
 WORKERS_TRIED = ((0, False, 2), (16, True, 4), (5, False, 3))
 
@@ -126,12 +161,11 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         return
     due = {"rank": RANK, "world_size": RANKS}
     arguments = {name: joined.get(name) for name in due}
-    address = joined["init_method"] or "env://"
     if any(value not in (None, -1, due[name]) for name, value in arguments.items()):
         words = " and ".join(f"{name}={value}" for name, value in arguments.items())
         yield f"{ELSEWHERE} it joins with {words}: leave both to the launcher"
-    elif address != "env://" and FIRST_NODE not in address:
-        yield f"{ELSEWHERE} it joins at {address}: leave the address to the launcher"
+    elif FIRST_NODE not in joined["address"]:
+        yield f"{ELSEWHERE} it joins at {joined['address']}: leave the address to the launcher"
     elif joined.get("timeout") != timedelta(seconds=cfg.collective_timeout_s):
         yield (
             f"{ELSEWHERE} it joins with timeout={joined.get('timeout')}, expected "

@@ -30,6 +30,7 @@ from course.config import Config
 from course.data.loader import ImageSets
 from course.runs.failures import summarize
 from course.training import meter, models  # noqa: F401 (imported before anything is replaced)
+from course.training.evidence.operators import layout
 
 CUDA = torch.device("cuda")
 FIRST_NODE = "first-node"  # the address at which a fake rank's launcher lets ranks meet
@@ -49,7 +50,9 @@ class FirstStep:
     the index of the device that the script made the current one. copied: for "images" and "labels",
     each (type, non_blocking) with which they were copied to the device. loading: the DataLoader's
     arguments. train: its training images. joined: the arguments of init_process_group, None if it
-    was not called. types: of the convolutions in the forward pass. kept_on: the device types on
+    was not called. types, layouts: of the convolutions' inputs and weights in the forward pass.
+    scales_loss: whether an enabled GradScaler updates. activities: what the profiler records, None
+    by default. kept_on: the device types on
     which tensors are stored for backward. returned_to: those on which backward gets them.
     """
 
@@ -61,6 +64,9 @@ class FirstStep:
     train: Any = None
     joined: dict[str, Any] | None = None
     types: set[str] = field(default_factory=set)
+    layouts: set[str] = field(default_factory=set)
+    scales_loss: bool = False
+    activities: Any = None
     kept_on: set[str] = field(default_factory=set)
     returned_to: set[str] = field(default_factory=set)
 
@@ -125,14 +131,15 @@ class _Copies(TorchDispatchMode):
         super().__init__()
         pixels = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         self._names = {(cfg.batch_size,): "labels", pixels: "images"}
-        self._copied, self._types = step.copied, step.types
+        self._copied, self._step = step.copied, step
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func is aten._sample_dirichlet.default:  # of Beta; it has no version for fake tensors
             return torch.empty_like(args[0])
         result = func(*args, **(kwargs or {}))
         if func is CONVOLUTION:
-            self._types.add(str(args[0].dtype).removeprefix("torch."))
+            self._step.types.add(str(args[0].dtype).removeprefix("torch."))
+            self._step.layouts |= {layout(tensor) for tensor in args[:2]} - {"either"}
         if func in COPIES:
             source = args[0] if func is aten._to_copy.default else args[1]
             name = self._names.get(tuple(source.shape))
@@ -170,6 +177,14 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
 
         set_hooks(self, unpacked_at_once, unpack)
 
+    def scaler_step(scaler: torch.amp.GradScaler, optimizer: Any) -> None:
+        step.scales_loss = scaler.is_enabled()  # without gradients it would refuse to update
+        optimizer.step()
+
+    def profile(activities: Any = None, **_: Any) -> MagicMock:
+        step.activities = activities
+        return MagicMock()
+
     # A node has as many devices as there were ranks before its first one.
     count = (run.rank - run.local_rank) or run.world_size
     cuda, accelerator = _devices(step, count * is_available)
@@ -185,8 +200,9 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (saved_tensors_hooks, "__init__", hooks),
             (nn.Module, "_apply", _apply),
             (nn.Parameter, "__deepcopy__", _deepcopy),
-            (torch.amp.GradScaler, "step", lambda _, optimizer: optimizer.step()),  # no gradients
+            (torch.amp.GradScaler, "step", scaler_step),
             (torch.amp.GradScaler, "update", lambda *_: None),
+            (torch.profiler, "profile", profile),
             (Distribution, "_validate_args", False),  # which reads numbers
             (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
         ):
@@ -228,7 +244,9 @@ def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
     """Pretend that the other ranks exist; discard everything that is sent to them."""
 
     def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
-        step.joined = {"backend": backend, "init_method": init_method, **more}
+        is_env = init_method in (None, "env://")
+        address = os.environ.get("MASTER_ADDR", "") if is_env else init_method
+        step.joined = {"backend": backend, "address": address, **more}
 
     env = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500", "RANK": str(run.rank)}
     env |= {"WORLD_SIZE": str(run.world_size), "LOCAL_RANK": str(run.local_rank)}

@@ -108,6 +108,14 @@ def _check(name: str, mix: Callable) -> None:
         _check_pairs(drawn)
         _check_shares(name, drawn, alpha)
     _check_places(name, mix)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        results.append(mix(*batch(FEW), 1.0))
+    expect(
+        all(map(torch.equal, *results)),
+        "after the same torch.manual_seed, two calls differ: draw with torch, whose seed main sets",
+    )
     few, many = (
         count_operators(functools.partial(mix, *batch(count), 1.0)) for count in (FEW, IMAGES)
     )

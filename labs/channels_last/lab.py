@@ -39,6 +39,7 @@ EXERCISES = {
     "channels_last": Exercise(
         title="weights and images are stored in channels_last",
         configs=({"rung": "amp"}, {"rung": "channels_last"}),
+        calls=("course.checks.dry_runs:agreeing",),
         rung="channels_last",
         against="amp",
         describe=_describe_layout,

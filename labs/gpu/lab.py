@@ -20,7 +20,7 @@ EXERCISES = {
     "device": Exercise(
         title="the step computes on the accelerator",
         configs=({},),
-        calls=("course.checks.dry_runs:moving",),
+        calls=("course.checks.dry_runs:moving", "course.checks.dry_runs:agreeing"),
         rung="device",
         against="baseline",
         describe=_describe_device,

@@ -51,6 +51,7 @@ EXERCISES = {
     "profiler": Exercise(
         title="a step is traced, and the measured ones are not slowed",
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
+        calls=("course.checks.dry_runs:tracing",),
         rung="device",
         against="device",
         describe=_describe_trace,

@@ -22,6 +22,7 @@ LEAST_TURNS = 8  # before a ratio can be certain: few turns may agree at random
 # Values for an interval with this confidence, turns or the measured steps of a run: the extremes of
 # n values contain the median with a probability of 1 - 2 / 2**n, which is below 95 % for n < 6.
 MIN_TURNS = 6
+FEW_TURNS = 3  # values that show a large effect: one or two do not show how far they scatter
 # Pixels per step below which Python may limit the speed of a fast GPU: on the recorded H100, a
 # batch of 64 images of 224 px left it idle in bf16 (2,274 images/s), one of 128 did not (3,733).
 FEW_PIXELS = 100 * 224**2
@@ -65,8 +66,12 @@ class Ratio:
     def noise(self, line: float = 1.0) -> str:
         """Return why it does not show on which side of a line the true ratio is; "" if it does.
 
-        An interval within ± SURE shows the ratio well enough, also next to the line.
+        An interval within ± SURE shows the ratio well enough, also next to the line. So do few
+        values that are farther from the line than from each other.
         """
+        if self.low is not None and (self.turns or self.steps or 0) >= FEW_TURNS:
+            if max(self.low - line, line - self.high) > self.high - self.low:
+                return ""
         if self.too_few or self.low is None or not self.low <= line <= self.high:
             return self.too_few
         if self.high <= self.value * (1 + SURE) and self.value <= self.low * (1 + SURE):

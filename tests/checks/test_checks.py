@@ -68,7 +68,10 @@ def test_a_fake_accelerator_takes_nothing_of_a_real_gpu(monkeypatch: pytest.Monk
         (Ratio(1.1, 0.9, 1.3), True, NOISY),
         (Ratio(1.01, 0.99, 1.02), True, UNMEASURABLE),  # it shows that there is no effect
         (Ratio(1.5, 1.4, 1.6, steps=1), True, NOISY),
-        (Ratio(1.5, 1.4, 1.6, turns=5), True, NOISY),
+        (Ratio(1.5, 1.4, 1.6, turns=2), True, NOISY),
+        (Ratio(1.5, 1.2, 1.6, turns=5), True, NOISY),
+        (Ratio(19.2, 12.2, 21, turns=4), True, PASSED),  # few, and far from 1
+        (Ratio(0.1, 0.09, 0.11, turns=3), True, FAILED),
         (Ratio(1.5, 1.4, 1.6, turns=6, steps=1), True, PASSED),
         (Ratio(0.8, 0.7, 0.9), True, FAILED),
         (Ratio(1.0, 0.98, 1.02), False, PASSED),

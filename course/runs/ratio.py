@@ -69,10 +69,12 @@ class Ratio:
         An interval within ± SURE shows the ratio well enough, also next to the line. So do few
         values that are farther from the line than from each other.
         """
-        if self.low is not None and (self.turns or self.steps or 0) >= FEW_TURNS:
-            if max(self.low - line, line - self.high) > self.high - self.low:
-                return ""
-        if self.too_few or self.low is None or not self.low <= line <= self.high:
+        if self.low is None:
+            return self.too_few
+        is_far = max(self.low - line, line - self.high) > self.high - self.low
+        if is_far and (self.turns or self.steps or 0) >= FEW_TURNS:
+            return ""
+        if self.too_few or not self.low <= line <= self.high:
             return self.too_few
         if self.high <= self.value * (1 + SURE) and self.value <= self.low * (1 + SURE):
             return ""

@@ -122,11 +122,15 @@ def compare(requests: Sequence[tuple[Exercise, str]]) -> list[Comparison]:
     folder = _folder()
     with TemporaryDirectory(dir=folder.root, prefix="script-") as place:
         pairs = []
-        for number, (wanted, text) in enumerate(requests):
-            solution = render_like((SOLUTIONS / solution_of(wanted.name)).read_text(), text)
-            reference = folder.prepare(_digest(wanted.name, solution), wanted, solution)
-            runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
-            pairs.append((wanted, runs, reference))
+        try:
+            for number, (wanted, text) in enumerate(requests):
+                solution = render_like((SOLUTIONS / solution_of(wanted.name)).read_text(), text)
+                reference = folder.prepare(_digest(wanted.name, solution), wanted, solution)
+                runs = folder.prepare(f"{place}/{number}", wanted, text, calls=True)
+                pairs.append((wanted, runs, reference))
+        except BaseException:  # what is prepared would be trained with the next scripts
+            folder.stop()
+            raise
         folder.work()
         return [_compare(*pair) for pair in pairs]
 
@@ -177,7 +181,8 @@ class Folder:
             runs[name] = self.add(f"{place}/{name}", text, config, ranks)
         for call in wanted.calls if calls else ():
             name = call.replace(":", ".")
-            config = rung(wanted.rung, quick=True, **wanted.changes | {"image_px": 32})
+            settings = wanted.settings | wanted.changes | {"image_px": 32}
+            config = rung(wanted.rung, quick=True, **settings)
             runs[name] = self.add(f"{place}/{name}", text, config, 1, call)
         self._modules |= modules_of(text)
         return runs

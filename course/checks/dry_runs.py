@@ -18,7 +18,7 @@ from PIL import Image
 from torch.profiler import ProfilerActivity
 from torch.utils.data import DataLoader
 
-from course.checks.fake_accelerator import FIRST_NODE, first_step
+from course.checks.fake_accelerator import FIRST_NODE, FirstStep, first_step
 from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
 from course.config import Config
@@ -89,6 +89,7 @@ def agreeing(text: str, cfg: Config) -> Iterator[str]:
         "type of device": (first.computed_on.type, other.computed_on.type),
         "type of the forward pass": (_listed(first.types), _listed(other.types)),
         "layout of images and weights": (_listed(first.layouts), _listed(other.layouts)),
+        "list of the settings of each update": (_settings(first), _settings(other)),
         "scaling of the loss": (
             "on" * first.scales_loss or "off",
             "on" * other.scales_loss or "off",
@@ -97,6 +98,14 @@ def agreeing(text: str, cfg: Config) -> Iterator[str]:
     for name, (expected, value) in pairs.items():
         if value != expected:
             yield f"{ELSEWHERE} the {name} is {value}, and {expected} on rank 0"
+
+
+def _settings(step: FirstStep) -> str:
+    updates = [
+        " and ".join(f"lr={lr:.3g}, weight_decay={decay:.3g}" for _, lr, decay in groups)
+        for groups in step.updates
+    ]
+    return "; ".join(updates)
 
 
 def _listed(values: set[str]) -> str:

@@ -342,7 +342,9 @@ def trained(rank: Rank) -> dict[str, Any]:
 
 def started(rank: Rank) -> float | None:
     """Return the sum of the weights' norms at the first update of train.py."""
-    return (rank.facts["began"] or {}).get("weights") if rank.config.script == "train.py" else None
+    if rank.config.script != "train.py":
+        return None
+    return (rank.facts["began"] or {}).get("norm of the weights")
 
 
 def restart(rank: Rank) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributions import Distribution
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -52,7 +53,8 @@ class FirstStep:
     arguments. train: its training images. joined: the arguments of init_process_group, None if it
     was not called. types, layouts: of the convolutions' inputs and weights in the forward pass.
     scales_loss: whether an enabled GradScaler updates. activities: what the profiler records, None
-    by default. kept_on: the device types on
+    by default. updates: for each update the settings of each group of weights.
+    kept_on: the device types on
     which tensors are stored for backward. returned_to: those on which backward gets them.
     """
 
@@ -67,6 +69,7 @@ class FirstStep:
     layouts: set[str] = field(default_factory=set)
     scales_loss: bool = False
     activities: Any = None
+    updates: list[Any] = field(default_factory=list)
     kept_on: set[str] = field(default_factory=set)
     returned_to: set[str] = field(default_factory=set)
 
@@ -181,6 +184,12 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         step.scales_loss = scaler.is_enabled()  # without gradients it would refuse to update
         optimizer.step()
 
+    def update(optimizer: Any, *_: Any) -> None:
+        names = ("lr", "weight_decay")
+        step.updates.append(
+            [[len(group["params"]), *map(group.get, names)] for group in optimizer.param_groups]
+        )
+
     def profile(activities: Any = None, **_: Any) -> MagicMock:
         step.activities = activities
         return MagicMock()
@@ -213,6 +222,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         if run.world_size > 1:
             stack.enter_context(_fake_group(step, run))
         stack.enter_context(_Copies(cfg, step))
+        stack.callback(register_optimizer_step_pre_hook(update).remove)
         yield
 
 

@@ -205,7 +205,7 @@ class Observed:
         if modules:
             number, *ahead = (numbers.get(id(x._get_fsdp_state())) for x in (module, *modules))
             words = f"units that unit {number} gathers in {phase}"
-            self.facts["prefetch"][words] = ", ".join(map(str, ahead))
+            self.facts["prefetch"][words] = ", ".join(map(str, dict.fromkeys(ahead)))
 
     def note_block(self, block: torch.nn.Module, *_: Any) -> None:
         """Note a block that backward computes again."""

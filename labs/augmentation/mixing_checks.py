@@ -135,7 +135,12 @@ def batch(count: int) -> tuple:
 def draw(name: str, mix: Callable, alpha: float) -> Drawn:
     """Call the function; expect labels with the shares of the pixels, and in CutMix boxes."""
     before = batch(IMAGES)
+    originals = [tensor.clone() for tensor in before]
     result = mix(*before, alpha)
+    expect(
+        all(map(torch.equal, before, originals)),
+        "it changes the tensors that it gets, which the next epoch may get again: return new ones",
+    )
     is_pair = isinstance(result, tuple) and len(result) == 2
     expect(is_pair, "it must return two tensors: return images, labels")
     for what, given, after in zip(("images", "labels"), before, result):

@@ -82,6 +82,7 @@ EXERCISES = {
     "param_groups": Exercise(
         title="weight decay spares BatchNorm and biases",
         configs=({"rung": "channels_last"}, {"rung": "no_norm_decay", "weight_decay": 0.05}),
+        calls=("course.checks.dry_runs:agreeing",),
         rung="no_norm_decay",
         causes=GROUPS,
         against="channels_last",
@@ -97,6 +98,7 @@ EXERCISES = {
             {"rung": "find", "epochs": 1, "steps": 5, "lr": 0.05},
             {"rung": "find", "precision": "fp16", "overflow_step": 1},
         ),
+        calls=("course.checks.dry_runs:agreeing",),
         rung="find",
         causes=SEARCH,
         against="channels_last",

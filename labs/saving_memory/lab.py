@@ -116,7 +116,8 @@ EXERCISES = {
         configs=(
             {"rung": "large"},
             *({"checkpointing": how} for how in CHECKPOINTING),
-            {"checkpointing": "every", "model": "resnet18"},  # its blocks have other names
+            # Its blocks have other names.
+            {"checkpointing": "every", "model": "resnet18", "ranks": 2},
         ),
         small=SMALL_TRANSFORMER,
         rung="checkpointed",
@@ -127,7 +128,7 @@ EXERCISES = {
     ),
     "offloading": Exercise(
         title="activations wait in host memory",
-        configs=({"rung": "large"}, {"rung": "offloaded"}),
+        configs=({"rung": "large"}, {"rung": "offloaded"}, {"rung": "offloaded", "ranks": 2}),
         calls=("course.checks.dry_runs:offloading",),
         small=SMALL_TRANSFORMER,
         rung="offloaded",

@@ -91,7 +91,10 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
     """Describe the checkpoints of a folder: name, step, and whether each can be read ("whole")."""
     rows = []
     for path in sorted(folder.rglob("*")):
-        is_part = path.parent != folder and (path.parent / METADATA).exists()
+        # Without its metadata, a folder is still being written in the background.
+        is_part = path.parent != folder and (
+            (path.parent / METADATA).exists() or path.suffix == ".distcp"
+        )
         if is_part or (path.is_dir() and not (path / METADATA).exists()):
             continue
         try:

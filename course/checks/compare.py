@@ -279,7 +279,8 @@ def _compare(
     for name, _, _, words in runs:
         pair = learner_runs[name], solution_runs[name]
         error = error_of(pair[0])
-        if symptom := f": {error}" if error else next(differences(FACTS, *pair), ""):
+        facts = (*FACTS, *wanted.facts)
+        if symptom := f": {error}" if error else next(differences(facts, *pair), ""):
             message = next(differences(wanted.causes, *pair, error), "")
             if message and error not in ("", LOST):  # the cause is not the line that failed
                 message += f". The error: {error.partition(' (train.py, line')[0]}"

@@ -404,7 +404,8 @@ FACTS: tuple[Fact, ...] = (
          "the ranks split the validation images evenly, and each image is validated once", "epoch"),
     Fact("the training DataLoader", loader, "use the config's value"),
     Fact("network that the optimizer updates",
-         lambda rank: "the original one" if rank.facts["decay"] else "another one",
+         lambda rank: rank.config.script == "train.py"
+         and ("the original one" if rank.facts["decay"] else "another one"),
          "train the network that is validated and saved: wrap it, and don't copy it"),
     Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them", "step"),

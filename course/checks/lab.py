@@ -71,6 +71,8 @@ class Exercise:
     calls: tuple[str, ...] = ()
     # `facts.Fact`s for likely mistakes, causes first: compared if a script fails or FACTS differ.
     causes: tuple[Any, ...] = ()
+    # Facts that must be equal, too, because the training would be the same without them.
+    facts: tuple[Any, ...] = ()
     name: str = ""  # discovery sets it
 
     def obstacle(self, cfg: Config, place: Place) -> str:

@@ -100,12 +100,12 @@ def _check(name: str, mix: Callable) -> None:
             f"the images come back as they were: mix each one with a different image of the batch, "
             f"in every call ({same:.0%} of them are unchanged)",
         )
+        _check_pairs(drawn)
         is_mixed = np.any([result.mixed for result in drawn], axis=0)
         expect(
             is_mixed.all(),
             f"image {is_mixed.argmin()} of {IMAGES} is never mixed: each image gets a partner",
         )
-        _check_pairs(drawn)
         _check_shares(name, drawn, alpha)
     _check_places(name, mix)
     results = []

@@ -7,6 +7,7 @@ from typing import Any
 from course.checks.facts import Fact, Rank, restart
 from course.checks.lab import Exercise, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
+from course.runs.failures import is_early_end
 from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
@@ -64,7 +65,9 @@ def _writers(rank: Rank) -> str | None:
 def _ending(rank: Rank) -> str | None:
     if rank.facts["is_restarted"]:
         return f"continued from step {rank.facts['first']}"
-    return None if rank.error else f"complete after {len(rank.facts['batches'])} steps"
+    if rank.error and not is_early_end(rank.error):
+        return None
+    return f"complete after {len(rank.facts['batches'])} steps"
 
 
 def _form(rank: Rank) -> str | None:

@@ -96,7 +96,7 @@ EXERCISES = {
         rung="tensor",
         gpus=GRID,
         changes={"shard": "zero3"},
-        causes=SHARDING,
+        facts=SHARDING,
     ),
 }
 

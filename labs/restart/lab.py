@@ -65,7 +65,8 @@ def _writers(rank: Rank) -> str | None:
 def _ending(rank: Rank) -> str | None:
     if rank.facts["is_restarted"]:
         return f"continued from step {rank.facts['first']}"
-    if rank.error and not is_early_end(rank.error):
+    is_marked = any(peer.facts["is_marked"] for peer in rank.peers)
+    if rank.error and (is_marked or not is_early_end(rank.error)):
         return None
     return f"complete after {len(rank.facts['batches'])} steps"
 

@@ -97,6 +97,7 @@ EXERCISES = {
         gpus=GRID,
         changes={"shard": "zero3"},
         facts=SHARDING,
+        causes=SHARDING,
     ),
 }
 

@@ -60,6 +60,16 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             stop_runners()
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Fail a test that leaves a variable set: the next tests of its process would see it."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name in before | os.environ if before.get(name) != os.environ.get(name)}
+    changed -= {"PYTEST_CURRENT_TEST"}
+    assert not changed, f"the test changed {sorted(changed)}: use monkeypatch.setenv"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
     """React to SIGINT, as a notebook's kernel does; a shell's background process ignores it.

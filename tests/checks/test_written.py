@@ -14,7 +14,6 @@ from written_helpers import cell_of, defined, filled
 from course.checks import functions
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs import kernel
 from labs.rounding import verify
 from labs.rounding.updates import add_with_carry
 
@@ -592,8 +591,6 @@ def test_wrong_answers_hear_what_is_wrong(name: str, define: Callable) -> None:
 def test_whole_functions_pass_or_hear_what_is_wrong(
     name: str, tmp_path: Path, runs_root: Path
 ) -> None:
-    if name.startswith("kernel."):
-        kernel.interpret()
     for each in (each for each in WHOLE if each["check"] == name):
         checked = check_written(name, defined(each["text"], each["function"], tmp_path, IMPORTS))
         words = each.get("words")

@@ -21,6 +21,7 @@ FUNCTIONS = {
 AT, INSIDE = "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "at < size"
 ROW, LEAST = "tl.program_id(0) * columns", '-float("inf")'
 POWERS = "tl.exp(numbers - tl.max(numbers, 0))"
+MEAN = "tl.sum(tl.where(inside, numbers, 0.0), 0) / columns"
 PLACES = "row[:, None] * channels + channel[None, :]"
 NUMBERS = "tl.load(x + at, inside)"
 RESULT = f"tl.maximum({NUMBERS} * factor[None, :] + offset[None, :], 0.0)"
@@ -42,6 +43,8 @@ WRONG = {
     "kernel.softmax": {
         (ROW, "0.0", POWERS): "instead of 1: what is in the block beyond the row",
         (ROW, "-1e4", POWERS): "so load −∞ there",
+        (ROW, "-30000.0", POWERS): "what is in the block",
+        (ROW, LEAST, POWERS.replace("tl.max(numbers, 0)", MEAN)): "NaN",
         (ROW, 'float("inf")', POWERS): "results are NaN, for instance from ∞ − ∞",
         (ROW, LEAST, "tl.exp(numbers)"): "subtract the row's largest number first",
         ("0", LEAST, POWERS): "rows of 100: 1900 of 2000 results are never written",

@@ -24,7 +24,7 @@ def own_copy(run: Run, folder: Path, **changes: object) -> Run:
     parts = {
         "config.json": asdict(run.requested_config),
         "launch.json": run.launched,
-        "record.json": asdict(run.record) | changes,
+        "record.json": run.record.to_values() | changes,
     }
     parts |= {rank_file(rank["rank"]): rank for rank in run.ranks}
     for name, values in parts.items():

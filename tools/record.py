@@ -202,7 +202,7 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
     request = {"rung": launched["rung"], "purpose": purpose}
     request |= {name: launched[name] for name in names if name in launched}
     request |= {"site": SITE + machine, "script": run.source}
-    record = asdict(run.record) | {"site": SITE + machine, "logs": []}
+    record = run.record.to_values() | {"site": SITE + machine, "logs": []}
     # Store it in the data itself, so that every table and picture shows it.
     record["machine"] += f" ({origin({'date': _date(run), 'versions': run.record.versions})})"
     record["error"] = record["error"].replace(str(run.folder), "RUN")

@@ -15,6 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler, Subset
 
+from course.checks.notes import Notes
 from course.config import Config
 from course.data import loader
 from course.data.loader import ImageSets
@@ -44,14 +45,9 @@ class Replaced(Sampler):
         return iter(self._due)
 
 
-def observe(facts: dict[str, Any]) -> None:
-    """Replace choices in this process from now on, and add them to the facts.
-
-    chosen: the images that the samplers choose, "train" in each pass and "val" in each epoch.
-    ddp_devices: the device that each DDP gets, by default this rank's.
-    """
-    facts |= {"chosen": {"train": [], "val": []}, "ddp_devices": []}
-    _observe_samplers(facts["chosen"])
+def observe(notes: Notes) -> None:
+    """Replace choices in this process from now on, and note them: samplers and DDP's devices."""
+    _observe_samplers(notes)
     wrap, scale = DistributedDataParallel.__init__, torch.amp.GradScaler.__init__
 
     def wrapped(
@@ -60,7 +56,7 @@ def observe(facts: dict[str, Any]) -> None:
     ) -> None:  # fmt: skip
         name = str(device_ids[0]).rpartition(":")[2] if device_ids else "cpu"
         is_own = name in ("cpu", os.environ["LOCAL_RANK"])
-        facts["ddp_devices"].append("run.local_rank" if is_own else name)
+        notes.ddp_devices.append("run.local_rank" if is_own else name)
         wrap(self, module, None, None, *rest, **options)  # PyTorch refuses numbers on a CPU
 
     def scaled(self: Any, device: str = "cuda", *rest: Any, **options: Any) -> None:
@@ -69,7 +65,7 @@ def observe(facts: dict[str, Any]) -> None:
     DistributedDataParallel.__init__, torch.amp.GradScaler.__init__ = wrapped, scaled
 
 
-def _observe_samplers(chosen: dict[str, list]) -> None:
+def _observe_samplers(notes: Notes) -> None:
     open_sets, load, opened = loader.image_sets, loader.loaders, []
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -84,7 +80,7 @@ def _observe_samplers(chosen: dict[str, list]) -> None:
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
             if sampler is not None and not isinstance(sets.train, IterableDataset):
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)
-                sampler = Replaced(sampler, shares, chosen["train"].append)
+                sampler = Replaced(sampler, shares, notes.chosen_train.append)
             numbers = range(len(sets.val)) if val_sampler is None else val_sampler
             is_split = val_sampler is not None
             if isinstance(sets.val, Subset) and sets.val.dataset is opened[-1].val:
@@ -92,7 +88,7 @@ def _observe_samplers(chosen: dict[str, list]) -> None:
                 sets, numbers = replace(sets, val=opened[-1].val), [part[at] for at in numbers]
             if sets.val is opened[-1].val:
                 due = range(rank, len(sets.val), ranks) if is_split else numbers
-                val_sampler = Replaced(numbers, due, chosen["val"].append)
+                val_sampler = Replaced(numbers, due, notes.chosen_val.append)
         return load(sets, cfg, *rest, sampler=sampler, val_sampler=val_sampler, **options)
 
     loader.image_sets, loader.loaders = image_sets, loaders

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
-from course.checks.facts import FACTS, differences
+from course.checks.facts import FACTS, differences, incompleteness
 from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
 from course.jobs.processes import job_environment, loopback
@@ -296,7 +296,10 @@ def error_of(run: Run) -> str:
         is_lost = ended == "SIGABRT" and run.gpus > 1
         return LOST if is_lost else re.sub("^SIG", "the script ended its process: SIG", ended)
     if run.record and run.record.status == "ok":
-        return ENDED if run.gpus > 1 and len(run.ranks) < run.gpus else ""
+        if run.gpus > 1 and len(run.ranks) < run.gpus:
+            return ENDED
+        reasons = [incompleteness(run.evidence(rank)) for rank in range(run.gpus)]
+        return next(filter(None, reasons), "")
     errors = [rank["error"] for rank in run.ranks] + [run.record.error if run.record else ""]
     errors = [error for error in errors if error]
     if causes := [x for x in errors if not failures.is_echo(x) and "gloo/transport" not in x]:

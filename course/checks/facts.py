@@ -5,13 +5,23 @@ FACTS lists causes before effects, so that the first difference is the one to re
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from course.runs.files import read_dict
+from course.checks.notes import Files, Notes, ShardCall
+from course.runs.evidence import (
+    NOT_APPLICABLE,
+    Evidence,
+    NotApplicable,
+    check_path,
+    from_values,
+    value_at,
+)
 from course.runs.run import Run
 
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
@@ -21,31 +31,54 @@ MOST = 0.5  # share of a network's weights that a rank holds only if it gathers 
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
+class Missing(Exception):
+    """A run that failed has no evidence."""
+
+
 class Rank:
-    """One rank's evidence, facts.json and steps; if the run failed (`error`), no evidence."""
+    """One rank's evidence, notes and steps; if the run failed (`error`), only its notes."""
 
     def __init__(self, run: Run, rank: int, error: str = "") -> None:
         self.run, self.rank, self.config, self.error = run, rank, run.config, error
-        record = run.ranks[rank] if run.ranks and not error else {}
-        self.evidence = None if error else record.get("evidence") or run.record.evidence
-        self.epochs = record.get("epochs") or (run.record and run.record.epochs)
-        self.weights_by = record.get("weights_by") or (run.record and run.record.weights_by)
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
-        """The contents of facts-RANK.json; None for each entry that is missing."""
-        return defaultdict(lambda: None, read_dict(self.run.folder / f"facts-{self.rank}.json"))
+    def evidence(self) -> Evidence:
+        """Raises Missing if the run failed."""
+        if self.error:
+            raise Missing
+        return self.run.evidence(self.rank)
 
     @cached_property
-    def files(self) -> dict[str, Any]:
-        """The contents of files.json, which describes what the run saved."""
-        return read_dict(self.run.folder / "files.json")
+    def notes(self) -> Notes:
+        """Raises Missing if the run failed before its first step."""
+        path = self.run.folder / f"notes-{self.rank}.json"
+        if self.error and not path.exists():
+            raise Missing
+        return from_values(Notes, json.loads(path.read_text()))
+
+    @cached_property
+    def files(self) -> Files:
+        """Raises Missing if the run failed before it could save anything."""
+        path = self.run.folder / "files.json"
+        if self.error and not path.exists():
+            raise Missing
+        return from_values(Files, json.loads(path.read_text()))
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """What the rank recorded; of a run of one process, its record."""
+        if self.error or not self.run.record:
+            raise Missing
+        return self.run.ranks[self.rank] if self.run.ranks else vars(self.run.record)
 
     @cached_property
     def steps(self) -> Any:
         """The table of this rank's steps; of a run that was killed, those of the last process."""
         table = self.run.rank_steps(self.rank)
-        return table[table["step"] >= (self.get("began_at") or 0)] if len(table) else table
+        if self.error or not len(table):
+            return table
+        began_at = self.evidence.began_at
+        return table if began_at is NOT_APPLICABLE else table[table["step"] >= began_at]
 
     @cached_property
     def sharing(self) -> list[Rank]:
@@ -58,20 +91,16 @@ class Rank:
         """All ranks of the run."""
         return [Rank(self.run, rank, self.error) for rank in range(self.run.gpus)]
 
-    def get(self, *names: str) -> Any:
-        """Return an entry of the evidence; None if it is missing."""
-        value: Any = self.evidence
-        for name in names:
-            value = (value or {}).get(name)
-        return value
-
 
 class Contents(dict):
     """Entries that a file must have, each with its place in words; it may have more."""
 
 
 class Fact(NamedTuple):
-    """A value that must equal the solution's: its name, how to read it, how to fix it."""
+    """A value that must equal the solution's: its name, how to read it, how to fix it.
+
+    Only NOT_APPLICABLE means that there is nothing to compare: None is an error.
+    """
 
     label: str
     value: Callable[[Rank], Any]
@@ -80,20 +109,39 @@ class Fact(NamedTuple):
     tolerance: float = CLOSE
 
 
-def kinds(*names: str) -> Callable[[Rank], Any]:
-    """Return a function that lists the kinds in an entry of the evidence, without their counts."""
-    return lambda rank: ", ".join(sorted({*(rank.get(*names) or {})} - {"either"})) or None
+def if_complete(value: Callable[[Rank], Any]) -> Callable[[Rank], Any]:
+    """Return a function that reads a value only of runs that did not fail."""
+
+    def read(rank: Rank) -> Any:
+        if rank.error:
+            raise Missing
+        return value(rank)
+
+    return read
 
 
-def entry(*names: str) -> Callable[[Rank], Any]:
-    """Return a function that reads an entry of the evidence."""
-    return lambda rank: rank.get(*names)
+def entry(path: str) -> Callable[[Rank], Any]:
+    """Return a function that reads the evidence at a path, such as "later.forward_types"."""
+    check_path(path)
+    return lambda rank: value_at(rank.evidence, path)
+
+
+def kinds(path: str) -> Callable[[Rank], Any]:
+    """Return a function that lists the kinds that are counted at a path."""
+    read = entry(path)
+
+    def listed(rank: Rank) -> str | NotApplicable:
+        counts = read(rank)
+        names = set() if counts is NOT_APPLICABLE else {*counts} - {"either"}
+        return ", ".join(sorted(names)) or NOT_APPLICABLE
+
+    return listed
 
 
 def training_images(rank: Rank) -> list[dict[str, Any]]:
     """Return for each pass how the ranks share the training images, and their order."""
     passes, before = [], None
-    for shares in zip(*(peer.facts["chosen"]["train"] for peer in rank.peers)):
+    for shares in zip(*(peer.notes.chosen_train for peer in rank.peers)):
         kind = "shuffled"
         if any(share == sorted(share) for share in shares):
             kind = "not shuffled"
@@ -106,7 +154,7 @@ def training_images(rank: Rank) -> list[dict[str, Any]]:
 
 def validation_images(rank: Rank) -> list[dict[str, Any]]:
     """Return for each epoch how the ranks share the validation images."""
-    orders = [peer.facts["chosen"]["val"] for peer in rank.peers]
+    orders = [peer.notes.chosen_val for peer in rank.peers]
     return [
         _shared("validates", shares)
         | {"number of images of the rank that validates most": max(map(len, shares))}
@@ -124,42 +172,46 @@ def _shared(does: str, shares: Sequence[list[int]]) -> dict[str, int]:
 
 def batches(rank: Rank) -> list[int]:
     """Return the number of images in each step."""
-    return [images for images, *_ in rank.facts["batches"]]
+    return [images for images, *_ in rank.notes.batches]
 
 
 def pixels(rank: Rank) -> list[dict[str, float]]:
     """Return the means of the pixels and of the labels in each step."""
     return [
         {"mean of the pixels": pixels, "mean of the labels": labels}
-        for _, pixels, labels in rank.facts["batches"]
+        for _, pixels, labels in rank.notes.batches
     ]
 
 
-def loss_start(*names: str) -> Callable[[Rank], Any]:
+def loss_start(path: str) -> Callable[[Rank], Any]:
     """Return a function that reads the factor by which backward scales the loss."""
+    factor_of = entry(path)
 
     def read(rank: Rank) -> Any:
-        factor = rank.get(*names, "loss_gradient")
-        if factor is None or rank.config.pipeline:
-            return None
+        factor = factor_of(rank)
+        if factor is NOT_APPLICABLE or rank.config.pipeline:
+            return NOT_APPLICABLE
         return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
 
     return read
 
 
-def rescaled(rank: Rank) -> str | None:
+def rescaled(rank: Rank) -> str | NotApplicable:
     """Return how the scale of the loss in a later step compares with the first step's."""
-    first, later = rank.get("loss_gradient"), rank.get("later", "loss_gradient")
-    if rank.config.precision != "fp16" or rank.config.pipeline or not first or later is None:
-        return None
+    if rank.config.precision != "fp16" or rank.config.pipeline:
+        return NOT_APPLICABLE
+    first, later = rank.evidence.loss_gradient, value_at(rank.evidence, "later.loss_gradient")
+    if NOT_APPLICABLE in (first, later):
+        return NOT_APPLICABLE
     return "smaller than at first" if later < first else "the same as at first"
 
 
 def passes(rank: Rank) -> Any:
     """Return the images of a step's micro-batches, and how much each image counts in the loss."""
-    limit, pairs = rank.config.micro_batch, rank.get("passes") or []
+    limit = rank.config.micro_batch
     if not limit or rank.config.pipeline:
-        return None
+        return NOT_APPLICABLE
+    pairs = rank.evidence.passes
     return {
         "number of images": sum(size for size, _ in pairs),
         "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
@@ -170,71 +222,77 @@ def passes(rank: Rank) -> Any:
     }
 
 
-def kept(*names: str) -> Callable[[Rank], float | None]:
+def kept(path: str) -> Callable[[Rank], Any]:
     """Return a function that reads the MiB kept for backward.
 
-    It returns None for a pipeline, where they depend on its order, and for micro-batches, which may
-    be copies or views of the batch.
+    They are not applicable to a pipeline, where they depend on its order, and to micro-batches,
+    which may be copies or views of the batch.
     """
+    gib_of = entry(path)
 
-    def read(rank: Rank) -> float | None:
+    def read(rank: Rank) -> float | NotApplicable:
+        gib = gib_of(rank)
         is_split = rank.config.pipeline or rank.config.micro_batch
-        return None if is_split else 1024 * (rank.get(*names, "kept_gib") or 0.0)
+        return NOT_APPLICABLE if is_split or gib is NOT_APPLICABLE else 1024 * gib
 
     return read
 
 
 def recomputed(rank: Rank) -> dict[str, int]:
     """Return how often backward computed each operator of the forward pass."""
-    counts = rank.get("recomputed") or {}
+    counts = rank.evidence.recomputed
     return {f"number of {name} calls repeated in backward": n for name, n in counts.items()}
 
 
-def repeated(rank: Rank) -> int | None:
+def repeated(rank: Rank) -> int | NotApplicable:
     """Return the distance between blocks that backward computes again: 2 for every second one."""
-    blocks = rank.facts["repeated"] or []
-    return min((abs(block - other) for block, other in zip(blocks, blocks[1:])), default=None)
+    pairs = zip(rank.notes.repeated, rank.notes.repeated[1:])
+    return min((abs(block - other) for block, other in pairs), default=NOT_APPLICABLE)
 
 
 def sharding(name: str) -> Callable[[Rank], Any]:
     """Return a function that lists a property of fully_shard's calls, each value once."""
-    return lambda rank: ", then ".join(distinct([str(x[name]) for x in rank.facts["shards"] or []]))
+    check_path(name, ShardCall)
+    return lambda rank: ", then ".join(
+        distinct([str(getattr(call, name)) for call in rank.notes.shard_calls])
+    )
 
 
-def gathers(rank: Rank) -> dict[str, str] | None:
+def gathers(rank: Rank) -> dict[str, str] | NotApplicable:
     """Return how many all-gathers precede each stretch of computation, in each pass.
 
     With tensor parallelism, ranks may gather parts instead of adding them up.
     """
     if rank.config.tensor > 1:
-        return None
+        return NOT_APPLICABLE
     return {
         f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
-        for phase, counts in (rank.get("gathers") or {}).items()
+        for phase, counts in rank.evidence.gathers.items()
     }
 
 
-def held(rank: Rank) -> str | None:
-    """Return how much of a sharded network a rank held while it was saved; None on the first."""
-    size = rank.get("held_to_save")
-    if rank.rank == 0 or size is None:
-        return None
-    return "all" if size > MOST * 4 * rank.get("parameters") else "one weight at a time"
+def held(rank: Rank) -> str | NotApplicable:
+    """Return how much of a sharded network a rank held while it was saved; the first needs all."""
+    size = rank.evidence.held_to_save
+    if rank.rank == 0 or size is NOT_APPLICABLE:
+        return NOT_APPLICABLE
+    return "all" if size > MOST * 4 * rank.evidence.parameters else "one weight at a time"
 
 
 def writers(rank: Rank) -> int:
     """Return how many ranks wrote weights.pt."""
-    return sum(bool(row["weights_by"]) for row in rank.run.ranks) or len(rank.weights_by)
+    reports = [peer.report for peer in rank.peers] if rank.run.ranks else [rank.report]
+    return sum(bool(report["weights_by"]) for report in reports)
 
 
 def weights(rank: Rank) -> Any:
-    """Return the content of weights.pt; None if several ranks wrote it: the last one is random.
+    """Return the content of weights.pt, unless several ranks wrote it: the last one is random.
 
     Running statistics are left out if there are several ranks, because each has different ones.
     """
-    state = rank.files["weights"]
+    state = rank.files.weights
     if writers(rank) > 1:
-        return None
+        return NOT_APPLICABLE
     if isinstance(state, dict) and len(rank.run.ranks) > 1:
         return {name: tensor for name, tensor in state.items() if "running_" not in name}
     return state
@@ -242,7 +300,7 @@ def weights(rank: Rank) -> Any:
 
 def loader(rank: Rank) -> dict[str, Any]:
     """Return the arguments of the training DataLoader, without one that dry_runs.loading checks."""
-    return {name: x for name, x in (rank.get("loader") or {}).items() if name != "pin_memory"}
+    return {name: x for name, x in vars(rank.evidence.loader).items() if name != "pin_memory"}
 
 
 def settings(rank: Rank) -> list[dict[str, Any]]:
@@ -252,15 +310,15 @@ def settings(rank: Rank) -> list[dict[str, Any]]:
             "filters": distinct([values for values, filters, _ in groups if filters]),
             "vectors": distinct([values for values, _, vectors in groups if vectors]),
         }
-        for groups in rank.facts["groups"]
+        for groups in rank.notes.groups
     ]
     return distinct(updates) if rank.config.precision == "fp16" else updates
 
 
 def updated(rank: Rank) -> dict[str, int]:
     """Return how many filters and vectors the optimizers update, and how many weights they have."""
-    groups = [group for peer in rank.sharing for group in [*peer.facts["groups"], []][0]]
-    shapes = [shape for peer in rank.sharing for shape, *_ in peer.facts["weights"]]
+    groups = [group for peer in rank.sharing for group in [*peer.notes.groups, []][0]]
+    shapes = [shape for peer in rank.sharing for shape, *_ in peer.notes.weights]
     return {
         "number of filters that are updated": sum(filters for _, filters, _ in groups),
         "number of vectors that are updated": sum(vectors for *_, vectors in groups),
@@ -275,53 +333,55 @@ def distinct(values: list[Any]) -> list[Any]:
 
 def updates(rank: Rank) -> Any:
     """Return the distinct numbers of updates per step; in fp16, which skips some, the largest."""
-    counts = sorted(int(count) for count in rank.get("updates") or {})
+    counts = sorted(int(count) for count in rank.evidence.updates)
     return counts[-1:] if rank.config.precision == "fp16" else counts
 
 
 def traced(rank: Rank) -> list[str]:
     """Return which steps were traced, and whether completely."""
-    steps = rank.get("traced") or {}
+    steps = rank.evidence.traced
     return [f"step {step}" + ", in part" * (phases < 5) for step, phases in steps.items()]
 
 
 def actions(rank: Rank) -> list[str]:
     """Return what a pipeline's stages did in the last step."""
-    steps = rank.get("actions") or {}
-    last = [*steps.values()][-1] if steps else []
+    steps = rank.evidence.actions
+    last = [] if steps in ({}, NOT_APPLICABLE) else [*steps.values()][-1]
     return [f"{kind} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
 
 
-def all_reduces(*names: str) -> Callable[[Rank], Any]:
-    """Return a function that counts the sums over ranks in an entry of the evidence."""
-    return lambda rank: rank.evidence and (rank.get(*names) or {}).get("allreduce", 0)
+def all_reduces(path: str) -> Callable[[Rank], Any]:
+    """Return a function that reads the number of all-reduces from the counts at a path."""
+    counts_of = entry(path)
+
+    def read(rank: Rank) -> int | NotApplicable:
+        counts = counts_of(rank)
+        return counts if counts is NOT_APPLICABLE else counts.get("allreduce", 0)
+
+    return read
 
 
-def synchronised(rank: Rank) -> dict[str, int] | None:
-    """Return how often DDP averages gradients; None with tensor parallelism.
-
-    Its ranks may add up their parts in other ways.
-    """
+def synchronised(rank: Rank) -> dict[str, int] | NotApplicable:
+    """Return how often DDP averages gradients; tensor parallelism may add up in other ways."""
     if rank.config.tensor > 1:
-        return None
+        return NOT_APPLICABLE
     counts = {"the backward pass": all_reduces("backward_collectives")(rank)}
     if rank.config.micro_batch:
-        counts["a later step"] = all_reduces("later", "collectives")(rank)
+        counts["a later step"] = all_reduces("later.collectives")(rank)
     return {f"number of all-reduces in {where}": count for where, count in counts.items()}
 
 
-def progress(rank: Rank) -> list[dict[str, float]] | None:
+@if_complete
+def progress(rank: Rank) -> list[dict[str, float]]:
     """Return the loss of each step, and the norm of all gradients at the update.
 
     With a learning rate of 0 the norm does not count: the exercise `column_parallel` leaves
     gradients to `input_gradient`.
     """
     rows = []
-    if rank.error:
-        return None
     for number, loss in enumerate(rank.steps["loss"] if len(rank.steps) else ()):
         row = {"loss": loss}
-        norms = [peer.facts["gradients"].get(str(number)) for peer in rank.sharing]
+        norms = [peer.notes.gradients.get(str(number)) for peer in rank.sharing]
         if rank.config.lr and None not in norms:
             row["norm of the gradients"] = math.hypot(*norms)
         rows.append(row)
@@ -333,63 +393,63 @@ def trained(rank: Rank) -> dict[str, Any]:
 
     If ranks keep different parts of a network, the weights of all ranks count.
     """
-    weights = [weight for peer in rank.sharing for weight in peer.facts["weights"]]
+    weights = [weight for peer in rank.sharing for weight in peer.notes.weights]
     return {
         "length": math.hypot(*(length for *_, length in weights)),
         "sum": sum(total for _, total, _ in weights),
     }
 
 
-def started(rank: Rank) -> float | None:
+def started(rank: Rank) -> float | NotApplicable:
     """Return the sum of the weights' norms at the first update of train.py."""
-    if rank.config.script != "train.py":
-        return None
-    return (rank.facts["began"] or {}).get("norm of the weights")
+    if rank.config.script != "train.py" or rank.notes.began is NOT_APPLICABLE:
+        return NOT_APPLICABLE
+    return rank.notes.began["norm of the weights"]
 
 
 def restart(rank: Rank) -> dict[str, Any]:
     """Return the state at the first step after a restart; {} without a restart."""
-    if not rank.get("began_at"):
+    if rank.evidence.began_at in (0, NOT_APPLICABLE):
         return {}
-    state = {"checksum of the random numbers": rank.facts["random"][0], **rank.facts["began"]}
+    state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
     if rank.config.precision == "fp16":
-        state["scaler's scale"] = rank.get("loss_gradient")
+        state["scaler's scale"] = rank.evidence.loss_gradient
     return state
 
 
 def saved(rank: Rank) -> int:
     """Return how often the rank called torch.save for checkpoints."""
-    return rank.facts["saves"] if rank.config.save_every else 0
+    return rank.notes.saves if rank.config.save_every else 0
 
 
-def left(rank: Rank) -> list[str] | None:
-    """Return the remaining checkpoints; None on all ranks but the first."""
-    files = rank.get("left")
-    if rank.rank or files is None:
-        return None
+def left(rank: Rank) -> list[str] | NotApplicable:
+    """Return the remaining checkpoints, on the first rank."""
+    files = rank.evidence.left
+    if rank.rank or files is NOT_APPLICABLE:
+        return NOT_APPLICABLE
     return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
 
 
 def state(rank: Rank) -> Contents:
     """Return the content of the newest checkpoint."""
-    return Contents({x: f"in the state of {part!r}" for x, part in rank.files["state"].items()})
+    return Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
 
 
-def renamed(rank: Rank) -> str | None:
-    """Return when checkpoints got their final names; None on a rank that saved none."""
+def renamed(rank: Rank) -> str | NotApplicable:
+    """Return when checkpoints got their final names, on a rank that saved some."""
     if not saved(rank):
-        return None
-    renamings = {*rank.facts["renamed"].values()}
+        return NOT_APPLICABLE
+    renamings = {*rank.notes.renamed.values()}
     return next(iter(renamings - {"after fsync"} or renamings), "never")
 
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 FACTS: tuple[Fact, ...] = (
-    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), None),
+    Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), NOT_APPLICABLE),
          "a run that continues begins with the epoch that its checkpoint names"),
-    Fact("process group", lambda rank: "one" if rank.get("group") else "none",
+    Fact("process group", lambda rank: "none" if rank.evidence.group is NOT_APPLICABLE else "one",
          "join one, `distributed.init_process_group(…)`, only if run.world_size > 1"),
-    Fact("timeout of the group in seconds", entry("group", "timeout_s"),
+    Fact("timeout of the group in seconds", entry("group.timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at")),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
@@ -405,7 +465,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("the training DataLoader", loader, "use the config's value"),
     Fact("network that the optimizer updates",
          lambda rank: rank.config.script == "train.py"
-         and ("the original one" if rank.facts["decay"] else "another one"),
+         and ("another one" if rank.notes.decay in ({}, NOT_APPLICABLE) else "the original one"),
          "train the network that is validated and saved: wrap it, and don't copy it"),
     Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them", "step"),
@@ -414,12 +474,12 @@ FACTS: tuple[Fact, ...] = (
          "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("type of the forward pass", kinds("forward_types"),
          "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
-    Fact("", lambda rank: rank.facts["autocast"],
+    Fact("", lambda rank: rank.notes.autocast,
          "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead, also in "
          "validation"),
-    Fact("type of a later forward pass", kinds("later", "forward_types"),
+    Fact("type of a later forward pass", kinds("later.forward_types"),
          "enter autocast in every step"),
-    Fact("type of the validation's forward pass", kinds("validation", "forward_types"),
+    Fact("type of the validation's forward pass", kinds("validation.forward_types"),
          "pass autocast to validate"),
     Fact("type of the loss", kinds("loss_types"),
          "compute the loss under autocast, or from scores.float()"),
@@ -427,34 +487,34 @@ FACTS: tuple[Fact, ...] = (
          "leave autocast before backward"),
     Fact("source of BatchNorm's statistics in training", kinds("statistics"),
          "call model.train() at the start of each epoch"),
-    Fact("source of BatchNorm's statistics in validation", kinds("validation", "statistics"),
+    Fact("source of BatchNorm's statistics in validation", kinds("validation.statistics"),
          "call model.eval() before validation"),
     Fact("layout of the convolutions' inputs", kinds("input_layouts"),
          "images = images.to(memory_format=torch.channels_last) if cfg.channels_last; .to returns "
          "a new tensor"),
-    Fact("layout of the images", lambda rank: rank.facts["layouts"],
+    Fact("layout of the images", lambda rank: rank.notes.layouts,
          "convert the images in every step", "step"),
     Fact("layout of the weights", kinds("weight_layouts"),
          "model = model.to(memory_format=torch.channels_last) if cfg.channels_last"),
     Fact("the micro-batches", passes,
          "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
-    Fact("factor of the loss at the start of backward", loss_start(),
+    Fact("factor of the loss at the start of backward", loss_start("loss_gradient"),
          "multiply the loss only by the scaler's scale, in fp16 (on Day 4 also by a micro-batch's "
          "share of the batch)"),
-    Fact("factor of the loss in a later step", loss_start("later"),
+    Fact("factor of the loss in a later step", loss_start("later.loss_gradient"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("scale of the loss after an overflow", rescaled,
          "the scaler halves it: create one scaler before the loop, and call scaler.update() after "
          "each scaler.step(optimizer)"),
-    Fact("number of wrappers of DDP", lambda rank: len(rank.facts["ddp_devices"]),
+    Fact("number of wrappers of DDP", lambda rank: len(rank.notes.ddp_devices),
          "if run.world_size > 1, wrap the network once, before the loop"),
-    Fact("device_ids of DDP", lambda rank: rank.facts["ddp_devices"],
+    Fact("device_ids of DDP", lambda rank: rank.notes.ddp_devices,
          "device_ids=[run.local_rank], or leave it out"),
     Fact("DDP", entry("ddp"),
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
-    Fact("mesh of the optimizer's weights", entry("spread", "mesh"),
+    Fact("mesh of the optimizer's weights", entry("spread.mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
-    Fact("", lambda rank: rank.facts["prefetch"],
+    Fact("", lambda rank: rank.notes.prefetch,
          "in forward these are the next cfg.prefetch units; in backward those before it, the "
          "nearest first"),
     Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
@@ -472,25 +532,25 @@ FACTS: tuple[Fact, ...] = (
     Fact("", recomputed,
          "checkpoint each block that `models.blocks(…)` returns and the config names, separately, "
          "with use_reentrant=False, which repeats only what backward needs"),
-    Fact("memory in MiB kept for the backward pass", kept(),
+    Fact("memory in MiB kept for the backward pass", kept("kept_gib"),
          "checkpoint or offload exactly the blocks that the config names, and only in the runs "
          "that it names", tolerance=NEARLY),
-    Fact("memory in MiB kept for the backward pass of a later step", kept("later"),
+    Fact("memory in MiB kept for the backward pass of a later step", kept("later.kept_gib"),
          "checkpoint or offload in every step", tolerance=NEARLY),
     Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
-    Fact("call of torch.compile", lambda rank: distinct(rank.facts["compile"]),
+    Fact("call of torch.compile", lambda rank: distinct(rank.notes.compile_calls),
          "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "
          "in train_sharded.py each block"),
-    Fact("number of layers in compiled graphs", lambda rank: rank.facts["compiled"],
+    Fact("number of layers in compiled graphs", lambda rank: rank.notes.compiled_layers,
          "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
          "returns"),
-    Fact("number of graph breaks", entry("compiled", "breaks"),
+    Fact("number of graph breaks", entry("compiled.breaks"),
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
-    Fact("the written trace", lambda rank: rank.facts["traces"] if rank.rank == 0 else None,
+    Fact("the written trace", lambda rank: NOT_APPLICABLE if rank.rank else rank.notes.traces,
          "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
-    Fact("skipping of the step with an overflow", entry("overflow", "skipped"),
+    Fact("skipping of the step with an overflow", entry("overflow.skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
     Fact("the state after the restart", restart),
     Fact("number of calls of torch.save", saved,
@@ -507,7 +567,7 @@ FACTS: tuple[Fact, ...] = (
          "a loss depends on the forward pass and on the updates before it; gradients also depend "
          "on averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
-    Fact("the validation", lambda rank: rank.epochs,
+    Fact("the validation", lambda rank: rank.report["epochs"],
          "add up sums and counts over the ranks, then divide once", "epoch"),
     Fact("part of the network that this rank held to save it", held,
          "use full_state_dict=True and cpu_offload=True, so that only rank 0 keeps all weights"),
@@ -516,16 +576,27 @@ FACTS: tuple[Fact, ...] = (
     Fact("weights.pt", weights,
          "save the network itself after the last epoch: neither its wrapper nor one rank's "
          "shards"),
-    Fact("the checkpoint", lambda rank: rank.files["checkpoint"],
+    Fact("the checkpoint", lambda rank: rank.files.checkpoint,
          "all ranks call `dcp.save(…)` on training_state(…), weights and the optimizer's state"),
 )  # fmt: skip
 
 
+def incompleteness(evidence: Evidence) -> str:
+    """Return why a run's evidence is incomplete, so that nothing can be concluded from it."""
+    reasons = evidence.problems or ["the run did not record the end of its last step"]
+    return (
+        ""
+        if evidence.is_complete and not evidence.problems
+        else (f"the run's evidence is incomplete: {'; '.join(reasons)}")
+    )
+
+
 def describe(run: Run, shows: dict[str, str]) -> str:
     """Return evidence of a run's last rank in words; entries that it lacks are left out."""
-    rank = Rank(run, run.gpus - 1)
-    values = {words: rank.get(*path.split(".")) for words, path in shows.items()}
-    shown = {words: in_words(x, most=64, digits=3) for words, x in values.items() if x is not None}
+    evidence = run.evidence(run.gpus - 1)
+    values = {words: value_at(evidence, path) for words, path in shows.items()}
+    applicable = {words: x for words, x in values.items() if x is not NOT_APPLICABLE}
+    shown = {words: in_words(x, most=64, digits=3) for words, x in applicable.items()}
     return "; ".join(f"{words}: {text}" for words, text in shown.items())
 
 
@@ -535,6 +606,7 @@ def difference(value: Any, expected: Any, tolerance: float) -> tuple[list[Any], 
     None if they are equal.
     """
     pairs: list[tuple[Any, Any, Any]] = []
+    value, expected = (vars(x) if is_dataclass(x) else x for x in (value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):
         if isinstance(expected, Contents):  # which part of a file has an entry does not matter
             value = {key: place for key, place in expected.items() if key in value}
@@ -562,10 +634,15 @@ def differences(facts: Sequence[Fact], run: Run, expected: Run, error: str = "")
     for fact in facts:
         for rank, reference in pairs:
             tolerance = max(fact.tolerance, HALF if rank.config.precision == "fp16" else 0)
-            value = fact.value(rank)
-            if error and value is None:
+            try:
+                values = fact.value(rank), fact.value(reference)
+            except Missing:
                 continue
-            if place := difference(value, fact.value(reference), tolerance):
+            if error and values[0] is NOT_APPLICABLE:  # the script failed before
+                continue
+            if None in values:
+                raise TypeError(f"{fact} gives None: NOT_APPLICABLE means nothing to compare")
+            if place := difference(*values, tolerance):
                 yield _message(fact, *place, f", rank {rank.rank}" * (len(pairs) > 1))
                 break
 
@@ -589,8 +666,10 @@ def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
     """
     if isinstance(value, bool):
         return "on" if value else "off"
-    if value is None:
+    if value is None or value is NOT_APPLICABLE:
         return "missing"
+    if is_dataclass(value):
+        value = {name: x for name, x in vars(value).items() if x is not NOT_APPLICABLE}
     if value in ([], {}, ""):
         return "none"
     if isinstance(value, float):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from course.config import HALF_FORMATS, Config
+from course.runs.evidence import check_path
 from course.runs.recordings import check_purpose
 from course.runs.run import Run
 
@@ -74,6 +75,10 @@ class Exercise:
     # Facts that must be equal, too, because the training would be the same without them.
     facts: tuple[Any, ...] = ()
     name: str = ""  # discovery sets it
+
+    def __post_init__(self) -> None:
+        for path in self.shows.values():
+            check_path(path)
 
     def obstacle(self, cfg: Config, place: Place) -> str:
         """Return why the effect cannot be measured on a place, or ""."""

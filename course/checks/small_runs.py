@@ -41,10 +41,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from course.checks import comparable, tiny_networks
+from course.checks.notes import CompileCall, Files, Notes, ShardCall
 from course.checks.script_edits import compile_script
 from course.data import loader
 from course.data.formats import convert
 from course.resources import core_count
+from course.runs.evidence import NOT_APPLICABLE, to_values
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training import memory, models
@@ -63,39 +65,18 @@ SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
 class Observed:
-    """Facts about a rank's training, step by step, which facts.json adds to its record.
-
-    groups: for each update, the settings of each group, and how many filters and vectors it
-    updates. gradients: for each step, their norm at the update. batches: for each step, the number
-    of images and a digest. random: for each step, a checksum of the random state. first: the number
-    of the first step. is_restarted: whether another process of the run was interrupted before.
-    is_marked: whether this one marks the run as interrupted. skipped: the images that each epoch
-    skips before its first step. began: the norms of weights, optimizer's state and buffers at the
-    first update. decay: the weight decay of each weight then. compile: the calls of torch.compile.
-    compiled: the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of
-    the weights at the first step. stages: of this rank, with the number of all stages. schedule:
-    the pipeline's. autocast: where it was on, with cfg.gather_bf16. prefetch: for each unit, the
-    units that it gathers ahead. repeated: the blocks that backward computed again. saves: the calls
-    of torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or
-    that it came from outside the run's folder, which may be another file system. weights: the
-    shape, sum and norm of each at the end. layouts: of the images in each step. traces: for each
-    trace, whether it has shapes.
-    """
+    """Observes a rank's training, step by step, and writes its `Notes`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self._file, self._optimizer = folder / f"facts-{rank}.json", None
+        self._file, self._optimizer = folder / f"notes-{rank}.json", None
         self._optimizers: list[torch.optim.Optimizer] = []
         self._network, self._pipeline, self._skipped = torch.nn.Module(), [], [0]
         self._meter: Any = None
-        self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
-        self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
-        self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": [], "autocast": {}}
-        self.facts |= {"layouts": [], "traces": []}
-        self.facts["is_restarted"] = self._file.exists()
+        self.notes = Notes(is_restarted=self._file.exists())
 
     def note_layers(self, layers: int) -> None:
         """Count the layers that compiled graphs compute in training."""
-        self.facts["compiled"] += layers
+        self.notes.compiled_layers += layers
 
     def start(self) -> None:
         """Observe this process from now on."""
@@ -108,25 +89,26 @@ class Observed:
             return self._network
 
         def observed(meter: Any, batches: Any, epoch: int) -> Any:
-            self.facts.setdefault("first", meter.step)
+            if self._meter is None:
+                self.notes.first = meter.step
             if meter.step < (epoch + 1) * meter.config.steps:
-                self.facts["skipped"].append(max(0, self._skipped[-1]))
+                self.notes.skipped.append(max(0, self._skipped[-1]))
             self._meter = meter
             for images, labels in steps(meter, batches, epoch):
-                if not self.facts["batches"]:
+                if not self.notes.batches:
                     self.write()  # now, because the process may be aborted or killed
                 self._skipped = [0]  # an epoch without a batch leaves it to the next
                 digest = float(images.double().mean()), float(labels.double().mean())
-                self.facts["batches"].append([len(images), *digest])
-                self.facts["random"].append(zlib.crc32(torch.get_rng_state().numpy()))
+                self.notes.batches.append([len(images), *digest])
+                self.notes.random.append(zlib.crc32(torch.get_rng_state().numpy()))
                 yield images, labels
 
         models.create, Meter.steps, torch.compile = created, observed, self._compile
         register_optimizer_step_pre_hook(self._watch)
         before_call(Recorder, "save_trace", self._note_trace)
-        comparable.observe(self.facts)
+        comparable.observe(self.notes)
         self._observe_saving()
-        before_call(Recorder, "mark_interrupted", lambda _: self.facts.update(is_marked=True))
+        before_call(Recorder, "mark_interrupted", self._note_mark)
         before_call(loader, "skip", lambda _, images: self._skipped.append(images))
         if fsdp := sys.modules.get("torch.distributed.fsdp"):
             before_call(fsdp, "fully_shard", self._note_shards)
@@ -149,7 +131,7 @@ class Observed:
 
         def counted(*_: Any, **options: Any) -> None:
             if threading.current_thread() is threading.main_thread():  # not async_save's
-                self.facts["saves"] += 1
+                self.notes.saves += 1
                 self.write()  # now, because another rank's error may end this process
 
         def synced(file: Any) -> None:
@@ -164,7 +146,7 @@ class Observed:
                 for file in filter(Path.is_file, (source, *source.rglob("*"))):
                     name = target.name if file == source else file.name
                     when = ("after" if content(file) in written else "before") + " fsync"
-                    self.facts["renamed"][name] = when if is_near else "from another folder"
+                    self.notes.renamed[name] = when if is_near else "from another folder"
 
         before_call(torch, "save", counted)
         before_call(os, "fsync", synced)
@@ -174,15 +156,18 @@ class Observed:
     def note_autocast(self, *_: Any) -> None:
         """Note whether autocast is on where the network is called, in training and validation."""
         where = "the forward pass" if torch.is_grad_enabled() else "validation"
-        self.facts["autocast"][f"autocast in {where}"] = torch.is_autocast_enabled("cpu")
+        self.notes.autocast[f"autocast in {where}"] = torch.is_autocast_enabled("cpu")
+
+    def _note_mark(self, _: Any) -> None:
+        self.notes.is_marked = True
 
     def _note_trace(self, _: Any, profiler: torch.profiler.profile) -> None:
-        self.facts["traces"].append({"recording of input shapes": bool(profiler.record_shapes)})
+        self.notes.traces.append({"recording of input shapes": bool(profiler.record_shapes)})
 
     def note_images(self, _: Any, images: torch.Tensor) -> None:
         """Note the memory layout of the images that a network gets in training."""
         if torch.is_grad_enabled():
-            self.facts["layouts"].append(layout(images))
+            self.notes.layouts.append(layout(images))
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
@@ -193,9 +178,13 @@ class Observed:
         )
         everyone = [*range(int(os.environ["WORLD_SIZE"]))]
         types = [getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")]
-        call = {"of": "the network" if is_root else "units", "types": str(types) * bool(types[0])}
-        call |= {"reshard": options.get("reshard_after_forward", not is_root)}
-        self.facts["shards"].append(call | {"mesh": mesh.mesh.tolist() if mesh else everyone})
+        call = ShardCall(
+            of="the network" if is_root else "units",
+            types=str(types) * bool(types[0]),
+            reshard=options.get("reshard_after_forward", not is_root),
+            mesh=mesh.mesh.tolist() if mesh else everyone,
+        )
+        self.notes.shard_calls.append(call)
 
     def _note_prefetch(self, phase: str, module: Any, modules: list[Any]) -> None:
         """Note for a block which blocks it gathers ahead."""
@@ -205,13 +194,13 @@ class Observed:
         if modules:
             number, *ahead = (numbers.get(id(x._get_fsdp_state())) for x in (module, *modules))
             words = f"units that unit {number} gathers in {phase}"
-            self.facts["prefetch"][words] = ", ".join(map(str, dict.fromkeys(ahead)))
+            self.notes.prefetch[words] = ", ".join(map(str, dict.fromkeys(ahead)))
 
     def note_block(self, block: torch.nn.Module, *_: Any) -> None:
         """Note a block that backward computes again."""
         if self._meter and self._meter.phase == "backward":
             blocks = [x for x in self._network.modules() if isinstance(x, tiny_networks.Block)]
-            self.facts["repeated"].append(blocks.index(block))
+            self.notes.repeated.append(blocks.index(block))
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         """Call torch.compile, and note its arguments and whether training had begun."""
@@ -220,9 +209,9 @@ class Observed:
         module = getattr(model, "__self__", model)
         parts = module.modules() if isinstance(module, torch.nn.Module) else ()
         is_of_ddp = any(isinstance(part, DistributedDataParallel) for part in parts)
-        call = {"mode": options.get("mode") or "default", "around DDP": is_of_ddp}
+        call = CompileCall(options.get("mode") or "default", is_of_ddp, bool(self.notes.batches))
         if not options.get("disable"):
-            self.facts["compile"].append(call | {"in the loop": bool(self.facts["batches"])})
+            self.notes.compile_calls.append(call)
         return COMPILE(model, **options)
 
     def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -236,7 +225,7 @@ class Observed:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             states = [value for state in optimizer.state.values() for value in state.values()]
             names = {id(weight): name for name, weight in self._network.named_parameters()}
-            self.facts["decay"] = {
+            self.notes.decay = {
                 names[id(weight)]: group["weight_decay"]
                 for group in optimizer.param_groups
                 for weight in group["params"]
@@ -244,7 +233,7 @@ class Observed:
             }
             buffers = [*self._network.buffers()]
             parts = {"weights": weights, "momentum": states, "buffers": buffers}
-            self.facts["began"] = {f"norm of the {x}": length(parts[x]) for x in parts}
+            self.notes.began = {f"norm of the {x}": length(parts[x]) for x in parts}
         self._optimizer = optimizer
         groups, norms = [], []
         for group in optimizer.param_groups:
@@ -253,22 +242,22 @@ class Observed:
             settings = {name: group[name] for name in SETTINGS if name in group}
             groups.append([settings, filters, len(trained) - filters])
             norms += [float(shards.part(weight.grad).norm()) for weight in trained]
-        self.facts["groups"].append(groups)
-        self.facts["gradients"][len(self.facts["batches"]) - 1] = math.hypot(*norms)
+        self.notes.groups.append(groups)
+        self.notes.gradients[str(len(self.notes.batches) - 1)] = math.hypot(*norms)
 
     def write(self) -> None:
-        """Write facts.json for this rank."""
-        if "first" in self.facts and "shapes" not in self.facts:  # now all parts exist
+        """Write the notes so far."""
+        if self._meter and self.notes.shapes is NOT_APPLICABLE:  # now all parts exist
             names = self._network.named_parameters()
-            self.facts["shapes"] = {name: [*weight.shape] for name, weight in names}
+            self.notes.shapes = {name: [*weight.shape] for name, weight in names}
             stages = [part for part in self._pipeline if hasattr(part, "num_stages")]
-            self.facts["stages"] = [f"{part.stage_index} of {part.num_stages}" for part in stages]
+            self.notes.stages = [f"{part.stage_index} of {part.num_stages}" for part in stages]
             kinds = [type(part).__name__ for part in self._pipeline if part not in stages]
-            self.facts["schedule"] = " ".join(kinds[-1:])
+            self.notes.schedule = " ".join(kinds[-1:])
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
-        self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
-        self._file.write_text(json.dumps(self.facts))
+        self.notes.weights = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
+        self._file.write_text(json.dumps(to_values(self.notes)))
 
 
 def before_call(owner: Any, name: str, note: Callable[..., None]) -> None:
@@ -420,7 +409,9 @@ class Task:
             self._has_failed = False
             self.start()
         if not self.pids and not self._called:
-            (self.folder / "files.json").write_text(json.dumps(describe_files(self.folder)))
+            (self.folder / "files.json").write_text(
+                json.dumps(to_values(describe_files(self.folder)))
+            )
         return bool(self.pids)
 
     def _is_idle(self) -> bool:
@@ -485,12 +476,9 @@ def train(folder: Path, rank: int) -> None:
         observed.write()
 
 
-def describe_files(folder: Path) -> dict[str, Any]:
-    """Describe what a run saved: for each tensor in weights.pt its shape, type, sum and norm; the
-    shapes in the checkpoint that ranks wrote together, and how many ranks wrote it; the content of
-    the newest of its own checkpoints, by shape and sum, because scripts choose the names, each with
-    the part of the checkpoint that has it."""
-    files: dict[str, Any] = {"weights": None, "checkpoint": None, "state": {}}
+def describe_files(folder: Path) -> Files:
+    """Describe what a run saved."""
+    files = Files()
     if paths := sorted((folder / CHECKPOINTS).glob("[!.]*"), key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(Exception):  # it is incomplete, which another fact reports
             saved, counts = torch.load(paths[-1], weights_only=False), Counter()
@@ -498,11 +486,11 @@ def describe_files(folder: Path) -> dict[str, Any]:
                 for digest in map(_digest, tree_leaves(part)):
                     counts[digest] += 1  # the step is also a number of the schedule's
                     times = f" ({counts[digest]} times)" * (counts[digest] > 1)
-                    files["state"][digest + times] = name
+                    files.state[digest + times] = name
     if (path := folder / "weights.pt").exists():
         try:
             state = torch.load(path, weights_only=True, map_location="cpu")
-            files["weights"] = {
+            files.weights = {
                 name: {
                     "shape": [*tensor.shape],
                     "type": str(tensor.dtype),
@@ -512,7 +500,7 @@ def describe_files(folder: Path) -> dict[str, Any]:
                 for name, tensor in state.items()
             }
         except Exception:
-            files["weights"] = "a file that torch.load cannot read alone, such as one rank's shards"
+            files.weights = "a file that torch.load cannot read alone, such as one rank's shards"
     if (path := folder / CHECKPOINT).exists():
         from torch.distributed.checkpoint import FileSystemReader
 
@@ -521,7 +509,7 @@ def describe_files(folder: Path) -> dict[str, Any]:
         entries = FileSystemReader(path).read_metadata().state_dict_metadata if is_whole else {}
         sizes = [[*size] for entry in entries.values() if (size := getattr(entry, "size", None))]
         shapes = Counter(f"number of tensors of {size}" for size in sizes)
-        files["checkpoint"] = {"number of writers": parts, **shapes}
+        files.checkpoint = {"number of writers": parts, **shapes}
     return files
 
 

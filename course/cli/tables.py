@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -29,7 +28,7 @@ def run_as_dict(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "folder": str(folder.parent.parent if run.is_recorded else folder),
-        **(asdict(record) if record else {"status": run.status}),
+        **(record.to_values() if record else {"status": run.status}),
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from course.runs.evidence import Evidence, from_values, to_values
 from course.runs.files import write_atomically
 from course.text import TEXT, printable, shortened
 
@@ -25,7 +26,7 @@ class Record:
     Times are medians over the steps after warm-up, or quartiles (q1, q3); `watts` is the mean of
     one GPU over these steps. `peak_gib` is the peak of the device's allocator, or on a CPU the
     peak resident size of the process (see `memory_kind`). `evidence` describes the operators of
-    the first step (`course.training.evidence`), `trace` is the trace's file in the run's folder.
+    the first step (`course.runs.evidence`), `trace` is the trace's file in the run's folder.
     """
 
     status: str
@@ -74,7 +75,7 @@ class Record:
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
     trace: str = ""
     logs: list[str] = field(default_factory=list)
     schema: int = RECORD_SCHEMA
@@ -97,7 +98,12 @@ class Record:
         """Create a record from a JSON object, as `from_json` does."""
         if not isinstance(values, dict) or values.get("status") not in STATUSES:
             raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**known | {"evidence": from_values(Evidence, values.get("evidence"))})
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the record as JSON's values."""
+        return vars(self) | {"evidence": to_values(self.evidence)}
 
 
 def write_record(folder: Path, record: Record) -> None:
@@ -108,7 +114,7 @@ def write_record(folder: Path, record: Record) -> None:
     """
     (folder / RESERVE).unlink(missing_ok=True)
     final, draft = folder / "record.json", folder / f".record.{os.getpid()}"
-    write_atomically(draft, json.dumps(asdict(record), indent=1))
+    write_atomically(draft, json.dumps(record.to_values(), indent=1))
     try:
         os.link(draft, final)  # unlike a rename, it fails where the file exists
     except FileExistsError:

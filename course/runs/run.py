@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.config import Config, change, from_dict
 from course.runs import rows
+from course.runs.evidence import Evidence, from_values
 from course.runs.files import read_dict
 from course.runs.record import Record
 
@@ -275,6 +276,13 @@ class Run:
             return row.get("ranks", [])
         reports = [read_dict(self.folder / rank_file(rank)) for rank in range(self.gpus)]
         return [report for report in reports if report]
+
+    def evidence(self, rank: int = 0) -> Evidence:
+        """Return the evidence of a rank; that of a run of one process is in its record."""
+        reports = {report["rank"]: report for report in self.ranks}
+        if rank in reports:
+            return from_values(Evidence, reports[rank].get("evidence"))
+        return self.record.evidence if self.record else Evidence()
 
     @property
     def test(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-_printed: set[str] = set()  # each message once
+problems: list[str] = []  # the messages of this process's run, each once
 
 
 def attempt(what: str, measure: Callable[..., Any], *args: Any, default: Any = None) -> Any:
@@ -20,8 +20,8 @@ def attempt(what: str, measure: Callable[..., Any], *args: Any, default: Any = N
         return measure(*args)
     except Exception as error:
         message = f"{what} unknown: {type(error).__name__}: {error}. Training continues"
-        if message not in _printed:
-            _printed.add(message)
+        if message not in problems:
+            problems.append(message)
             print(message, file=sys.stderr, flush=True)
         return default
 

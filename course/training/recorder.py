@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import distributed
 from course.config import GIB, Config, rung
 from course.resources import core_count, memory_bytes
 from course.runs import failures
+from course.runs.evidence import Evidence, to_values
 from course.runs.files import complete_file, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import (
@@ -41,7 +42,7 @@ from course.runs.run import (
     steps_file,
 )
 from course.runs.user_folder import protect_compile_cache
-from course.training import memory, trials
+from course.training import attempts, memory, trials
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
@@ -49,7 +50,7 @@ from course.training.race import Watch, write_network
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
-RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib evidence epochs weights_by race"
+RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weights_by race"
 # By default, the streams of a process share 8 connections to the GPU. Decoding the next batch would
 # wait for a complete step that another stream has put into the same connection.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
@@ -404,6 +405,10 @@ class Recorder:
                 keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")
                 print(status, error, *(f"{key}={self._values.get(key)}" for key in keys))
             return
+        if evidence := self._values.get("evidence"):
+            problems = [text for text in attempts.problems if text.startswith("evidence")]
+            evidence = replace(evidence, problems=problems, is_complete=status == "ok")
+            self.set(evidence=evidence)
         if self.world_size > 1:
             self._write_rank(status, error)
         with suppress(OSError):  # a rename needs no space on a full disk
@@ -430,6 +435,7 @@ class Recorder:
         """Write what only this rank knows, next to the record of rank 0."""
         values = {"rank": self.rank, "host": platform.node(), "status": status, "error": error}
         values |= {key: self._values.get(key) for key in RANK_FIELDS.split()}
+        values |= {"evidence": to_values(self._values.get("evidence", Evidence()))}
         try:
             path = self._run.folder / rank_file(self.rank)
             write_atomically(path, json.dumps(values, indent=1))

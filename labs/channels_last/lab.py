@@ -18,12 +18,13 @@ from course.runs.run import Run
 
 def _describe_layout(run: Run) -> str:
     evidence = run.record.evidence
-    for kind in ("input_layouts", "weight_layouts"):
-        layouts = {*evidence[kind]} - {"either"}
-        expect(layouts == {"NHWC"}, f"{kind.replace('_', ' ')}: {' and '.join(sorted(layouts))}")
+    inputs, weights = evidence.input_layouts, evidence.weight_layouts
+    for name, counts in (("input", inputs), ("weight", weights)):
+        layouts = {*counts} - {"either"}
+        expect(layouts == {"NHWC"}, f"{name} layouts: {' and '.join(sorted(layouts))}")
     return (
-        f"inputs of {evidence['input_layouts']['NHWC']} convolutions in NHWC, and all weights in "
-        f"which the two layouts differ ({evidence['weight_layouts']['NHWC']})"
+        f"inputs of {inputs['NHWC']} convolutions in NHWC, and all weights in which the two "
+        f"layouts differ ({weights['NHWC']})"
     )
 
 

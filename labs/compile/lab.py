@@ -8,51 +8,53 @@ from typing import Any
 from course.checks.facts import Fact, Rank
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import ON_CPU
+from course.checks.notes import CompileCall
 from course.config import FULL_SIZE, Config, rung
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 
 
 def _describe_compiled(run: Run) -> str:
-    compiled = run.record.evidence["compiled"]
-    expect(any(compiled["graphs"]), "no graph was compiled: call what `torch.compile(…)` returns")
-    for reason, times in compiled["breaks"].items():
+    compiled = run.record.evidence.compiled
+    expect(any(compiled.graphs), "no graph was compiled: call what `torch.compile(…)` returns")
+    for reason, times in compiled.breaks.items():
         expect(
             False,
             f"a graph breaks, and Python continues in between: {reason} ({times} times). Take it "
             f"out of what is compiled; torch._dynamo.explain shows the line",
         )
-    counts = [*filter(None, [compiled.get("warmed_up")]), *compiled["graphs"]]
+    counts = [x for x in (compiled.warmed_up, *compiled.graphs) if x is not NOT_APPLICABLE]
     expect(
         len({*counts}) == 1,
         f"graphs were compiled again: there were {counts} one after the other. Something that the "
         f"compiler took for constant changed; TORCH_LOGS=recompiles shows what",
     )
-    count, epochs = counts[-1], len(compiled["graphs"])
+    count, epochs = counts[-1], len(compiled.graphs)
     graphs = "one graph" if count == 1 else f"{count} graphs"
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
-def _compiling(words: Callable[[dict[str, Any]], str]) -> Callable[[Rank], str]:
+def _compiling(words: Callable[[CompileCall], str]) -> Callable[[Rank], str]:
     """Return a function of a rank that describes its last call of torch.compile."""
-    return lambda rank: ([*map(words, rank.facts["compile"] or ())] or ["missing"])[-1]
+    return lambda rank: ["missing", *map(words, rank.notes.compile_calls)][-1]
 
 
 def _saved(rank: Rank) -> str:
-    names = rank.files.get("weights") or ()
+    names = () if rank.files.weights is NOT_APPLICABLE else rank.files.weights
     return "compiled" if any(name.startswith("_orig_mod") for name in names) else "the original one"
 
 
 COMPILING = (
     Fact("number of calls of torch.compile",
-         lambda rank: None if rank.config.compile else len(rank.facts["compile"] or ()),
+         lambda rank: NOT_APPLICABLE if rank.config.compile else len(rank.notes.compile_calls),
          'cfg.compile is "" in this rung: compile only if cfg.compile is set'),
     Fact("place of torch.compile",
-         _compiling(lambda call: "in the loop" if call["in the loop"] else "before the loop"),
+         _compiling(lambda call: "in the loop" if call.in_the_loop else "before the loop"),
          "if cfg.compile, compile the network before the loop, on every rank"),
     Fact("argument of torch.compile",
-         _compiling(lambda call: "DDP" if call["around DDP"] else "the network"),
+         _compiling(lambda call: "DDP" if call.around_ddp else "the network"),
          "compile the network first, and wrap the result, `DDP(…)`"),
-    Fact("mode of torch.compile", _compiling(lambda call: call["mode"]),
+    Fact("mode of torch.compile", _compiling(lambda call: call.mode),
          "cfg.compile is the mode as text: mode=cfg.compile"),
     Fact("network in weights.pt", _saved,
          "call `torch.compile(…)` at its TODO, below channels_last and `net = model`"),

@@ -12,7 +12,7 @@ from course.runs.run import Run
 
 
 def _describe_rank(run: Run) -> str:
-    devices = [rank["evidence"].get("device", "cpu") for rank in run.ranks]
+    devices = [run.evidence(rank).device for rank in range(run.gpus)]
     places = [(rank["host"], device) for rank, device in zip(run.ranks, devices)]
     shared = {device for host, device in places if places.count((host, device)) > 1} - {"cpu"}
     expect(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from course.checks.facts import ROUGHLY, Fact, Rank, progress, sharding
+from course.checks.facts import ROUGHLY, Fact, Missing, Rank, if_complete, progress, sharding
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 from labs.fsdp.configs import RECORDINGS
 
@@ -15,15 +16,17 @@ def _describe_checkpoint(run: Run) -> str:
     return f"{size / 2**20:.1f} MiB in {len(parts)} parts, one per rank: weights and AdamW's state"
 
 
-def _order(rank: Rank) -> str | None:
+def _order(rank: Rank) -> str:
     calls = sharding("of")(rank) or "none"
     is_complete = calls != "units" or not rank.error or "single root" in rank.error
-    return calls if is_complete else None  # the script failed before the rest
+    if not is_complete:  # the script failed before the rest
+        raise Missing
+    return calls
 
 
 def _reshards(rank: Rank) -> dict[str, str]:
-    calls = rank.facts["shards"] or []
-    return {f"reshard_after_forward of {call['of']}": str(call["reshard"]) for call in calls}
+    calls = rank.notes.shard_calls
+    return {f"reshard_after_forward of {call.of}": str(call.reshard) for call in calls}
 
 
 SHARDING = (  # also of TODO mesh_2d
@@ -31,10 +34,10 @@ SHARDING = (  # also of TODO mesh_2d
          "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
          "each unit, then on the network, which takes the remaining weights"),
     Fact("number of fully_shard's calls",
-         lambda rank: None if rank.error else len(rank.facts["shards"] or []),
+         if_complete(lambda rank: len(rank.notes.shard_calls)),
          "one for each unit of `units`, which may have several blocks, and one for the network"),
     Fact("DDP around a sharded network",
-         lambda rank: "present" if "propagation failed" in rank.error else None,
+         lambda rank: "present" if "propagation failed" in rank.error else NOT_APPLICABLE,
          "only without cfg.shard: `elif run.world_size > 1:`"),
     Fact("mesh of fully_shard", sharding("mesh"),
          "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),

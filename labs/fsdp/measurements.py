@@ -25,7 +25,7 @@ def measured_memory(runs: Mapping[str, Run]) -> pd.DataFrame:
     rows = [
         (name, kind, size / 2**20)
         for name, run in runs.items()
-        for kind, size in _evidence(run)["spread"]["bytes"].items()
+        for kind, size in vars(run.evidence().spread.bytes).items()
     ]
     return pd.DataFrame(rows, columns=["run", "kind", "mib"])
 
@@ -34,7 +34,7 @@ def count_collectives(runs: Mapping[str, Run]) -> pd.DataFrame:
     """Count the collectives of each run's first step."""
     rows = {}
     for name, run in runs.items():
-        counts, gathers = _evidence(run).get("collectives", {}), _evidence(run).get("gathers", {})
+        counts, gathers = run.evidence().collectives, run.evidence().gathers
         rows[name] = {
             "all-gathers, forward": sum(gathers.get("forward", [])),
             "all-gathers, backward": sum(gathers.get("backward", [])),
@@ -42,10 +42,6 @@ def count_collectives(runs: Mapping[str, Run]) -> pd.DataFrame:
             "all-reduces": counts.get("allreduce", 0),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _evidence(run: Run) -> dict:
-    return run.ranks[0]["evidence"] if run.ranks else run.record.evidence
 
 
 def losses_table(runs: Mapping[str, Run]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from course.runs.run import Run
 def _describe_device(run: Run) -> str:
     if run.record.device == "cpu":
         return "on a fake accelerator, weights, images and labels are all on it"
-    devices = run.record.evidence["devices"]
+    devices = run.record.evidence.devices
     expect({*devices} == {run.record.device}, f"the convolutions ran on {' and '.join(devices)}")
     return f"all {sum(devices.values())} convolutions ran on {run.record.device}"
 

@@ -9,6 +9,7 @@ from typing import Any
 from course.checks.facts import Fact, Rank, distinct
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import READER_SETTINGS
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 from labs.large_batch import configs as learning
 
@@ -21,12 +22,14 @@ def _describe_rates(run: Run) -> str:
 
 
 def _decay(rank: Rank) -> dict[str, float]:
-    return {f"weight decay of {name}": x for name, x in (rank.facts["decay"] or {}).items()}
+    decay = rank.notes.decay
+    decay = {} if decay is NOT_APPLICABLE else decay
+    return {f"weight decay of {name}": x for name, x in decay.items()}
 
 
 def _rates(rank: Rank) -> list[float]:
     """Return the learning rate of the first group at each update."""
-    return [groups[0][0]["lr"] for groups in rank.facts["groups"] or []]
+    return [groups[0][0]["lr"] for groups in rank.notes.groups]
 
 
 def _search(
@@ -37,7 +40,7 @@ def _search(
     def read(rank: Rank) -> Any:
         cfg, rates = rank.config, _rates(rank)
         is_search = cfg.schedule == "find" and cfg.precision == precision
-        return value(rates, cfg.lr) if is_search and rates else None
+        return value(rates, cfg.lr) if is_search and rates else NOT_APPLICABLE
 
     return read
 
@@ -54,7 +57,8 @@ GROUPS = (
 )  # fmt: skip
 SEARCH = (
     Fact("learning rate without a search",
-         lambda rank: None if rank.config.schedule == "find" else [*_rates(rank), None][0],
+         lambda rank: NOT_APPLICABLE if rank.config.schedule == "find"
+         else [*_rates(rank), NOT_APPLICABLE][0],
          'change it only if cfg.schedule == "find"'),
     Fact("result of LambdaLR's function",
          _search(lambda rates, lr: "a rate" if isclose(rates[-1], lr**2) else "a factor"),
@@ -75,7 +79,7 @@ SEARCH = (
          "updates", "update"),
     Fact("number of learning rates in one update",
          lambda rank: max((len({group[0]["lr"] for group in groups})
-                           for groups in rank.facts["groups"] or []), default=None),
+                           for groups in rank.notes.groups), default=NOT_APPLICABLE),
          "change the rate of every group, as LambdaLR does"),
 )  # fmt: skip
 EXERCISES = {

@@ -5,16 +5,15 @@ from __future__ import annotations
 from course.checks.lab import Exercise, Lab, Place, Recording, emulation_limits, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 
 TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def _describe_amp(run: Run) -> str:
-    forward, backward = (
-        sum(run.record.evidence[key].values()) for key in ("forward_types", "backward_types")
-    )
-    precision, types = run.config.precision, run.record.evidence["forward_types"]
+    precision, types = run.config.precision, run.record.evidence.forward_types
+    forward, backward = sum(types.values()), sum(run.record.evidence.backward_types.values())
     expect(
         {*types} == {TYPES[precision]},
         f"the config requests {precision}, and the convolutions ran in {' and '.join(types)}: "
@@ -24,13 +23,15 @@ def _describe_amp(run: Run) -> str:
 
 
 def _describe_scaler(run: Run) -> str:
-    overflow = run.record.evidence.get("overflow") or {}
+    overflow = run.record.evidence.overflow
     expect(
-        overflow.get("skipped") is not False,
+        overflow is NOT_APPLICABLE or overflow.skipped is not False,
         "the step with the planted overflow was not skipped: call scaler.step(optimizer) instead "
         "of optimizer.step()",
     )
-    return "the step with the planted overflow was skipped" if overflow else "no overflow planted"
+    if overflow is NOT_APPLICABLE:
+        return "no overflow planted"
+    return "the step with the planted overflow was skipped"
 
 
 def _amp_limits(cfg: Config, place: Place) -> str:

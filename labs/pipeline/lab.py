@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, actions, kinds, updated
+from course.checks.facts import Fact, Rank, actions, if_complete, kinds, updated
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.run import Run
 from labs.pipeline import configs
 
@@ -25,18 +26,27 @@ def _one_f_one_b() -> FunctionCheck:
     return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
 
 
+def _stages(rank: Rank) -> str | NotApplicable:
+    stages = rank.notes.stages
+    return NOT_APPLICABLE if stages is NOT_APPLICABLE else ", ".join(stages) or NOT_APPLICABLE
+
+
+def _schedule(rank: Rank) -> str | NotApplicable:
+    return NOT_APPLICABLE if rank.notes.schedule == "" else rank.notes.schedule
+
+
 STAGES = (
-    Fact("list of this rank's stages", lambda rank: ", ".join(rank.facts["stages"] or []) or None,
+    Fact("list of this rank's stages", _stages,
          "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
-    Fact("schedule", lambda rank: rank.facts["schedule"] or None,
+    Fact("schedule", _schedule,
          "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
     Fact("number of forward passes in a step",
-         lambda rank: None if rank.error else sum(text[0] == "F" for text in actions(rank)),
+         if_complete(lambda rank: sum(text[0] == "F" for text in actions(rank))),
          "each stage has one per micro-batch: the schedule's second argument is micro_batches"),
     Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
          "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
     Fact("number of weights that all ranks train",
-         lambda rank: None if rank.error else updated(rank)["number of weights in the optimizers"],
+         if_complete(lambda rank: updated(rank)["number of weights in the optimizers"]),
          "from here on, `net` has only this rank's parts: net = nn.ModuleList(…)"),
     Fact("layout of the convolutions' inputs", kinds("input_layouts"),
          "make each part a `pipelines.Stage(…)`, which also sends contiguous tensors"),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.pipelines import SCHEDULES
@@ -164,8 +165,8 @@ def max_in_flight(pipeline: str, ranks: int, micro_batches: int) -> list[float]:
 
 def _recorded_passes(run: Run) -> list[dict[str, list]]:
     """Return the passes of each rank's last steps, by step number."""
-    passes = [rank["evidence"].get("actions") for rank in run.ranks]
-    if not passes or not all(passes):
+    passes = [run.evidence(rank).actions for rank in range(len(run.ranks))]
+    if not passes or NOT_APPLICABLE in passes:
         raise ValueError(
             f"{run} has no pipeline stages. Launch it with pipeline='1f1b' and gpus=2 or more."
         )

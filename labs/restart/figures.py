@@ -10,7 +10,7 @@ from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
 from course.charts.primitives import describe, label, legend, limit, lines
 from course.runs.run import Run
 from course.text import digits
-from labs.restart.measurements import compare_losses, lost_share, step_times
+from labs.restart.measurements import compare_losses, first_step, lost_share, step_times
 
 COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 
@@ -18,7 +18,7 @@ COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
 def plot_restart(run: Run, reference: Run) -> Picture:
     """Draw the losses of a run that was stopped over those of one that was not."""
     table = compare_losses(run, reference)
-    first = run.record.evidence.get("began_at", 0)
+    first = first_step(run)
     picture = Picture(10, 3.2)
     axes = picture.panel()
     axes.plot(table.index, table["uninterrupted"], color=GREY, lw=5, label="never stopped")

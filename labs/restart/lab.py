@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Rank, restart
+from course.checks.facts import Fact, Missing, Rank, if_complete, restart
 from course.checks.lab import Exercise, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.failures import is_early_end
 from labs.restart.measurements import RECORDINGS
 
@@ -58,28 +59,29 @@ def _interrupted(title: str, changes: dict[str, Any], **options: Any) -> Exercis
     )
 
 
-def _writers(rank: Rank) -> str | None:
-    return " and ".join(str(peer.rank) for peer in rank.peers if peer.facts["saves"]) or None
+def _writers(rank: Rank) -> str | NotApplicable:
+    return " and ".join(str(x.rank) for x in rank.peers if x.notes.saves) or NOT_APPLICABLE
 
 
-def _ending(rank: Rank) -> str | None:
-    if rank.facts["is_restarted"]:
-        return f"continued from step {rank.facts['first']}"
-    is_marked = any(peer.facts["is_marked"] for peer in rank.peers)
+def _ending(rank: Rank) -> str:
+    if rank.notes.is_restarted:
+        return f"continued from step {rank.notes.first}"
+    is_marked = any(peer.notes.is_marked for peer in rank.peers)
     if rank.error and (is_marked or not is_early_end(rank.error)):
-        return None
-    return f"complete after {len(rank.facts['batches'])} steps"
+        raise Missing
+    return f"complete after {len(rank.notes.batches)} steps"
 
 
-def _form(rank: Rank) -> str | None:
-    files = rank.get("left") if rank.config.async_save and not rank.rank else None
-    return files and ("a file" if files[-1]["name"].endswith(".pt") else "a folder")
+def _form(rank: Rank) -> str | NotApplicable:
+    files = rank.evidence.left if rank.config.async_save and not rank.rank else []
+    if files in ([], NOT_APPLICABLE):
+        return NOT_APPLICABLE
+    return "a file" if files[-1]["name"].endswith(".pt") else "a folder"
 
 
-def _marking(rank: Rank) -> str | None:
-    facts = {peer.rank: peer.facts for peer in rank.peers}
-    ranks = [str(x) for x in facts if facts[x]["is_restarted"] or facts[x]["is_marked"]]
-    return " and ".join(ranks) or None
+def _marking(rank: Rank) -> str | NotApplicable:
+    ranks = [str(x.rank) for x in rank.peers if x.notes.is_restarted or x.notes.is_marked]
+    return " and ".join(ranks) or NOT_APPLICABLE
 
 
 SAVING = (
@@ -90,13 +92,13 @@ SAVING = (
 )  # fmt: skip
 RESTORING = (
     Fact("step that follows the restart",
-         lambda rank: rank.facts["first"] if rank.facts["is_restarted"] else None,
+         lambda rank: rank.notes.first if rank.notes.is_restarted else NOT_APPLICABLE,
          "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
     Fact("number of images that each epoch skips",
-         lambda rank: None if rank.error else ", ".join(map(str, rank.facts["skipped"])),
+         if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
          "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
          "each epoch: also if there are none, which undoes the skip before it"),
-    Fact("the state after the restart", lambda rank: None if rank.error else restart(rank),
+    Fact("the state after the restart", restart,
          "load the state of every part, all of it: the network also has buffers. Then restore the "
          "random numbers, `randomness.set_states(…)`"),
 )  # fmt: skip

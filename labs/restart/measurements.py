@@ -12,6 +12,7 @@ from course.checks.lab import Recording
 from course.config import FULL_SIZE, SYNTHETIC, Config, rung
 from course.jobs.launch import JobError, cancel, refresh, steps_done
 from course.jobs.slurm_partitions import ask
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.ratio import ratio
 from course.runs.run import Run
 
@@ -130,6 +131,12 @@ def compare_speed(runs: Iterable[Run]) -> pd.DataFrame:
     )
 
 
+def first_step(run: Run) -> int:
+    """Return the number of steps that earlier processes of a run completed."""
+    began_at = run.record.evidence.began_at
+    return 0 if began_at is NOT_APPLICABLE else began_at
+
+
 def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
     """Compare the losses of a run that was stopped with one that was not, step by step.
 
@@ -137,7 +144,7 @@ def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
     """
     losses = [run_.steps.set_index("step")["loss"] for run_ in (run, reference)]
     table = pd.concat(losses, axis=1, keys=["stopped", "uninterrupted"])
-    table["process"] = 1 + (table.index >= run.record.evidence.get("began_at", 0))
+    table["process"] = 1 + (table.index >= first_step(run))
     table["same"] = table["stopped"] == table["uninterrupted"]
     return table
 

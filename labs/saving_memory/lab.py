@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import ROUGHLY, Fact, all_reduces, passes, progress
+from course.checks.facts import ROUGHLY, Fact, all_reduces, if_complete, passes, progress
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
@@ -68,7 +68,8 @@ NO_SYNC = (
     Fact("number of all-reduces per update", all_reduces("backward_collectives"),
          "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
-         lambda x: x.evidence and len({f"{y.facts['gradients']['0']:.4g}" for y in x.peers}),
+         if_complete(
+             lambda rank: len({f"{peer.notes.gradients['0']:.4g}" for peer in rank.peers})),
          "the last micro-batch has no all-reduce: `model.no_sync(…)` is for all before it"),
 )  # fmt: skip
 EXERCISES = {

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
 from course.training.memory_prediction import memory_strategy
 
@@ -27,7 +28,8 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
         cfg, record = run.config, run.record
         micro_batch = cfg.micro_batch or cfg.batch_size
         measured = record.status == "ok"
-        kept_gib = record.evidence.get("kept_gib", math.nan)
+        kept_gib = record.evidence.kept_gib
+        is_kept_known = kept_gib is not NOT_APPLICABLE and cfg.checkpointing != "selective"
         row = {
             "strategy": memory_strategy(cfg),
             "batch_size": cfg.batch_size,
@@ -36,7 +38,7 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
             "status": record.status,
             "images_per_s": record.images_per_s if measured else math.nan,
             "peak_gib": record.peak_gib if measured else math.nan,
-            "kept_gib": math.nan if cfg.checkpointing == "selective" else kept_gib,
+            "kept_gib": kept_gib if is_kept_known else math.nan,
             "joules_per_image": record.joules_per_image,
             "pass_s": math.nan,
             "error": record.error,

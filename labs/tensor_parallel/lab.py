@@ -5,20 +5,22 @@ from __future__ import annotations
 from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable, value_at
 from labs.fsdp.lab import SHARDING
 from labs.tensor_parallel import configs
 
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
 
 
-def _mlp_weights(rank: Rank) -> dict[str, str] | None:
+def _mlp_weights(rank: Rank) -> dict[str, str] | NotApplicable:
     """Return the shape of each MLP's weights, and the number of ranks that keep it."""
     kept: dict[str, list[str]] = {}
     for peer in rank.peers:
-        for name, shape in (peer.facts["shapes"] or {}).items():
+        shapes = peer.notes.shapes
+        for name, shape in () if shapes is NOT_APPLICABLE else shapes.items():
             kept.setdefault(name, []).append(str(shape))
     words = {name: f"{' and '.join({*x})} on {len(x)} ranks" for name, x in kept.items()}
-    return {name: text for name, text in words.items() if "mlp" in name} or None
+    return {name: text for name, text in words.items() if "mlp" in name} or NOT_APPLICABLE
 
 
 GROUPS = (
@@ -28,7 +30,7 @@ GROUPS = (
          "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
          "same images, and other copies different ones", "epoch"),
     Fact("ranks of DDP's group",
-         lambda rank: None if rank.error else str(rank.get("ddp", "ranks") or "missing"),
+         lambda rank: str(value_at(rank.evidence, "ddp.ranks")),
          "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`"),
 )  # fmt: skip
 COLUMNS = Fact("", _mlp_weights,

@@ -16,6 +16,7 @@ from course.checks.fake_accelerator import first_step
 from course.checks.lab import Place, Unexpected
 from course.checks.verdict import FAILED, NOISY, PASSED, UNMEASURABLE, Checked, check, judge
 from course.config import rung
+from course.runs.evidence import Evidence
 from course.runs.ratio import Ratio
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -144,11 +145,9 @@ def test_every_todo_of_the_scripts_has_a_check() -> None:
 
 
 def ranks_on(*devices: tuple[str, str]) -> SimpleNamespace:
-    ranks = [
-        {"rank": rank, "host": host, "evidence": {"world_size": 2, "device": device}}
-        for rank, (host, device) in enumerate(devices)
-    ]
-    return SimpleNamespace(record=SimpleNamespace(gpus=2), ranks=ranks)
+    ranks = [{"rank": rank, "host": host} for rank, (host, _) in enumerate(devices)]
+    evidence = [Evidence(world_size=2, device=device) for _, device in devices]
+    return SimpleNamespace(gpus=len(devices), ranks=ranks, evidence=evidence.__getitem__)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def make_run(runs_root: Path):
         }
         computed = replace(config, precision=precision or config.precision)
         record = Record("ok", rung=config.rung, config=asdict(computed), **values)
-        (folder / "record.json").write_text(json.dumps(asdict(record)))
+        (folder / "record.json").write_text(json.dumps(record.to_values()))
         return Run(folder)
 
     return make

@@ -77,8 +77,8 @@ def test_a_signalled_training_resumes_to_the_bit(
     expected = last_state(whole)
     for run in signalled:
         assert over(run).status == "ok", jobs.explain(run)
-        assert run.record.evidence["began_at"] == 8
-        assert run.record.evidence["loader"]["num_workers"] == run.config.workers
+        assert run.record.evidence.began_at == 8
+        assert run.record.evidence.loader.num_workers == run.config.workers
         assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
         state = last_state(run)
         assert len(state) == len(expected)

@@ -341,16 +341,16 @@ def test_a_preempted_training_goes_on_to_the_bit(
     last = max(int(path.stem.removeprefix("step-")) for path in saved)
     assert 5 < last < 75
     seen = run.record.evidence
-    assert [each["how"] for each in seen["interrupted"]] == ["SIGKILL"]
+    assert [each["how"] for each in seen.interrupted] == ["SIGKILL"]
     # The checkpoint during which it was killed was never used.
     assert (
-        seen["began_at"] == max(last, 60)
-        and {"name": ".draft", "step": None, "whole": False} in (seen["found"])
+        seen.began_at == max(last, 60)
+        and {"name": ".draft", "step": None, "whole": False} in seen.found
     )
     assert "asked to end" in logs.text(run)
     assert over(whole).status == "ok", jobs.explain(whole)
     assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
-    assert seen["weights_sum"] == whole.record.evidence["weights_sum"]
+    assert seen.weights_sum == whole.record.evidence.weights_sum
 
 
 RATES = [0.01 * 1.6**power for power in range(12)]
@@ -423,11 +423,11 @@ def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
     assert run.status == "ok", jobs.explain(run)
     assert ratio(run, alone).turns == run.record.turns > 0
     number = run.launched["job_id"]
-    evidence = [rank["evidence"] for rank in run.ranks]
-    assert [e["world_size"] for e in evidence] == [4] * 4
-    assert [e["share"] for e in evidence] == [2] * 4
-    assert len({e["weights_sum"] for e in evidence}) == 1
-    assert sorted(sum((e["taken"][0] for e in evidence), [])) == list(range(32))
+    evidence = [run.evidence(rank) for rank in range(4)]
+    assert [e.world_size for e in evidence] == [4] * 4
+    assert [e.share for e in evidence] == [2] * 4
+    assert len({e.weights_sum for e in evidence}) == 1
+    assert sorted(sum((e.taken[0] for e in evidence), [])) == list(range(32))
     assert run.record.val_images == 15
     words = ("sacct", "-X", "-n", "-P", "-j", number, "-o", "State,NNodes")
     eventually(lambda: slurm_says(*words) == "COMPLETED|2", "Slurm says so too")

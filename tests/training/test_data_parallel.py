@@ -99,8 +99,8 @@ def test_both_ranks_have_the_same_gradients_and_weights(trained) -> None:
     for kind in ("eval", "train"):
         run = trained[kind, 2]
         assert distance(gradients(run, 0), gradients(run, 1)) == 0
-        assert len({rank["evidence"]["weights_sum"] for rank in run.ranks}) == 1
-        (norm,) = {rank["evidence"]["gradient_norm"] for rank in run.ranks}
+        assert len({run.evidence(rank).weights_sum for rank in range(run.gpus)}) == 1
+        (norm,) = {run.evidence(rank).gradient_norm for rank in range(run.gpus)}
         assert norm > 0
     losses = [trained["train", 2].rank_steps(rank)["loss"] for rank in (0, 1)]
     assert (losses[0] != losses[1]).all()  # each rank has its own images

@@ -118,7 +118,7 @@ MEASUREMENTS = {
 def test_a_measurement_that_fails_does_not_end_training(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(attempts, "_printed", set())
+    monkeypatch.setattr(attempts, "problems", [])
     readings = iter([5.0] * 5)
     if what == "a reading of the energy":
         monkeypatch.setattr("course.training.meter.counter", lambda _: lambda: next(readings))

@@ -110,7 +110,7 @@ def test_a_run_that_is_interrupted_in_an_epochs_last_step_validates(
     assert (record.val_loss, record.last_loss) == (expected.val_loss, expected.last_loss)
     assert run.steps["loss"].tolist() == uninterrupted.steps["loss"].tolist()
     if last < 7:  # the second process has steps to do
-        assert record.evidence["weights_sum"] == expected.evidence["weights_sum"]
+        assert record.evidence.weights_sum == expected.evidence.weights_sum
     printed = (run.folder / "printed-0.txt").read_text()
     assert ("nothing is left to train" in printed) == (last == 7)
     assert "loss is 0.000" not in printed and printed.count("of 2 ends at step") == 2

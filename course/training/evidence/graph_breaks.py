@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+
+from course.runs.evidence import NOT_APPLICABLE, Compiled, NotApplicable
 
 MOST = 4  # reasons that are stored, at most
 REASON = 240  # characters of each reason, at most
 
 
-class Compiled:
+class Graphs:
     """Counts the compiler's graphs in a run, and the breaks where it returned to Python.
 
     Dynamo counts both anyway, so reading its counters disturbs nothing. Create this only in a run
@@ -22,7 +23,7 @@ class Compiled:
         self._counters = counters
         self._before = self._graphs(), Counter(counters["graph_break"])
         self._after_epochs: list[int] = []
-        self._warmed_up: int | None = None
+        self._warmed_up: int | NotApplicable = NOT_APPLICABLE
 
     def _graphs(self) -> int:
         return self._counters["stats"]["unique_graphs"]
@@ -35,16 +36,11 @@ class Compiled:
         """Note the number of graphs after an epoch's training steps, before its validation."""
         self._after_epochs.append(self._graphs() - self._before[0])
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence for the record.
-
-        graphs: the number of graphs at the end of each epoch's training. warmed_up: the number at
-        the end of warm-up. breaks: the reasons why a graph ended before its function did, each with
-        how often it occurred.
-        """
+    def evidence(self) -> Compiled:
+        """Return the evidence for the record."""
         counts = Counter(self._counters["graph_break"]) - self._before[1]
         breaks = {_reason(page): times for page, times in counts.most_common(MOST)}
-        return {"graphs": self._after_epochs, "warmed_up": self._warmed_up, "breaks": breaks}
+        return Compiled(self._after_epochs, breaks, self._warmed_up)
 
 
 def _reason(page: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,65 +14,54 @@ from torch import distributed
 from torch.utils.data import IterableDataset
 
 from course.config import Config
+from course.runs.evidence import NOT_APPLICABLE, Group, Loader, Nccl, NotApplicable
 
 LOG_BYTES = 2**24  # of NCCL's log that are read
 
-LOADER = (
-    "num_workers",
-    "persistent_workers",
-    "prefetch_factor",
-    "pin_memory",
-    "drop_last",
-    "in_order",
-)
 
-
-def group() -> dict[str, Any]:
-    """Return the backend and timeout of this process's group; {} if it has joined none."""
+def group() -> Group | NotApplicable:
+    """Return the process group that this process has joined."""
     if not distributed.is_initialized():
-        return {}
+        return NOT_APPLICABLE
     default = distributed.distributed_c10d._get_default_group()
-    description: dict[str, Any] = {"backend": distributed.get_backend_config()}
+    timeout_s: Any = NOT_APPLICABLE
     for device in default._device_types:  # PyTorch has no public function for this
         options = getattr(default._get_backend(device), "options", None)
         if options is not None:
-            description["timeout_s"] = options._timeout.total_seconds()
-    return description
+            timeout_s = options._timeout.total_seconds()
+    return Group(distributed.get_backend_config(), timeout_s)
 
 
-def nccl(config: Config) -> dict[str, Any]:
-    """Return NCCL's own report of a run with pretended hosts; {} for other runs.
-
-    Keys: host_id, of this rank; hosts and ranks_per_host, as NCCL counts them; transports, such as
-    "NET/Socket" between hosts and "P2P/IPC" within one.
-    """
+def nccl(config: Config) -> Nccl | NotApplicable:
+    """Return NCCL's own report of a run with pretended hosts."""
     if config.hosts == 1:
-        return {}
-    report: dict[str, Any] = {"host_id": os.environ.get("NCCL_HOSTID", "")}
+        return NOT_APPLICABLE
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")
     text = ""
     if path.exists():
         with path.open("rb") as file:  # what NCCL reports when a group begins
             text = file.read(LOG_BYTES).decode(errors="replace")
+    host_id = os.environ.get("NCCL_HOSTID", "")
+    transports = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
     # NCCL reports each group; the one of all ranks has the most hosts.
-    if groups := re.findall(r"nNodes (\d+) localRanks (\d+)", text):
-        hosts, ranks = max((int(hosts), int(ranks)) for hosts, ranks in groups)
-        report |= {"hosts": hosts, "ranks_per_host": ranks}
-    report["transports"] = sorted(set(re.findall(r" via ((?:NET|P2P|SHM)/\w+)", text)))
-    return {"nccl": report}
+    groups = re.findall(r"nNodes (\d+) localRanks (\d+)", text)
+    most = max(((int(hosts), int(ranks)) for hosts, ranks in groups), default=())
+    return Nccl(host_id, transports, *most)
 
 
-def algebra(config: Config) -> dict[str, Any]:
-    """Return which code trains, fast_resnet's or torchvision's, and why; {} without algebra."""
+def algebra(config: Config) -> dict[str, str] | NotApplicable:
+    """Return which code trains, fast_resnet's or torchvision's, and why, with cfg.algebra."""
     library = sys.modules.get("fast_resnet")  # some scripts do not import it
-    return {"algebra": library.last_conversion()} if config.algebra and library else {}
+    return library.last_conversion() if config.algebra and library else NOT_APPLICABLE
 
 
-def loader(batches: Any) -> dict[str, Any]:
-    """Return a DataLoader's settings by argument name; None for those that `batches` lacks."""
-    arguments = {name: getattr(batches, name, None) for name in LOADER}
+def loader(batches: Any) -> Loader:
+    """Return a DataLoader's settings."""
+    names = [f.name for f in fields(Loader) if f.name != "streams"]
+    arguments = {name: getattr(batches, name, None) for name in names}
+    applicable = {name: value for name, value in arguments.items() if value is not None}
     streams = isinstance(getattr(batches, "dataset", None), IterableDataset)
-    return arguments | {"streams": streams}
+    return Loader(**applicable, streams=streams)
 
 
 def numbered(device: torch.device) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import distributed
 
 from course.config import Config
+from course.runs.evidence import Evidence
 from course.runs.files import write_atomically
 from course.runs.restarts import CHECKPOINTS, INTERRUPTED, METADATA, interruptions, step_of
 from course.training.attempts import attempt
@@ -71,20 +73,17 @@ class Interruptions:
         if not (place and place.exists() and is_small):
             return []
         # A thread may remove old checkpoints meanwhile.
-        return attempt("checkpoints", inspect_checkpoints, place, default=[])
+        return attempt("evidence of checkpoints", inspect_checkpoints, place, default=[])
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence for the record.
-
-        began_at: the number of steps that earlier processes completed. found: the checkpoints at
-        the start; left: those at the end. interrupted: what was planned so far.
-        """
-        return {
-            "began_at": self._first,
-            "found": self._at_start,
-            "left": self._checkpoints(),
-            "interrupted": interruptions(self._folder) if self._folder else [],
-        }
+    def add_to(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with what was planned so far, and the run's checkpoints."""
+        return replace(
+            evidence,
+            began_at=self._first,
+            found=self._at_start,
+            left=self._checkpoints(),
+            interrupted=interruptions(self._folder) if self._folder else [],
+        )
 
 
 def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from course.training import profiling
+from course.runs.evidence import NOT_APPLICABLE, Evidence
+from course.training import attempts, profiling
 from course.training.attempts import attempt, attempted
 from course.training.clocks import Clock
 from course.training.evidence import group_and_loader
-from course.training.evidence.graph_breaks import Compiled
+from course.training.evidence.graph_breaks import Graphs
 from course.training.evidence.interruptions import Interruptions
 from course.training.evidence.operators import Observer
 from course.training.evidence.pipeline_passes import Actions
@@ -41,12 +44,14 @@ class Observers:
         self.run, self.config, self.device, self._phase = run, config, device, phase
         self._first, self._epoch, self._warmup_end = first, 0, first + config.warmup_steps
         self._described_epoch = -1
-        self._evidence: dict[str, Any] = {
-            "world_size": run.group_size(),
-            "group": attempt("process group", group_and_loader.group, default={}),
-            "device": group_and_loader.numbered(device),
-            **group_and_loader.algebra(config),
-        }
+        attempts.problems.clear()
+        group = attempt("evidence of the group", group_and_loader.group, default=NOT_APPLICABLE)
+        self._evidence = Evidence(
+            world_size=run.group_size(),
+            group=group,
+            device=group_and_loader.numbered(device),
+            algebra=group_and_loader.algebra(config),
+        )
         self._observer: Observer | None = None
         self._observed_part = ""
         self._updates = Updates()
@@ -54,7 +59,7 @@ class Observers:
         self._interruptions = (
             Interruptions(run.rank_folder, config, first) if is_restartable else None
         )
-        self._compiled = attempt("graphs", Compiled) if config.compile else None
+        self._graphs = attempt("evidence of graphs", Graphs) if config.compile else None
         self._actions = Actions(clock, device) if config.pipeline else None
         self._held = Held() if config.save_weights and config.shard else None
         self._watchers = [x for x in (self._updates, self._actions) if x]
@@ -75,8 +80,8 @@ class Observers:
             self._observe("")
         elif step == self._warmup_end - 1 and not is_traced:
             self._observe("later")
-        if self._compiled and step == self._warmup_end:
-            self._compiled.end_warmup()
+        if self._graphs and step == self._warmup_end:
+            self._graphs.end_warmup()
         if is_traced and self.device.type == "cpu" and self.run.folder:
             log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
             log.__enter__()
@@ -97,8 +102,8 @@ class Observers:
         if phase == "backward" and self._observer:
             self._observer.end_pass()
         if torch.autograd._profiler_enabled() and is_first_pass:
-            traced = self._evidence.setdefault("traced", {})
-            traced[str(step)] = traced.get(str(step), 0) + 1  # phases of the step
+            phases = Counter(self._evidence.traced) + Counter([str(step)])
+            self._note(traced=dict(phases))
 
     def end_step(self) -> None:
         for watcher in (*self._watchers, self._interruptions):
@@ -115,8 +120,8 @@ class Observers:
     def end_epoch(self) -> None:
         for watcher in self._watchers:
             watcher.stop()
-        if self._compiled:
-            self._compiled.end_epoch()
+        if self._graphs:
+            self._graphs.end_epoch()
         self.stop()
 
     @attempted("evidence")
@@ -142,7 +147,7 @@ class Observers:
     def _end_saving(self) -> None:
         self.run.before_end = lambda: None
         self._held.__exit__(None, None, None)
-        self._evidence["held_to_save"] = self._held.most
+        self._note(held_to_save=self._held.most)
         self.record()
 
     def _observe(self, part: str) -> None:
@@ -168,33 +173,35 @@ class Observers:
         if log:
             log.__exit__(None, None, None)
         if observer:
-            evidence, part = observer.evidence(), self._observed_part
-            self._evidence |= {part: evidence} if part else evidence
+            operators, part = observer.evidence(), self._observed_part
+            self._note(**({part: operators} if part else vars(operators)))
             if part == "validation":  # the rest was recorded when the epoch ended
                 self.record()
 
     def _describe_loading(self, batches: Iterable, batch: Any) -> None:
         """Store how an epoch's batches are loaded, and with which images it began."""
         self._described_epoch = self._epoch
-        self._evidence["loader"] = group_and_loader.loader(batches)
+        self._note(loader=group_and_loader.loader(batches), share=len(batch[1]))
         # Not imported: scripts with their own batches should not wait 2 s for ours and torchvision.
         ours = sys.modules.get("course.data.loader")
         if ours and (validation := ours.last_val_loader()):
-            self._evidence["val_taken"] = getattr(validation.sampler, "taken", None)  # grows
-        self._evidence["share"] = len(batch[1])
+            self._note(val_taken=getattr(validation.sampler, "taken", NOT_APPLICABLE))  # grows
         sampler = getattr(batches, "sampler", None)
-        self._evidence["taken"] = getattr(sampler, "taken", [])  # it grows
+        self._note(taken=getattr(sampler, "taken", []))  # it grows
+
+    def _note(self, **values: Any) -> None:
+        self._evidence = replace(self._evidence, **values)
 
     @attempted("evidence")
     def record(self) -> None:
         """Store the evidence so far in the run's record."""
-        evidence = self._evidence | self._updates.evidence()
-        if self._compiled:
-            evidence["compiled"] = self._compiled.evidence()
+        if self._graphs:
+            self._note(compiled=self._graphs.evidence())
         if self._actions:
-            evidence["actions"] = self._actions.evidence()
+            self._note(actions=self._actions.evidence())
+        evidence = self._updates.add_to(self._evidence)
         if self._interruptions:
-            evidence |= self._interruptions.evidence()
-        evidence |= group_and_loader.nccl(self.config)  # it names a transport once it is used
-        is_useful = self.run.world_size > 1 or self._compiled or "forward_types" in evidence
-        self.run.set(evidence=evidence if is_useful else {})
+            evidence = self._interruptions.add_to(evidence)
+        # It names a transport once it is used.
+        evidence = replace(evidence, nccl=group_and_loader.nccl(self.config))
+        self.run.set(evidence=evidence)

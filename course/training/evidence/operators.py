@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.config import GIB
+from course.runs.evidence import NOT_APPLICABLE, Ddp, NotApplicable, Operators
 from course.training.attempts import attempted
 from course.training.evidence.shards import Order
 
@@ -53,11 +54,11 @@ class Observer(TorchDispatchMode):
         self._phase, self._device_type = phase, device_type
         self._counts: dict[str, Counter[str]] = {}
         self._autocast_in_backward = False
-        self._ddp: dict[str, Any] = {}
-        self._loss_gradient: float | None = None
-        self._passes: list[tuple[int, float]] = []  # images, and the gradient where backward starts
+        self._ddp: Ddp | NotApplicable = NOT_APPLICABLE
+        self._loss_gradient: float | NotApplicable = NOT_APPLICABLE
+        self._passes: list[list[float]] = []  # images, and the gradient where backward starts
         self._kept, self._order = Kept(), Order()
-        self._mixed: float | None = None
+        self._mixed: float | NotApplicable = NOT_APPLICABLE
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self._note(func, args)
@@ -109,7 +110,7 @@ class Observer(TorchDispatchMode):
         images, start = len(scores), float(gradient)
         if reduction == SUM:
             start *= images
-        self._passes.append((images, start))
+        self._passes.append([images, start])
         self._loss_gradient = round(sum(start for _, start in self._passes), 6)
         self._count("loss_types", _type(scores))
 
@@ -120,12 +121,12 @@ class Observer(TorchDispatchMode):
         self._count("weight_layouts", layout(weight))
         # PyTorch sets this attribute while the forward pass of a DDP model runs.
         if wrapper := getattr(DDP, "_active_ddp_module", None):
-            self._ddp = {
-                "bucket_mb": wrapper.bucket_bytes_cap / 2**20,
-                "find_unused": wrapper.find_unused_parameters,
-                "broadcast_buffers": wrapper.broadcast_buffers,
-                "ranks": distributed.get_process_group_ranks(wrapper.process_group),
-            }
+            self._ddp = Ddp(
+                bucket_mb=wrapper.bucket_bytes_cap / 2**20,
+                find_unused=wrapper.find_unused_parameters,
+                broadcast_buffers=wrapper.broadcast_buffers,
+                ranks=distributed.get_process_group_ranks(wrapper.process_group),
+            )
 
     def _note_labels(self, gradient: torch.Tensor) -> None:
         """Note the share of mixed labels; `gradient` is -labels / N where backward begins."""
@@ -134,17 +135,19 @@ class Observer(TorchDispatchMode):
     def _count(self, what: str, value: str) -> None:
         self._counts.setdefault(what, Counter())[value] += 1
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence for the record: counts of operators by type, layout and device."""
-        evidence = {what: dict(counter) for what, counter in self._counts.items()}
-        evidence |= {
-            "autocast_in_backward": self._autocast_in_backward,
-            "loss_gradient": self._loss_gradient,
-            "passes": self._passes,
-            "kept_gib": self._kept.gib,
-            "mixed": self._mixed,  # the share of images whose label has several classes
-        }
-        return evidence | self._order.evidence() | ({"ddp": self._ddp} if self._ddp else {})
+    def evidence(self) -> Operators:
+        """Return the evidence for the record."""
+        counts: dict[str, Any] = {what: dict(counter) for what, counter in self._counts.items()}
+        operators = Operators(
+            autocast_in_backward=self._autocast_in_backward,
+            loss_gradient=self._loss_gradient,
+            passes=self._passes,
+            kept_gib=self._kept.gib,
+            mixed=self._mixed,
+            ddp=self._ddp,
+            **counts,
+        )
+        return self._order.add_to(operators)
 
 
 class Kept:

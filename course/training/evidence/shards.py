@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course.runs.evidence import Bytes, Operators, Spread
 from course.training.attempts import attempt
 
 GATHER, SCATTER = ("allgather", "all_gather"), ("reduce_scatter",)
@@ -32,20 +34,15 @@ def size(tensors: Iterable[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in parts)
 
 
-def placed(weights: Iterable[torch.Tensor]) -> dict[str, Any]:
-    """Return how the weights are distributed over the ranks.
-
-    placements: the number of weights by placement: "Shard(dim=0)", or "Replicate(), Shard(dim=0)"
-    if the mesh has two dimensions, or "whole" for a weight that is not a DTensor. mesh: the number
-    of ranks in each dimension.
-    """
+def spread(weights: Iterable[torch.Tensor], kept: Bytes) -> Spread:
+    """Return how the weights are distributed over the ranks."""
     counts, mesh = Counter(), []
     for weight in weights:
-        spread = getattr(weight, "placements", None)
-        counts["whole" if spread is None else ", ".join(map(repr, spread))] += 1
-        if spread is not None:
+        placements = getattr(weight, "placements", None)
+        counts["whole" if placements is None else ", ".join(map(repr, placements))] += 1
+        if placements is not None:
             mesh = [*weight.device_mesh.shape]
-    return {"placements": dict(counts), "mesh": mesh}
+    return Spread(dict(counts), mesh, kept)
 
 
 class Order:
@@ -54,16 +51,17 @@ class Order:
     def __init__(self) -> None:
         self._gathers: dict[str, list[int]] = {}
         self._computed: dict[str, bool] = {}
-        self._types: dict[str, Counter[str]] = {"gathered": Counter(), "reduced": Counter()}
+        self._gathered_types: Counter[str] = Counter()
+        self._reduced_types: Counter[str] = Counter()
 
     def sent(self, phase: str, name: str, first: Any) -> None:
         """Note a collective of PyTorch's, by its operator's name and its first argument."""
         tensor = first[0] if isinstance(first, list | tuple) and first else first
         of_type = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
         if any(word in name for word in SCATTER):
-            self._types["reduced"][of_type] += 1
+            self._reduced_types[of_type] += 1
         if any(word in name for word in GATHER):
-            self._types["gathered"][of_type] += 1
+            self._gathered_types[of_type] += 1
             stretches = self._gathers.setdefault(phase, [])
             if self._computed.get(phase, True):
                 stretches.append(0)
@@ -74,16 +72,13 @@ class Order:
         """Note a convolution or a matrix product."""
         self._computed[phase] = True
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence for the record; {} if nothing was gathered.
-
-        gathers: by phase, the number of all-gathers between two stretches of compute, in order.
-        gathered_types, reduced_types: the number formats of all-gathers and of reduce-scatters.
-        """
+    def add_to(self, operators: Operators) -> Operators:
+        """Return the evidence with the all-gathers and their number formats, if there were any."""
         if not self._gathers:
-            return {}
-        types = {f"{name}_types": dict(counter) for name, counter in self._types.items()}
-        return {"gathers": self._gathers, **types}
+            return operators
+        types = {"gathered_types": dict(self._gathered_types)}
+        types |= {"reduced_types": dict(self._reduced_types)}
+        return replace(operators, gathers=self._gathers, **types)
 
 
 class Held(TorchDispatchMode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from course.runs.evidence import NOT_APPLICABLE, Bytes, Evidence, NotApplicable, Overflow
 from course.training.attempts import attempted
 from course.training.evidence import shards
 
@@ -23,9 +25,9 @@ class Updates:
         self._decay: dict[str, list[float]] = {}  # by kind of weight
         self._in_step, self._counts = 0, []
         self.rate: float | None = None  # the learning rate of the current update
-        self._overflow: dict[str, Any] = {}
+        self._overflow: Overflow | NotApplicable = NOT_APPLICABLE
         self._gradients = 0  # bytes of this rank's gradients at the first update
-        self._gradient_norm: float | None = None
+        self._gradient_norm: float | NotApplicable = NOT_APPLICABLE
         self._hook: RemovableHandle | None = None
 
     def start(self) -> None:
@@ -61,50 +63,44 @@ class Updates:
     def overflow(self) -> None:
         """Make one gradient infinite, once, as if it had overflowed in fp16."""
         weights = [weight for weight in self.parameters() if weight.grad is not None]
-        if weights and not self._overflow:  # a scaler may have skipped all steps until now
+        # Not in every step: a scaler may have skipped all steps until now.
+        if weights and self._overflow is NOT_APPLICABLE:
             weights[0].grad[(0,) * weights[0].grad.dim()] = math.inf
-            self._overflow = {"skipped": None}  # not known before the end of the step
+            self._overflow = Overflow()
 
     def end_step(self) -> None:
         """Count the updates of the step that has ended, and check if the overflow was skipped."""
         self._counts.append(self._in_step)
         self._in_step, self.rate = 0, None
-        if self._overflow and self._overflow["skipped"] is None:
-            weights = self.parameters()
-            self._overflow["skipped"] = all(bool(weight.isfinite().all()) for weight in weights)
+        if self._overflow == Overflow():
+            is_finite = [bool(weight.isfinite().all()) for weight in self.parameters()]
+            self._overflow = Overflow(skipped=all(is_finite))
 
     def parameters(self) -> list[torch.Tensor]:
         """Return the weights that the first optimizer updates; none before the first update."""
         return _parameters(self._optimizers[0]) if self._optimizers else []
 
-    def evidence(self) -> dict[str, Any]:
-        """Return the evidence for the record.
-
-        gradient_norm: of this rank's gradients at the first update (None if they are scaled).
-        weights_sum: the sum of this rank's weights (None without an update). spread: how the
-        weights are distributed over the ranks, and how many bytes this rank keeps. updates: the
-        number of steps by their number of updates. decay: the weight decays of "filters" (and
-        matrices) and of "vectors". overflow: whether the planted one was skipped; {} without one.
-        """
+    def add_to(self, evidence: Evidence) -> Evidence:
+        """Return the evidence with the updates so far, and the weights as they are now."""
         # Add up on the host: a device may be full, and Apple's has no float64.
         parts = [shards.part(weight.detach()) for weight in self.parameters()]
         weights = [float(part.cpu().double().sum()) for part in parts]
-        return {
-            "gradient_norm": self._gradient_norm,
-            "weights_sum": sum(weights) if weights else None,
-            "updates": {str(count): steps for count, steps in Counter(self._counts).items()},
-            "spread": shards.placed(self.parameters()) | {"bytes": self._bytes()},
-            "decay": self._decay,
-            "parameters": sum(weight.numel() for weight in self.parameters()),
-            "overflow": self._overflow,
-        }
+        return replace(
+            evidence,
+            gradient_norm=self._gradient_norm,
+            weights_sum=sum(weights) if weights else NOT_APPLICABLE,
+            updates={str(count): steps for count, steps in Counter(self._counts).items()},
+            spread=shards.spread(self.parameters(), self._bytes()),
+            decay=self._decay,
+            parameters=sum(weight.numel() for weight in self.parameters()),
+            overflow=self._overflow,
+        )
 
-    def _bytes(self) -> dict[str, int]:
+    def _bytes(self) -> Bytes:
         """Return this rank's bytes: weights and optimizer now, gradients at the first update."""
         states = self._optimizers[0].state.values() if self._optimizers else []
         held = [value for state in states for value in state.values()]
-        weights = shards.size(self.parameters())
-        return {"weights": weights, "gradients": self._gradients, "optimizer": shards.size(held)}
+        return Bytes(shards.size(self.parameters()), self._gradients, shards.size(held))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

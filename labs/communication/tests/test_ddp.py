@@ -295,7 +295,7 @@ def test_a_network_trains_as_with_ddp(runs_root: Path) -> None:
     wait(runs, timeout_s=300)
     ours, theirs = (run.steps["loss"] for run in runs)
     pd.testing.assert_series_equal(ours, theirs, rtol=1e-5)
-    first = [run.record.evidence["collectives"] for run in runs]
+    first = [run.evidence().collectives for run in runs]
     assert first == [{"broadcast": 2, "allreduce": 1}, {"broadcast": 2, "allreduce": 2}]
 
 

@@ -81,7 +81,7 @@ def test_idle_shares_are_predicted_replayed_and_measured(trained: dict[str, Run]
     assert table.loc["gpipe", "predicted"] == pytest.approx(lab.bubble_share(2, 4))
     assert table.loc[FOUR, "predicted"] == pytest.approx(lab.bubble_share(4, 4))
     assert table[["measured", "replayed"]].apply(lambda share: share.between(0, 1)).all(axis=None)
-    passes = trained["zero_bubble"].ranks[0]["evidence"]["actions"]["2"]
+    passes = trained["zero_bubble"].evidence().actions["2"]
     assert all(row[5] > 0 for row in passes)  # small runs have a CPU limit: coarse process clocks
     assert table["in_flight"].tolist() == [4, 2, 2.5, 2, 4]
     alt = lab.plot_run(trained["zero_bubble"]).alt

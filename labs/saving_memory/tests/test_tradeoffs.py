@@ -10,6 +10,7 @@ from torch import nn
 
 from course import predict_memory
 from course.config import rung
+from course.runs.evidence import Evidence
 from course.training import models
 from course.training.evidence.operators import Kept
 from labs import saving_memory as lab
@@ -23,7 +24,7 @@ def run(speed: float, gib: float, status: str = "ok", **settings: object) -> Sim
         joules_per_image=None,
         error="",
         step_s=64 / speed if speed else None,
-        evidence={"kept_gib": gib / 2},
+        evidence=Evidence(kept_gib=gib / 2),
     )
     return SimpleNamespace(config=rung("large", batch_size=64, **settings), record=record)
 

@@ -51,7 +51,7 @@ def make_run(
     steps = [{"step": i, "epoch": 0, "load_s": 0, "step_s": step_s, "loss": 1} for i in range(12)]
     (run.folder / "launch.json").write_text(json.dumps(request))
     (run.folder / "config.json").write_text(config.to_json())
-    (run.folder / "record.json").write_text(json.dumps(asdict(record)))
+    (run.folder / "record.json").write_text(json.dumps(record.to_values()))
     (run.folder / "steps.jsonl").write_text("\n".join(map(json.dumps, steps)))
     for rank in range(gpus if gpus > 1 else 0):
         row = {"rank": rank, "watts": 500.0 + rank}

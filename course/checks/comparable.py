@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler, Subset
 
@@ -48,10 +49,12 @@ def observe(facts: dict[str, Any]) -> None:
     """Replace choices in this process from now on, and add them to the facts.
 
     chosen: the images that the samplers choose, "train" in each pass and "val" in each epoch.
-    ddp_devices: the device that each DDP gets, by default this rank's.
+    ddp_devices: the device that each DDP gets, by default this rank's. ddp_ranks: the ranks over
+    which the last one averages. worker_init_fn: "present" if
+    the script has one.
     """
     facts |= {"chosen": {"train": [], "val": []}, "ddp_devices": []}
-    _observe_samplers(facts["chosen"])
+    _observe_samplers(facts, facts["chosen"])
     wrap, scale = DistributedDataParallel.__init__, torch.amp.GradScaler.__init__
 
     def wrapped(
@@ -61,6 +64,9 @@ def observe(facts: dict[str, Any]) -> None:
         name = str(device_ids[0]).rpartition(":")[2] if device_ids else "cpu"
         is_own = name in ("cpu", os.environ["LOCAL_RANK"])
         facts["ddp_devices"].append("run.local_rank" if is_own else name)
+        if distributed.is_initialized():
+            group = options.get("process_group")
+            facts["ddp_ranks"] = str(distributed.get_process_group_ranks(group))
         wrap(self, module, None, None, *rest, **options)  # PyTorch refuses numbers on a CPU
 
     def scaled(self: Any, device: str = "cuda", *rest: Any, **options: Any) -> None:
@@ -69,7 +75,7 @@ def observe(facts: dict[str, Any]) -> None:
     DistributedDataParallel.__init__, torch.amp.GradScaler.__init__ = wrapped, scaled
 
 
-def _observe_samplers(chosen: dict[str, list]) -> None:
+def _observe_samplers(facts: dict[str, Any], chosen: dict[str, list]) -> None:
     open_sets, load, opened = loader.image_sets, loader.loaders, []
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -81,6 +87,7 @@ def _observe_samplers(chosen: dict[str, list]) -> None:
         sets: ImageSets, cfg: Config, *rest: Any, sampler: Any = None, val_sampler: Any = None,
         **options: Any,
     ) -> Any:  # fmt: skip
+        facts["worker_init_fn"] = "present" if options.get("worker_init_fn") else None
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
             if sampler is not None and not isinstance(sets.train, IterableDataset):
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)

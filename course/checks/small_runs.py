@@ -72,14 +72,15 @@ class Observed:
     is_marked: whether this one marks the run as interrupted. skipped: the images that each epoch
     skips before its first step. began: the norms of weights, optimizer's state and buffers at the
     first update. decay: the weight decay of each weight then. compile: the calls of torch.compile.
-    compiled: the layers that compiled graphs computed. shards: the calls of fully_shard. shapes: of
-    the weights at the first step. stages: of this rank, with the number of all stages. schedule:
-    the pipeline's. autocast: where it was on, with cfg.gather_bf16. prefetch: for each unit, the
-    units that it gathers ahead. repeated: the blocks that backward computed again. saves: the calls
-    of torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or
-    that it came from outside the run's folder, which may be another file system. weights: the
-    shape, sum and norm of each at the end. layouts: of the images in each step. traces: for each
-    trace, whether it has shapes.
+    compiled: the layers that compiled graphs computed. graphs: for each graph, the step that first
+    used it. shards: the calls of fully_shard. shapes: of the weights at the first step. stages: of
+    this rank, with the number of all stages. schedule: the pipeline's. scale_grads: its argument.
+    autocast: where it was on, with cfg.gather_bf16. prefetch: for each unit, the units that it
+    gathers ahead. repeated: the blocks that backward computed again. saves: the calls of
+    torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or that
+    it came from outside the run's folder, which may be another file system. weights: the shape, sum
+    and norm of each at the end. layouts: of the images in each step. traces: for each trace,
+    whether it has shapes.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -90,12 +91,13 @@ class Observed:
         self.facts: dict[str, Any] = {"groups": [], "gradients": {}, "batches": []}
         self.facts |= {"compile": [], "compiled": 0, "prefetch": {}, "random": [], "shards": []}
         self.facts |= {"saves": 0, "renamed": {}, "skipped": [], "repeated": [], "autocast": {}}
-        self.facts |= {"layouts": [], "traces": []}
+        self.facts |= {"layouts": [], "traces": [], "graphs": []}
         self.facts["is_restarted"] = self._file.exists()
 
-    def note_layers(self, layers: int) -> None:
-        """Count the layers that compiled graphs compute in training."""
+    def note_layers(self, layers: int, is_new: bool) -> None:
+        """Count the layers that compiled graphs compute in training; note a new graph's step."""
         self.facts["compiled"] += layers
+        self.facts["graphs"] += [len(self.facts["batches"]) - 1] * is_new
 
     def start(self) -> None:
         """Observe this process from now on."""
@@ -195,7 +197,9 @@ class Observed:
         types = [getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")]
         call = {"of": "the network" if is_root else "units", "types": str(types) * bool(types[0])}
         call |= {"reshard": options.get("reshard_after_forward", not is_root)}
-        self.facts["shards"].append(call | {"mesh": mesh.mesh.tolist() if mesh else everyone})
+        groups = [group.group_name for group in mesh.get_all_groups()] if mesh else []
+        call |= {"groups": groups, "mesh": mesh.mesh.tolist() if mesh else everyone}
+        self.facts["shards"].append(call)
 
     def _note_prefetch(self, phase: str, module: Any, modules: list[Any]) -> None:
         """Note for a block which blocks it gathers ahead."""
@@ -232,6 +236,8 @@ class Observed:
             optimizer.register_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self.facts["batches"]:  # a state dict has let it create its state
+            return
         if not self._optimizer:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             states = [value for state in optimizer.state.values() for value in state.values()]
@@ -263,8 +269,9 @@ class Observed:
             self.facts["shapes"] = {name: [*weight.shape] for name, weight in names}
             stages = [part for part in self._pipeline if hasattr(part, "num_stages")]
             self.facts["stages"] = [f"{part.stage_index} of {part.num_stages}" for part in stages]
-            kinds = [type(part).__name__ for part in self._pipeline if part not in stages]
-            self.facts["schedule"] = " ".join(kinds[-1:])
+            for schedule in [part for part in self._pipeline if part not in stages]:
+                self.facts["schedule"] = type(schedule).__name__
+                self.facts["scale_grads"] = schedule.scale_grads
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]

@@ -46,6 +46,22 @@ CLIPPING = (
          "if cfg.clip, clip the norm of all weights' gradients together, after the last "
          "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
 )  # fmt: skip
+
+
+def _content(rank: Rank) -> str | None:
+    counts = rank.files.get("checkpoint") or {}
+    tensors = sum(count for name, count in counts.items() if "tensors" in name)
+    is_complete = tensors > len(rank.facts["shapes"] or ())
+    return counts and ("weights and the optimizer's state" if is_complete else "weights only")
+
+
+CHECKPOINTED = (
+    Fact("content of the checkpoint", _content,
+         "without the optimizer's state, AdamW starts again: save all of `training_state(…)`"),
+    Fact("", lambda rank: rank.config.resume and rank.facts["began"],
+         "pass to `state_dict.set_state_dict(…)` all that `dcp.load(…)` read: weights and the "
+         "optimizer's state"),
+)  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 EXERCISES = {
     "fully_shard": of_ranks(
@@ -112,6 +128,7 @@ EXERCISES = {
             {"name": "alone", "resume": "resumed", "ranks": 1, "epochs": 3},
         ),
         small={"optimizer": "adamw", "lr": 1e-3},
+        causes=CHECKPOINTED,
         describe=_describe_checkpoint,
         changes={"save_shards": True},
     ),

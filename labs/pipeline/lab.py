@@ -30,6 +30,9 @@ STAGES = (
          "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
     Fact("schedule", lambda rank: rank.facts["schedule"] or None,
          "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
+    Fact("scale_grads of the schedule", lambda rank: rank.facts["scale_grads"],
+         "criterion returns a mean, so the gradients of micro-batches must be averaged, too: leave "
+         "scale_grads out"),
     Fact("number of forward passes in a step",
          lambda rank: None if rank.error else sum(text[0] == "F" for text in actions(rank)),
          "each stage has one per micro-batch: the schedule's second argument is micro_batches"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler, Subset
 
@@ -57,6 +58,9 @@ def observe(notes: Notes) -> None:
         name = str(device_ids[0]).rpartition(":")[2] if device_ids else "cpu"
         is_own = name in ("cpu", os.environ["LOCAL_RANK"])
         notes.ddp_devices.append("run.local_rank" if is_own else name)
+        if distributed.is_initialized():
+            group = options.get("process_group")
+            notes.ddp_ranks = str(distributed.get_process_group_ranks(group))
         wrap(self, module, None, None, *rest, **options)  # PyTorch refuses numbers on a CPU
 
     def scaled(self: Any, device: str = "cuda", *rest: Any, **options: Any) -> None:
@@ -77,6 +81,8 @@ def _observe_samplers(notes: Notes) -> None:
         sets: ImageSets, cfg: Config, *rest: Any, sampler: Any = None, val_sampler: Any = None,
         **options: Any,
     ) -> Any:  # fmt: skip
+        if options.get("worker_init_fn"):
+            notes.worker_init_fn = "present"
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
             if sampler is not None and not isinstance(sets.train, IterableDataset):
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)

@@ -224,16 +224,21 @@ def sharing(text: str, cfg: Config) -> Iterator[str]:
 
 def _using(text: str, cfg: Config) -> Iterator[str]:
     """Expect main to read from shards only if the config requests it, as the rank that it is."""
-    for name in ("shards", "files", "raw"):
-        step = first_step(text, replace(cfg, format=name, device="cpu"), **ANOTHER_RANK)
-        how, is_reader = f"with cfg.format={name!r}", isinstance(step.train, ShardReader)
+    for name, workers in (("shards", 2), ("files", 2), ("raw", 0), ("shards", 0)):
+        fields = {"format": name, "workers": workers}
+        step = first_step(text, replace(cfg, device="cpu", **fields), **ANOTHER_RANK)
+        how = f"with cfg.format={name!r} and cfg.workers={workers}"
+        is_reader = isinstance(step.train, ShardReader)
         if step.train is None:
             why = ". `replace(…)` makes a copy of sets" * ("FrozenInstance" in step.error)
             yield f"{how}, main fails before it calls `loaders(…)`: {step.error}{why}"
         elif is_reader and name != "shards":
             yield f'{how}, sets.train is a Shards: replace it only if cfg.format == "shards"'
         elif not is_reader and name == "shards":
-            yield f"{how}, sets.train is still the files: `replace(…)` it by your Shards in main"
+            yield (
+                f"{how}, sets.train is still the files: `replace(…)` it by your Shards in main, "
+                f"however many workers there are"
+            )
         elif is_reader and (step.train.rank, step.train.world_size) != (RANK, RANKS):
             numbers = f"rank={step.train.rank}, world_size={step.train.world_size}"
             yield (
@@ -294,7 +299,8 @@ def _check_readers(reader: Any, ranks: int, workers: int) -> None:
         )
         expect(
             not images & others,
-            f"{how}{readers} read the same images: split the shards by {hint}",
+            f"{how}{readers} read the same images: split the shards by {hint}"
+            + ", in steps of the number of all readers" * (images != others),
         )
     sizes = sorted(len(images) for *_, images in taken)
     missing = IMAGES - sum(sizes)

@@ -500,7 +500,7 @@ FACTS: tuple[Fact, ...] = (
          "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
     Fact("factor of the loss at the start of backward", loss_start("loss_gradient"),
          "multiply the loss only by the scaler's scale, in fp16 (on Day 4 also by a micro-batch's "
-         "share of the batch)"),
+         "share of the batch); DDP itself averages over the ranks"),
     Fact("factor of the loss in a later step", loss_start("later.loss_gradient"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("scale of the loss after an overflow", rescaled,
@@ -512,6 +512,10 @@ FACTS: tuple[Fact, ...] = (
          "device_ids=[run.local_rank], or leave it out"),
     Fact("DDP", entry("ddp"),
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
+    Fact("number of process groups of fully_shard's meshes",
+         lambda rank: len({x for call in rank.notes.shard_calls for x in call.groups}) or 1,
+         "create one mesh for all units: each new one has process groups, and so buffers, of its "
+         "own"),
     Fact("mesh of the optimizer's weights", entry("spread.mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
     Fact("", lambda rank: rank.notes.prefetch,
@@ -544,6 +548,9 @@ FACTS: tuple[Fact, ...] = (
     Fact("number of layers in compiled graphs", lambda rank: rank.notes.compiled_layers,
          "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
          "returns"),
+    Fact("list of the steps that use a new graph", lambda rank: distinct(rank.notes.graphs),
+         "compile in the first step only: create what is compiled once, and keep the compiler's "
+         "cache, which `torch.compiler.reset()` clears"),
     Fact("number of graph breaks", entry("compiled.breaks"),
          "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
     Fact("list of traced steps", traced,

@@ -16,6 +16,7 @@ class ShardCall:
     types: str  # the policy's param_dtype and reduce_dtype; "" without a policy
     reshard: bool
     mesh: list
+    groups: list[str]  # names of the mesh's process groups
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Notes:
     # The images that the samplers choose, in each pass and in each epoch's validation.
     chosen_train: list[list[int]] = field(default_factory=list)
     chosen_val: list[list[int]] = field(default_factory=list)
+    worker_init_fn: str | NotApplicable = NOT_APPLICABLE  # "present" if the script has one
     batches: list[list] = field(default_factory=list)  # by step: images, means of pixels and labels
     random: list[int] = field(default_factory=list)  # by step: a checksum of the random state
     layouts: list[str] = field(default_factory=list)  # by step: of the images
@@ -53,14 +55,17 @@ class Notes:
     weights: list[list] = field(default_factory=list)  # at the end: shape, sum and norm of each
     shapes: dict[str, list[int]] | NotApplicable = NOT_APPLICABLE  # of the weights, at first
     ddp_devices: list[str] = field(default_factory=list)  # that each DDP gets
+    ddp_ranks: str | NotApplicable = NOT_APPLICABLE  # over which the last DDP averages
     compile_calls: list[CompileCall] = field(default_factory=list)
     compiled_layers: int = 0  # that compiled graphs computed in training
+    graphs: list[int] = field(default_factory=list)  # for each graph, the step that first used it
     shard_calls: list[ShardCall] = field(default_factory=list)
     prefetch: dict[str, str] = field(default_factory=dict)  # the units that each unit gathers ahead
     autocast: dict[str, bool] = field(default_factory=dict)  # with cfg.gather_bf16: where it was on
     repeated: list[int] = field(default_factory=list)  # blocks that backward computed again
     stages: list[str] | NotApplicable = NOT_APPLICABLE  # of this rank, "0 of 2"
     schedule: str | NotApplicable = NOT_APPLICABLE  # the pipeline's
+    scale_grads: bool | NotApplicable = NOT_APPLICABLE  # its argument
     saves: int = 0  # calls of torch.save
     # For each renamed checkpoint, whether fsync had written all of it before, or that it came from
     # outside the run's folder, which may be another file system.

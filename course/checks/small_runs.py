@@ -74,9 +74,10 @@ class Observed:
         self._meter: Any = None
         self.notes = Notes(is_restarted=self._file.exists())
 
-    def note_layers(self, layers: int) -> None:
-        """Count the layers that compiled graphs compute in training."""
+    def note_layers(self, layers: int, is_new: bool) -> None:
+        """Count the layers that compiled graphs compute in training; note a new graph's step."""
         self.notes.compiled_layers += layers
+        self.notes.graphs += [len(self.notes.batches) - 1] * is_new
 
     def start(self) -> None:
         """Observe this process from now on."""
@@ -183,6 +184,7 @@ class Observed:
             types=str(types) * bool(types[0]),
             reshard=options.get("reshard_after_forward", not is_root),
             mesh=mesh.mesh.tolist() if mesh else everyone,
+            groups=[group.group_name for group in mesh.get_all_groups()] if mesh else [],
         )
         self.notes.shard_calls.append(call)
 
@@ -221,6 +223,8 @@ class Observed:
             optimizer.register_step_pre_hook(self._note)
 
     def _note(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not self.notes.batches:  # a state dict has let it create its state
+            return
         if not self._optimizer:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             states = [value for state in optimizer.state.values() for value in state.values()]
@@ -252,8 +256,9 @@ class Observed:
             self.notes.shapes = {name: [*weight.shape] for name, weight in names}
             stages = [part for part in self._pipeline if hasattr(part, "num_stages")]
             self.notes.stages = [f"{part.stage_index} of {part.num_stages}" for part in stages]
-            kinds = [type(part).__name__ for part in self._pipeline if part not in stages]
-            self.notes.schedule = " ".join(kinds[-1:])
+            for schedule in [part for part in self._pipeline if part not in stages]:
+                self.notes.schedule = type(schedule).__name__
+                self.notes.scale_grads = schedule.scale_grads
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.notes.weights = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]

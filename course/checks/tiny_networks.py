@@ -113,23 +113,25 @@ def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
     return Narrow(classes) if name == "resnet18" else _known(name, classes, image_px)
 
 
-def leave_kernels(note: Callable[[int], None] = lambda layers: None) -> None:
+def leave_kernels(note: Callable[[int, bool], None] = lambda layers, is_new: None) -> None:
     """Let compiled graphs run on PyTorch's own kernels from now on, and count their layers.
 
     Generating C++ takes a minute for each new network, and importing the code generator a second.
 
     Args:
-        note: called whenever a graph computes in training, with its number of layers.
+        note: called whenever a graph computes in training, with its number of layers and whether
+            this is the first time.
     """
     torch._dynamo.reset()  # left by another script's network
 
     def compiled(self: Any, graph: Any, inputs: Any) -> Callable[..., Any]:
         names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
         layers = sum("conv2d" in name or "linear" in name for name in names)
+        is_new = iter([True])
 
         def computed(*args: Any) -> Any:
             if torch.is_grad_enabled():
-                note(layers)
+                note(layers, next(is_new, False))
             return graph.forward(*args)
 
         return computed

@@ -191,6 +191,14 @@ def _check_places(name: str, mix: Callable) -> None:
 
 def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
     """Expect labels whose shares of the three colours (N, 3) are those of the pixels."""
+    kept, others = labels.diagonal(), labels * (1 - np.eye(IMAGES))
+    rows = np.flatnonzero(others.max(axis=1) > CLOSE)
+    is_by_column = np.abs(others.max(axis=1) + kept[others.argmax(axis=1)] - 1)[rows] < CLOSE
+    expect(
+        np.ptp(kept[rows]) < CLOSE or not is_by_column.all(),
+        "a label's entries have the shares of several images, by their columns: a share for each "
+        "row of labels (N, classes) has the shape (N, 1)",
+    )
     for what, shares in (("a label", labels), ("an image", pixels)):
         sums = shares.sum(axis=1)
         wrong = sums[np.abs(sums - 1).argmax()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from course.checks.facts import Fact
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import FULL_SIZE, Config, rung
@@ -58,6 +59,10 @@ def _fewest_workers() -> FunctionCheck:
     return FunctionCheck(verify.fewest_workers, verify.check_answers, verify.check_calls)
 
 
+WORKERS = (
+    Fact("worker_init_fn of the training DataLoader", lambda rank: rank.notes.worker_init_fn,
+         "leave it out: PyTorch seeds each worker differently, and `loaders(…)` has its own"),
+)  # fmt: skip
 EXERCISES = {
     "dataloader": Exercise(
         title="workers load the batches",
@@ -67,6 +72,7 @@ EXERCISES = {
             {"workers": 2},
         ),
         calls=("course.checks.dry_runs:loading",),
+        causes=WORKERS,
         rung="dataloader",
         against="channels_last",
         shows={"the DataLoader": "loader"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from course.checks.facts import ROUGHLY, Fact, Missing, Rank, if_complete, progress, sharding
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
-from course.runs.evidence import NOT_APPLICABLE
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.run import Run
 from labs.fsdp.configs import RECORDINGS
 
@@ -48,6 +48,23 @@ CLIPPING = (
     Fact("training", progress,
          "if cfg.clip, clip the norm of all weights' gradients together, after the last "
          "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
+)  # fmt: skip
+
+
+def _content(rank: Rank) -> str | NotApplicable:
+    counts, shapes = rank.files.checkpoint, rank.notes.shapes
+    if NOT_APPLICABLE in (counts, shapes):
+        return NOT_APPLICABLE
+    tensors = sum(count for name, count in counts.items() if "tensors" in name)
+    return "weights and the optimizer's state" if tensors > len(shapes) else "weights only"
+
+
+CHECKPOINTED = (
+    Fact("content of the checkpoint", _content,
+         "without the optimizer's state, AdamW starts again: save all of `training_state(…)`"),
+    Fact("", lambda rank: rank.notes.began if rank.config.resume else NOT_APPLICABLE,
+         "pass to `state_dict.set_state_dict(…)` all that `dcp.load(…)` read: weights and the "
+         "optimizer's state"),
 )  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 EXERCISES = {
@@ -115,6 +132,7 @@ EXERCISES = {
             {"name": "alone", "resume": "resumed", "ranks": 1, "epochs": 3},
         ),
         small={"optimizer": "adamw", "lr": 1e-3},
+        causes=CHECKPOINTED,
         describe=_describe_checkpoint,
         changes={"save_shards": True},
     ),

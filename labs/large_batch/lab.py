@@ -45,12 +45,6 @@ def _search(
     return read
 
 
-def _step_time(rates: list[float], lr: float) -> str:
-    """Return when the scheduler steps: early if the first update already has the second rate."""
-    is_early = isclose(rates[0], lr * 1e-4 ** (1 - 1 / max(1, len(rates) - 1)))
-    return f"{'before' if is_early else 'after'} the update"
-
-
 GROUPS = (
     Fact("", _decay, "filters and matrices (`weight.ndim > 1`) get cfg.weight_decay; vectors get "
          "it only if cfg.norm_decay, and otherwise 0"),
@@ -63,10 +57,9 @@ SEARCH = (
     Fact("result of LambdaLR's function",
          _search(lambda rates, lr: "a rate" if isclose(rates[-1], lr**2) else "a factor"),
          "LambdaLR multiplies it by cfg.lr"),
-    Fact("time of the scheduler's step", _search(_step_time),
-         "the first update must have f(0), so use a post hook instead of a pre hook"),
     Fact("learning rate of the first update", _search(lambda rates, lr: rates[0]),
-         "the first update must have cfg.lr / 10,000, so f(0) is 1e-4"),
+         "the first update must have cfg.lr / 10,000: count updates from 0, so that f(0) is 1e-4, "
+         "and change the rate after each update, in a post hook"),
     Fact("number of different learning rates", _search(lambda rates, lr: len(distinct(rates))),
          "each update has its own: call `step()` in the optimizer's post hook"),
     Fact("learning rate of the last update", _search(lambda rates, lr: rates[-1]),

@@ -40,6 +40,9 @@ STAGES = (
          "take the numbers and their count from `pipelines.stage_numbers(…)`, with run.rank"),
     Fact("schedule", _schedule,
          "let cfg.pipeline choose it: `pipelines.create_schedule(…)`"),
+    Fact("scale_grads of the schedule", lambda rank: rank.notes.scale_grads,
+         "criterion returns a mean, so the gradients of micro-batches must be averaged, too: leave "
+         "scale_grads out"),
     Fact("number of forward passes in a step",
          if_complete(lambda rank: sum(text[0] == "F" for text in actions(rank))),
          "each stage has one per micro-batch: the schedule's second argument is micro_batches"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from course.checks.facts import Fact
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
 from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
@@ -47,11 +48,14 @@ def _limit_of() -> FunctionCheck:
     return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
 
 
+ONCE = Fact("number of written traces", lambda rank: max(1, len(rank.notes.traces)),
+    "a schedule starts again unless repeat=1: use profiling.schedule(cfg)")  # fmt: skip
 EXERCISES = {
     "profiler": Exercise(
         title="a step is traced, and the measured ones are not slowed",
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
         calls=("course.checks.dry_runs:tracing",),
+        causes=(ONCE,),
         rung="device",
         against="device",
         describe=_describe_trace,

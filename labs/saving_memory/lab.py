@@ -129,7 +129,12 @@ EXERCISES = {
     ),
     "offloading": Exercise(
         title="activations wait in host memory",
-        configs=({"rung": "large"}, {"rung": "offloaded"}, {"rung": "offloaded", "ranks": 2}),
+        configs=(
+            {"rung": "large"},
+            {"rung": "offloaded"},
+            {"rung": "offloaded", "ranks": 2},
+            {"rung": "offloaded", "checkpointing": "every"},
+        ),
         calls=("course.checks.dry_runs:offloading",),
         small=SMALL_TRANSFORMER,
         rung="offloaded",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable, value_at
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from labs.fsdp.lab import SHARDING
 from labs.tensor_parallel import configs
 
@@ -23,15 +23,19 @@ def _mlp_weights(rank: Rank) -> dict[str, str] | NotApplicable:
     return {name: text for name, text in words.items() if "mlp" in name} or NOT_APPLICABLE
 
 
+AVERAGED = Fact("ranks of DDP's group", lambda rank: rank.notes.ddp_ranks,
+    "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`: "
+    "`DDP(net, process_group=group)`")  # fmt: skip
 GROUPS = (
+    Fact("number of a rank's copy",
+         lambda rank: "too large" if "in the interval" in rank.error else "below their number",
+         "copies.get_local_rank() is the number; all stages of a pipeline are in copy 0"),
     Fact("number of images per step", entry("share"),
          "the batch is divided by the number of copies of the network, copies.size()"),
     Fact("order of the images", entry("taken"),
          "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
          "same images, and other copies different ones", "epoch"),
-    Fact("ranks of DDP's group",
-         lambda rank: str(value_at(rank.evidence, "ddp.ranks")),
-         "DDP averages gradients over the ranks with the same weights, `copies.get_group(…)`"),
+    AVERAGED,
 )  # fmt: skip
 COLUMNS = Fact("", _mlp_weights,
     "each rank of tensor_group keeps a part of fc1's rows (dim 0, also of its bias) and of fc2's "
@@ -52,7 +56,13 @@ STORED = {"numbers that a rank stores": "parameters"}
 EXERCISES = {
     "device_mesh": of_ranks(
         title="ranks that share a network get the same images",
-        configs=({"rung": "large"}, {}, {"tensor": 1}, {"rung": "large", "ranks": 1}),
+        configs=(
+            {"rung": "large"},
+            {},
+            {"tensor": 1},
+            {"rung": "large", "ranks": 1},
+            {"rung": "pipeline", "ranks": 2},
+        ),
         shows={"images of each rank": "share"},
         rung="tensor",
         gpus=GRID,
@@ -99,7 +109,7 @@ EXERCISES = {
         gpus=GRID,
         changes={"shard": "zero3"},
         facts=SHARDING,
-        causes=SHARDING,
+        causes=(*SHARDING, AVERAGED),
     ),
 }
 

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from course.checks import discovery
 from course.checks.exercises import SOLUTIONS, render_like, solution_of
-from course.checks.facts import FACTS, differences, incompleteness
+from course.checks.facts import RESULTS, SETUP, differences, incompleteness
 from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
 from course.jobs.processes import job_environment, loopback
@@ -279,7 +280,7 @@ def _compare(
     for name, _, _, words in runs:
         pair = learner_runs[name], solution_runs[name]
         error = error_of(pair[0])
-        facts = (*FACTS, *wanted.facts)
+        facts = (*SETUP, *discovery.facts(), *RESULTS, *wanted.facts)
         if symptom := f": {error}" if error else next(differences(facts, *pair), ""):
             message = next(differences(wanted.causes, *pair, error), "")
             if message and error not in ("", LOST):  # the cause is not the line that failed

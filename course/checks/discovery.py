@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from course.checks.lab import Exercise, Function, Lab
 from course.runs.run import PROJECT
@@ -64,6 +65,11 @@ def exercises() -> dict[str, Exercise]:
                 )
             found[name] = replace(exercise, name=name)
     return found
+
+
+def facts() -> tuple[Any, ...]:
+    """Return the facts that show the labs' mechanisms, in the order of the course."""
+    return tuple(fact for lab in labs() for fact in lab.facts)
 
 
 def functions() -> dict[str, Function]:

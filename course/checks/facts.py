@@ -1,6 +1,7 @@
 """List the facts of a small run in which a learner's script must agree with the solution.
 
-FACTS lists causes before effects, so that the first difference is the one to report.
+Causes come before effects, so that the first difference is the one to report: SETUP, then the facts
+that labs add about their mechanisms, then RESULTS.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import is_dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from course.checks.notes import Files, Notes, ShardCall
+from course.checks.notes import Files, Notes
 from course.runs.evidence import (
     NOT_APPLICABLE,
     Evidence,
@@ -27,8 +28,6 @@ from course.runs.run import Run
 CLOSE = 2e-5  # relative: two ways to write the same differ in the last bits
 ROUGHLY = 1e-4  # the same for norms of gradients
 HALF = 2e-3  # the same in fp16, where a different scale loses different small gradients
-MOST = 0.5  # share of a network's weights that a rank holds only if it gathers all of them
-NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
 
 class Missing(Exception):
@@ -183,102 +182,6 @@ def pixels(rank: Rank) -> list[dict[str, float]]:
     ]
 
 
-def loss_start(path: str) -> Callable[[Rank], Any]:
-    """Return a function that reads the factor by which backward scales the loss."""
-    factor_of = entry(path)
-
-    def read(rank: Rank) -> Any:
-        factor = factor_of(rank)
-        if factor is NOT_APPLICABLE or rank.config.pipeline:
-            return NOT_APPLICABLE
-        return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
-
-    return read
-
-
-def rescaled(rank: Rank) -> str | NotApplicable:
-    """Return how the scale of the loss in a later step compares with the first step's."""
-    if rank.config.precision != "fp16" or rank.config.pipeline:
-        return NOT_APPLICABLE
-    first, later = rank.evidence.loss_gradient, value_at(rank.evidence, "later.loss_gradient")
-    if NOT_APPLICABLE in (first, later):
-        return NOT_APPLICABLE
-    return "smaller than at first" if later < first else "the same as at first"
-
-
-def passes(rank: Rank) -> Any:
-    """Return the images of a step's micro-batches, and how much each image counts in the loss."""
-    limit = rank.config.micro_batch
-    if not limit or rank.config.pipeline:
-        return NOT_APPLICABLE
-    pairs = rank.evidence.passes
-    return {
-        "number of images": sum(size for size, _ in pairs),
-        "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
-        "number": len(pairs),
-        "factor of the loss per image": distinct(
-            [round(factor / size, 6) for size, factor in pairs]
-        ),
-    }
-
-
-def kept(path: str) -> Callable[[Rank], Any]:
-    """Return a function that reads the MiB kept for backward.
-
-    They are not applicable to a pipeline, where they depend on its order, and to micro-batches,
-    which may be copies or views of the batch.
-    """
-    gib_of = entry(path)
-
-    def read(rank: Rank) -> float | NotApplicable:
-        gib = gib_of(rank)
-        is_split = rank.config.pipeline or rank.config.micro_batch
-        return NOT_APPLICABLE if is_split or gib is NOT_APPLICABLE else 1024 * gib
-
-    return read
-
-
-def recomputed(rank: Rank) -> dict[str, int]:
-    """Return how often backward computed each operator of the forward pass."""
-    counts = rank.evidence.recomputed
-    return {f"number of {name} calls repeated in backward": n for name, n in counts.items()}
-
-
-def repeated(rank: Rank) -> int | NotApplicable:
-    """Return the distance between blocks that backward computes again: 2 for every second one."""
-    pairs = zip(rank.notes.repeated, rank.notes.repeated[1:])
-    return min((abs(block - other) for block, other in pairs), default=NOT_APPLICABLE)
-
-
-def sharding(name: str) -> Callable[[Rank], Any]:
-    """Return a function that lists a property of fully_shard's calls, each value once."""
-    check_path(name, ShardCall)
-    return lambda rank: ", then ".join(
-        distinct([str(getattr(call, name)) for call in rank.notes.shard_calls])
-    )
-
-
-def gathers(rank: Rank) -> dict[str, str] | NotApplicable:
-    """Return how many all-gathers precede each stretch of computation, in each pass.
-
-    With tensor parallelism, ranks may gather parts instead of adding them up.
-    """
-    if rank.config.tensor > 1:
-        return NOT_APPLICABLE
-    return {
-        f"number of all-gathers before each computation in {phase}": " ".join(map(str, counts))
-        for phase, counts in rank.evidence.gathers.items()
-    }
-
-
-def held(rank: Rank) -> str | NotApplicable:
-    """Return how much of a sharded network a rank held while it was saved; the first needs all."""
-    size = rank.evidence.held_to_save
-    if rank.rank == 0 or size is NOT_APPLICABLE:
-        return NOT_APPLICABLE
-    return "all" if size > MOST * 4 * rank.evidence.parameters else "one weight at a time"
-
-
 def writers(rank: Rank) -> int:
     """Return how many ranks wrote weights.pt."""
     reports = [peer.report for peer in rank.peers] if rank.run.ranks else [rank.report]
@@ -296,11 +199,6 @@ def weights(rank: Rank) -> Any:
     if isinstance(state, dict) and len(rank.run.ranks) > 1:
         return {name: tensor for name, tensor in state.items() if "running_" not in name}
     return state
-
-
-def loader(rank: Rank) -> dict[str, Any]:
-    """Return the arguments of the training DataLoader, without one that dry_runs.loading checks."""
-    return {name: x for name, x in vars(rank.evidence.loader).items() if name != "pin_memory"}
 
 
 def settings(rank: Rank) -> list[dict[str, Any]]:
@@ -337,19 +235,6 @@ def updates(rank: Rank) -> Any:
     return counts[-1:] if rank.config.precision == "fp16" else counts
 
 
-def traced(rank: Rank) -> list[str]:
-    """Return which steps were traced, and whether completely."""
-    steps = rank.evidence.traced
-    return [f"step {step}" + ", in part" * (phases < 5) for step, phases in steps.items()]
-
-
-def actions(rank: Rank) -> list[str]:
-    """Return what a pipeline's stages did in the last step."""
-    steps = rank.evidence.actions
-    last = [] if steps in ({}, NOT_APPLICABLE) else [*steps.values()][-1]
-    return [f"{kind} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
-
-
 def all_reduces(path: str) -> Callable[[Rank], Any]:
     """Return a function that reads the number of all-reduces from the counts at a path."""
     counts_of = entry(path)
@@ -359,16 +244,6 @@ def all_reduces(path: str) -> Callable[[Rank], Any]:
         return counts if counts is NOT_APPLICABLE else counts.get("allreduce", 0)
 
     return read
-
-
-def synchronised(rank: Rank) -> dict[str, int] | NotApplicable:
-    """Return how often DDP averages gradients; tensor parallelism may add up in other ways."""
-    if rank.config.tensor > 1:
-        return NOT_APPLICABLE
-    counts = {"the backward pass": all_reduces("backward_collectives")(rank)}
-    if rank.config.micro_batch:
-        counts["a later step"] = all_reduces("later.collectives")(rank)
-    return {f"number of all-reduces in {where}": count for where, count in counts.items()}
 
 
 @if_complete
@@ -407,51 +282,9 @@ def started(rank: Rank) -> float | NotApplicable:
     return rank.notes.began["norm of the weights"]
 
 
-def restart(rank: Rank) -> dict[str, Any]:
-    """Return the state at the first step after a restart; {} without a restart."""
-    if rank.evidence.began_at in (0, NOT_APPLICABLE):
-        return {}
-    state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
-    if rank.config.precision == "fp16":
-        state["scaler's scale"] = rank.evidence.loss_gradient
-    return state
-
-
-def saved(rank: Rank) -> int:
-    """Return how often the rank called torch.save for checkpoints."""
-    return rank.notes.saves if rank.config.save_every else 0
-
-
-def left(rank: Rank) -> list[str] | NotApplicable:
-    """Return the remaining checkpoints, on the first rank."""
-    files = rank.evidence.left
-    if rank.rank or files is NOT_APPLICABLE:
-        return NOT_APPLICABLE
-    return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
-
-
-def state(rank: Rank) -> Contents:
-    """Return the content of the newest checkpoint."""
-    return Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
-
-
-def renamed(rank: Rank) -> str | NotApplicable:
-    """Return when checkpoints got their final names, on a rank that saved some."""
-    if not saved(rank):
-        return NOT_APPLICABLE
-    renamings = {*rank.notes.renamed.values()}
-    return next(iter(renamings - {"after fsync"} or renamings), "never")
-
-
-GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
-FACTS: tuple[Fact, ...] = (
+SETUP: tuple[Fact, ...] = (
     Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), NOT_APPLICABLE),
          "a run that continues begins with the epoch that its checkpoint names"),
-    Fact("process group", lambda rank: "none" if rank.evidence.group is NOT_APPLICABLE else "one",
-         "join one, `distributed.init_process_group(…)`, only if run.world_size > 1"),
-    Fact("timeout of the group in seconds", entry("group.timeout_s"),
-         "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
-    Fact("first step after the restart", entry("began_at")),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
@@ -462,112 +295,25 @@ FACTS: tuple[Fact, ...] = (
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("", validation_images,
          "the ranks split the validation images evenly, and each image is validated once", "epoch"),
-    Fact("the training DataLoader", loader, "use the config's value"),
     Fact("network that the optimizer updates",
          lambda rank: rank.config.script == "train.py"
          and ("another one" if rank.notes.decay in ({}, NOT_APPLICABLE) else "the original one"),
          "train the network that is validated and saved: wrap it, and don't copy it"),
+    Fact("number of updates per step", updates, "update once per batch"),
+)  # fmt: skip
+RESULTS: tuple[Fact, ...] = (
     Fact("the batch", pixels,
          "train on the same images: draw no other random numbers before them", "step"),
-    Fact("number of updates per step", updates, "update once per batch"),
-    Fact("list of the policy's types, param_dtype and reduce_dtype,", sharding("types"),
-         "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
-    Fact("type of the forward pass", kinds("forward_types"),
-         "enter `torch.autocast(…)` with dtype= and enabled= that follow cfg.precision"),
-    Fact("", lambda rank: rank.notes.autocast,
-         "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead, also in "
-         "validation"),
-    Fact("type of a later forward pass", kinds("later.forward_types"),
-         "enter autocast in every step"),
-    Fact("type of the validation's forward pass", kinds("validation.forward_types"),
-         "pass autocast to validate"),
-    Fact("type of the loss", kinds("loss_types"),
-         "compute the loss under autocast, or from scores.float()"),
-    Fact("autocast in the backward pass", entry("autocast_in_backward"),
-         "leave autocast before backward"),
     Fact("source of BatchNorm's statistics in training", kinds("statistics"),
          "call model.train() at the start of each epoch"),
     Fact("source of BatchNorm's statistics in validation", kinds("validation.statistics"),
          "call model.eval() before validation"),
-    Fact("layout of the convolutions' inputs", kinds("input_layouts"),
-         "images = images.to(memory_format=torch.channels_last) if cfg.channels_last; .to returns "
-         "a new tensor"),
-    Fact("layout of the images", lambda rank: rank.notes.layouts,
-         "convert the images in every step", "step"),
-    Fact("layout of the weights", kinds("weight_layouts"),
-         "model = model.to(memory_format=torch.channels_last) if cfg.channels_last"),
-    Fact("the micro-batches", passes,
-         "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
-    Fact("factor of the loss at the start of backward", loss_start("loss_gradient"),
-         "multiply the loss only by the scaler's scale, in fp16 (on Day 4 also by a micro-batch's "
-         "share of the batch); DDP itself averages over the ranks"),
-    Fact("factor of the loss in a later step", loss_start("later.loss_gradient"),
-         "call scaler.scale(loss).backward() in every step"),
-    Fact("scale of the loss after an overflow", rescaled,
-         "the scaler halves it: create one scaler before the loop, and call scaler.update() after "
-         "each scaler.step(optimizer)"),
-    Fact("number of wrappers of DDP", lambda rank: len(rank.notes.ddp_devices),
-         "if run.world_size > 1, wrap the network once, before the loop"),
-    Fact("device_ids of DDP", lambda rank: rank.notes.ddp_devices,
-         "device_ids=[run.local_rank], or leave it out"),
-    Fact("DDP", entry("ddp"),
-         "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
-    Fact("number of process groups of fully_shard's meshes",
-         lambda rank: len({x for call in rank.notes.shard_calls for x in call.groups}) or 1,
-         "create one mesh for all units: each new one has process groups, and so buffers, of its "
-         "own"),
-    Fact("mesh of the optimizer's weights", entry("spread.mesh"),
-         "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
-    Fact("", lambda rank: rank.notes.prefetch,
-         "in forward these are the next cfg.prefetch units; in backward those before it, the "
-         "nearest first"),
-    Fact("", gathers, "check reshard_after_forward= and which units are prefetched"),
-    Fact("", synchronised,
-         "each group of ranks adds up its gradients once per update, in the last backward pass"),
-    Fact("distance between blocks that backward computes again", repeated,
-         "replace block.forward of each block that cfg.checkpointing names; in a loop, a lambda "
-         "calls the last block's"),
     Fact("", updated,
          "give every weight to the optimizer once, on the rank that keeps it, and let backward "
          "reach all of them"),
     Fact("the optimizer", settings,
          "use the config's settings for all filters and all vectors (BatchNorm, biases); a "
          "schedule changes the rate of every group after each update", "update"),
-    Fact("", recomputed,
-         "checkpoint each block that `models.blocks(…)` returns and the config names, separately, "
-         "with use_reentrant=False, which repeats only what backward needs"),
-    Fact("memory in MiB kept for the backward pass", kept("kept_gib"),
-         "checkpoint or offload exactly the blocks that the config names, and only in the runs "
-         "that it names", tolerance=NEARLY),
-    Fact("memory in MiB kept for the backward pass of a later step", kept("later.kept_gib"),
-         "checkpoint or offload in every step", tolerance=NEARLY),
-    Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
-    Fact("call of torch.compile", lambda rank: distinct(rank.notes.compile_calls),
-         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "
-         "in train_sharded.py each block"),
-    Fact("number of layers in compiled graphs", lambda rank: rank.notes.compiled_layers,
-         "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
-         "returns"),
-    Fact("list of the steps that use a new graph", lambda rank: distinct(rank.notes.graphs),
-         "compile in the first step only: create what is compiled once, and keep the compiler's "
-         "cache, which `torch.compiler.reset()` clears"),
-    Fact("number of graph breaks", entry("compiled.breaks"),
-         "remove from the network what breaks the graph; torch._dynamo.explain shows the line"),
-    Fact("list of traced steps", traced,
-         "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
-    Fact("the written trace", lambda rank: NOT_APPLICABLE if rank.rank else rank.notes.traces,
-         "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
-    Fact("skipping of the step with an overflow", entry("overflow.skipped"),
-         "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
-    Fact("the state after the restart", restart),
-    Fact("number of calls of torch.save", saved,
-         "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
-    Fact("renaming of a draft", renamed,
-         "write a draft into the same folder, because only on one file system a rename is atomic; "
-         "call file.flush() and os.fsync(file.fileno()), and then `draft.replace(…)`"),
-    Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
-    Fact("the newest checkpoint", state,
-         "save the state of every part, the step and the random numbers"),
     Fact("length of the weights at the first update", started,
          "draw no random numbers before `models.create(…)`, and keep the weights and their type"),
     Fact("training", progress,
@@ -576,15 +322,11 @@ FACTS: tuple[Fact, ...] = (
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.report["epochs"],
          "add up sums and counts over the ranks, then divide once", "epoch"),
-    Fact("part of the network that this rank held to save it", held,
-         "use full_state_dict=True and cpu_offload=True, so that only rank 0 keeps all weights"),
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
     Fact("weights.pt", weights,
          "save the network itself after the last epoch: neither its wrapper nor one rank's "
          "shards"),
-    Fact("the checkpoint", lambda rank: rank.files.checkpoint,
-         "all ranks call `dcp.save(…)` on training_state(…), weights and the optimizer's state"),
 )  # fmt: skip
 
 

@@ -146,6 +146,8 @@ class Lab:
     minutes: int  # that a learner takes
     exercises: dict[str, Exercise] = field(default_factory=dict)  # by name, "amp"
     functions: dict[str, Function] = field(default_factory=dict)  # by name, "rounding.carry"
+    # `facts.Fact`s that show its mechanism; the checks of all exercises compare them.
+    facts: tuple[Any, ...] = ()
     # Titles of checks that the lab itself runs on a file, by name: "start_here.batch_script".
     file_checks: dict[str, str] = field(default_factory=dict)
     # The rungs of the ladder that it teaches, each with its precision.

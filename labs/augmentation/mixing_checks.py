@@ -195,7 +195,7 @@ def _check_labels(name: str, pixels: np.ndarray, labels: np.ndarray) -> None:
     rows = np.flatnonzero(others.max(axis=1) > CLOSE)
     is_by_column = np.abs(others.max(axis=1) + kept[others.argmax(axis=1)] - 1)[rows] < CLOSE
     expect(
-        np.ptp(kept[rows]) < CLOSE or not is_by_column.all(),
+        not len(rows) or np.ptp(kept[rows]) < CLOSE or not is_by_column.all(),
         "a label's entries have the shares of several images, by their columns: a share for each "
         "row of labels (N, classes) has the shape (N, 1)",
     )

@@ -14,6 +14,7 @@ from course.checks.lab import (
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import rung
 from course.runs.run import Run
+from labs.channels_last import mechanism
 
 
 def _describe_layout(run: Run) -> str:
@@ -52,6 +53,7 @@ LAB = Lab(
     title="memory layout and channels_last",
     minutes=45,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},
     rungs=(("channels_last", "bf16"), ("channels_last", "fp16")),
     recordings=(

@@ -12,6 +12,7 @@ from course.checks.notes import CompileCall
 from course.config import FULL_SIZE, Config, rung
 from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
+from labs.compile import mechanism
 
 
 def _describe_compiled(run: Run) -> str:
@@ -113,6 +114,7 @@ LAB = Lab(
     title="torch.compile, a compiler that writes kernels",
     minutes=75,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
     rungs=(("fused", "bf16"), ("compile", "bf16")),
     recordings=(

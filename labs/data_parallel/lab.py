@@ -9,6 +9,7 @@ from course.checks.lab import Exercise, Lab, Recording, expect
 from course.checks.lab_configs import RANKS
 from course.config import Config, rung
 from course.runs.run import Run
+from labs.data_parallel import mechanism
 
 
 def _describe_rank(run: Run) -> str:
@@ -96,6 +97,7 @@ LAB = Lab(
     title="data parallelism on several GPUs",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     recordings=(Recording("scaling", several=_pair),),
     jobs="3 to 7, most of 2 processes",
     prepare="two GPUs for each learner, or the CPU",

@@ -8,6 +8,7 @@ from course.checks.facts import Fact
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import PINNED_WORKERS
 from course.config import FULL_SIZE, Config, rung
+from labs.dataloader import mechanism
 
 # As recorded. Warm-up is the first epoch and the start of the second, where workers start again: in
 # an epoch of a million images, that does not count.
@@ -85,6 +86,7 @@ LAB = Lab(
     title="the DataLoader and its workers",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"loading.fewest_workers": Function("the fewest workers", _fewest_workers)},
     recordings=(
         Recording(  # the fastest networks

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from course.checks.facts import ROUGHLY, Fact, Missing, Rank, if_complete, progress, sharding
+from course.checks.facts import ROUGHLY, Fact, Missing, Rank, if_complete, progress
 from course.checks.lab import Function, FunctionCheck, Lab
 from course.checks.lab_configs import of_ranks
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.run import Run
+from labs.fsdp import mechanism
 from labs.fsdp.configs import RECORDINGS
 
 
@@ -17,7 +18,7 @@ def _describe_checkpoint(run: Run) -> str:
 
 
 def _order(rank: Rank) -> str:
-    calls = sharding("of")(rank) or "none"
+    calls = mechanism.sharding("of")(rank) or "none"
     is_complete = calls != "units" or not rank.error or "single root" in rank.error
     if not is_complete:  # the script failed before the rest
         raise Missing
@@ -39,7 +40,7 @@ SHARDING = (  # also of TODO mesh_2d
     Fact("DDP around a sharded network",
          lambda rank: "present" if "propagation failed" in rank.error else NOT_APPLICABLE,
          "only without cfg.shard: `elif run.world_size > 1:`"),
-    Fact("mesh of fully_shard", sharding("mesh"),
+    Fact("mesh of fully_shard", mechanism.sharding("mesh"),
          "pass mesh= in each call of `fully_shard(…)`, of the ranks that have the same weights"),
     Fact("", _reshards,
          "only zero2 keeps the weights of units gathered; leave it out for the network itself"),
@@ -159,6 +160,7 @@ LAB = Lab(
     title="FSDP, a network sharded over several GPUs",
     minutes=75,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
     recordings=RECORDINGS,
     jobs="12, of 17 runs, most of 2 processes, three of 4",

@@ -7,6 +7,7 @@ from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
 from course.runs.evidence import NOT_APPLICABLE
 from course.runs.run import Run
+from labs.mixed_precision import mechanism
 
 TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -76,6 +77,7 @@ LAB = Lab(
     title="mixed precision, and what 16 bits cost",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
     recordings=(
         Recording(

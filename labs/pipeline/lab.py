@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Rank, actions, if_complete, kinds, updated
+from course.checks.facts import Fact, Rank, if_complete, kinds, updated
 from course.checks.lab import Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.run import Run
-from labs.pipeline import configs
+from labs.pipeline import configs, mechanism
 
 
 def _describe_schedule(run: Run) -> str:
@@ -44,7 +44,7 @@ STAGES = (
          "criterion returns a mean, so the gradients of micro-batches must be averaged, too: leave "
          "scale_grads out"),
     Fact("number of forward passes in a step",
-         if_complete(lambda rank: sum(text[0] == "F" for text in actions(rank))),
+         if_complete(lambda rank: sum(text[0] == "F" for text in mechanism.actions(rank))),
          "each stage has one per micro-batch: the schedule's second argument is micro_batches"),
     Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
          "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
@@ -85,6 +85,7 @@ LAB = Lab(
     title="pipeline parallelism",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
     recordings=(Recording("parallel", several=configs.recorded_configs),),
     jobs="11, most of 2 processes",

@@ -10,6 +10,7 @@ from course.checks.lab_configs import GPU_RUNGS
 from course.config import Config, rung
 from course.runs.recordings import TRACE, trace_name
 from course.runs.run import Run
+from labs.profiler import mechanism
 
 
 def _describe_trace(run: Run) -> str:
@@ -69,6 +70,7 @@ LAB = Lab(
     title="the profiler and Tensor Cores",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},
     recordings=(
         Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Missing, Rank, if_complete, restart
+from course.checks.facts import Fact, Missing, Rank, if_complete
 from course.checks.lab import Exercise, Lab
 from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.runs.failures import is_early_end
+from labs.restart import mechanism
 from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
@@ -98,7 +99,7 @@ RESTORING = (
          if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
          "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
          "each epoch: also if there are none, which undoes the skip before it"),
-    Fact("the state after the restart", restart,
+    Fact("the state after the restart", mechanism.restart,
          "load the state of every part, all of it: the network also has buffers. Then restore the "
          "random numbers, `randomness.set_states(…)`"),
 )  # fmt: skip
@@ -164,6 +165,7 @@ LAB = Lab(
     title="checkpoints, restarts and reproducibility",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import ROUGHLY, Fact, all_reduces, if_complete, passes, progress
+from course.checks.facts import ROUGHLY, Fact, all_reduces, if_complete, progress
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
+from labs.saving_memory import mechanism
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
@@ -54,7 +55,7 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
-    Fact("the micro-batches", passes,
+    Fact("the micro-batches", mechanism.passes,
          "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
          "multiply each loss by `len(targets) / len(labels)`"),
     Fact("training", progress,
@@ -156,6 +157,7 @@ LAB = Lab(
     title="saving memory by checkpointing and offloading",
     minutes=60,
     exercises=EXERCISES,
+    facts=mechanism.FACTS,
     functions={"saving_memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
     jobs="6, of 10 runs, one of 2 processes",

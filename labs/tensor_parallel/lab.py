@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from course.checks.facts import GROUP, ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
+from course.checks.facts import ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
 from course.checks.lab import Lab, Recording
 from course.checks.lab_configs import of_ranks
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from labs.fsdp.lab import SHARDING
 from labs.tensor_parallel import configs
 
+GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
 
 

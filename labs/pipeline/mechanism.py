@@ -1,0 +1,18 @@
+"""What shows the lab's mechanism in a small run: the passes of stages."""
+
+from __future__ import annotations
+
+from course.checks.facts import Fact, Rank
+from course.runs.evidence import NOT_APPLICABLE
+
+
+def actions(rank: Rank) -> list[str]:
+    """Return what a pipeline's stages did in the last step."""
+    steps = rank.evidence.actions
+    last = [] if steps in ({}, NOT_APPLICABLE) else [*steps.values()][-1]
+    return [f"{kind} of micro-batch {batch} in stage {at}" for kind, at, batch, *_ in last]
+
+
+FACTS = (
+    Fact("the pass of a pipeline stage", actions, "F is forward; B, I and W, backward", "pass"),
+)  # fmt: skip

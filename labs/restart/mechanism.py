@@ -1,0 +1,58 @@
+"""What shows the lab's mechanism in a small run: checkpoints, and the state after a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course.checks.facts import Contents, Fact, Rank, entry
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+
+
+def restart(rank: Rank) -> dict[str, Any]:
+    """Return the state at the first step after a restart; {} without a restart."""
+    if rank.evidence.began_at in (0, NOT_APPLICABLE):
+        return {}
+    state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
+    if rank.config.precision == "fp16":
+        state["scaler's scale"] = rank.evidence.loss_gradient
+    return state
+
+
+def saved(rank: Rank) -> int:
+    """Return how often the rank called torch.save for checkpoints."""
+    return rank.notes.saves if rank.config.save_every else 0
+
+
+def left(rank: Rank) -> list[str] | NotApplicable:
+    """Return the remaining checkpoints, on the first rank."""
+    files = rank.evidence.left
+    if rank.rank or files is NOT_APPLICABLE:
+        return NOT_APPLICABLE
+    return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
+
+
+def state(rank: Rank) -> Contents:
+    """Return the content of the newest checkpoint."""
+    return Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
+
+
+def renamed(rank: Rank) -> str | NotApplicable:
+    """Return when checkpoints got their final names, on a rank that saved some."""
+    if not saved(rank):
+        return NOT_APPLICABLE
+    renamings = {*rank.notes.renamed.values()}
+    return next(iter(renamings - {"after fsync"} or renamings), "never")
+
+
+FACTS = (
+    Fact("first step after the restart", entry("began_at")),
+    Fact("the state after the restart", restart),
+    Fact("number of calls of torch.save", saved,
+         "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
+    Fact("renaming of a draft", renamed,
+         "write a draft into the same folder, because only on one file system a rename is atomic; "
+         "call file.flush() and os.fsync(file.fileno()), and then `draft.replace(…)`"),
+    Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
+    Fact("the newest checkpoint", state,
+         "save the state of every part, the step and the random numbers"),
+)  # fmt: skip

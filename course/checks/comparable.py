@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler, IterableDataset, Sampler, Subset
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, Sampler, Subset
 
 from course.config import Config
 from course.data import loader
@@ -51,7 +51,8 @@ def observe(facts: dict[str, Any]) -> None:
     chosen: the images that the samplers choose, "train" in each pass and "val" in each epoch.
     ddp_devices: the device that each DDP gets, by default this rank's. ddp_ranks: the ranks over
     which the last one averages. worker_init_fn: "present" if
-    the script has one.
+    the script has one. sampler_seed: whether that
+    of the training sampler is chosen.
     """
     facts |= {"chosen": {"train": [], "val": []}, "ddp_devices": []}
     _observe_samplers(facts, facts["chosen"])
@@ -89,6 +90,10 @@ def _observe_samplers(facts: dict[str, Any], chosen: dict[str, list]) -> None:
     ) -> Any:  # fmt: skip
         facts["worker_init_fn"] = "present" if options.get("worker_init_fn") else None
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
+            is_default = cfg.seed != 0 == getattr(sampler, "seed", cfg.seed)
+            facts["sampler_seed"] = "0, the default" if is_default else "chosen"
+            if sampler is None and ranks == 1:  # right, too, and another order
+                sampler = RandomSampler(sets.train, generator=torch.Generator())
             if sampler is not None and not isinstance(sets.train, IterableDataset):
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)
                 sampler = Replaced(sampler, shares, chosen["train"].append)

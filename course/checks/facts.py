@@ -349,7 +349,7 @@ def started(rank: Rank) -> float | None:
 
 def restart(rank: Rank) -> dict[str, Any]:
     """Return the state at the first step after a restart; {} without a restart."""
-    if not rank.get("began_at"):
+    if not rank.facts["is_restarted"]:
         return {}
     state = {"checksum of the random numbers": rank.facts["random"][0], **rank.facts["began"]}
     if rank.config.precision == "fp16":
@@ -392,12 +392,16 @@ FACTS: tuple[Fact, ...] = (
     Fact("timeout of the group in seconds", entry("group", "timeout_s"),
          "timeout=timedelta(seconds=cfg.collective_timeout_s)"),
     Fact("first step after the restart", entry("began_at")),
+    Fact("", lambda rank: rank.facts["settings"],
+         "leave PyTorch's settings as main makes them: cfg.precision selects TF32"),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
     Fact("", training_images,
          "ranks share one order, so the sampler has the same seed on all of them, and all call "
          "sampler.set_epoch(epoch)", "epoch"),
+    Fact("seed of the sampler", lambda rank: rank.facts["sampler_seed"],
+         "seed=cfg.seed, so that runs with different seeds have different orders"),
     Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("", validation_images,
@@ -521,8 +525,8 @@ FACTS: tuple[Fact, ...] = (
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
     Fact("weights.pt", weights,
-         "save the network itself after the last epoch: neither its wrapper nor one rank's "
-         "shards"),
+         "after the last epoch, save the network itself (in train.py, what `averaged.validated()` "
+         "returns): neither its wrapper nor one rank's shards"),
     Fact("the checkpoint", lambda rank: rank.files["checkpoint"],
          "all ranks call `dcp.save(…)` on training_state(…), weights and the optimizer's state"),
 )  # fmt: skip

@@ -79,8 +79,8 @@ class Observed:
     gathers ahead. repeated: the blocks that backward computed again. saves: the calls of
     torch.save. renamed: for each renamed checkpoint, whether fsync had written all of it, or that
     it came from outside the run's folder, which may be another file system. weights: the shape, sum
-    and norm of each at the end. layouts: of the images in each step. traces: for each trace,
-    whether it has shapes.
+    and norm of each at the end. layouts: of the images in each step. settings: PyTorch's, of the
+    process. traces: for each trace, whether it has shapes.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -275,6 +275,12 @@ class Observed:
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.facts["weights"] = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
+        self.facts["settings"] = {
+            "precision of float32 products": torch.get_float32_matmul_precision(),
+            "TF32 in cuDNN": torch.backends.cudnn.allow_tf32,
+            "detection of anomalies": torch.is_anomaly_enabled(),
+            "default type": str(torch.get_default_dtype()),
+        }
         self._file.write_text(json.dumps(self.facts))
 
 

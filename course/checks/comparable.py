@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler, IterableDataset, Sampler, Subset
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, Sampler, Subset
 
 from course.checks.notes import Notes
 from course.config import Config
@@ -84,6 +84,10 @@ def _observe_samplers(notes: Notes) -> None:
         if options.get("worker_init_fn"):
             notes.worker_init_fn = "present"
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
+            is_default = cfg.seed != 0 == getattr(sampler, "seed", cfg.seed)
+            notes.sampler_seed = "0, the default" if is_default else "chosen"
+            if sampler is None and ranks == 1:  # right, too, and another order
+                sampler = RandomSampler(sets.train, generator=torch.Generator())
             if sampler is not None and not isinstance(sets.train, IterableDataset):
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)
                 sampler = Replaced(sampler, shares, notes.chosen_train.append)

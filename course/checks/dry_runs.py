@@ -18,7 +18,7 @@ from PIL import Image
 from torch.profiler import ProfilerActivity
 from torch.utils.data import DataLoader
 
-from course.checks.fake_accelerator import FIRST_NODE, FirstStep, first_step
+from course.checks.fake_accelerator import EACH_RANK, FIRST_NODE, PORT, FirstStep, first_step
 from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
 from course.config import Config
@@ -173,8 +173,11 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
     if any(value not in (None, -1, due[name]) for name, value in arguments.items()):
         words = " and ".join(f"{name}={value}" for name, value in arguments.items())
         yield f"{ELSEWHERE} it joins with {words}: leave both to the launcher"
-    elif FIRST_NODE not in joined["address"]:
-        yield f"{ELSEWHERE} it joins at {joined['address']}: leave the address to the launcher"
+    elif f"{FIRST_NODE}:{PORT}" not in joined["address"]:
+        yield (
+            f"{ELSEWHERE} it joins at {joined['address']}, expected {FIRST_NODE}:{PORT}: leave "
+            f"address and port to the launcher"
+        )
     elif joined.get("timeout") != timedelta(seconds=cfg.collective_timeout_s):
         yield (
             f"{ELSEWHERE} it joins with timeout={joined.get('timeout')}, expected "
@@ -191,6 +194,16 @@ def joining(text: str, cfg: Config) -> Iterator[str]:
         yield (
             f"{ELSEWHERE} device {step.selected or 0} stays the current one: "
             f"torch.accelerator.set_device_index(run.local_rank)"
+        )
+
+
+def splitting(text: str, cfg: Config) -> Iterator[str]:
+    """Expect a rank of several nodes to load its share of a batch."""
+    step = first_step(text, replace(cfg, device="auto"), **ANOTHER_RANK)
+    if step.share not in (None, EACH_RANK):
+        yield (
+            f"{ELSEWHERE} {step.share} of a batch's {EACH_RANK * RANKS} images are loaded, "
+            f"expected {EACH_RANK}: divide by the number of all ranks, run.world_size"
         )
 
 

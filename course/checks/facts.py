@@ -285,12 +285,16 @@ def started(rank: Rank) -> float | NotApplicable:
 SETUP: tuple[Fact, ...] = (
     Fact("first epoch", lambda rank: next(iter(rank.steps.get("epoch", [])), NOT_APPLICABLE),
          "a run that continues begins with the epoch that its checkpoint names"),
+    Fact("", lambda rank: rank.notes.settings,
+         "leave PyTorch's settings as main makes them: cfg.precision selects TF32"),
     Fact("number of steps", lambda rank: len(rank.steps), "do every step once"),
     Fact("number of images", batches,
          "cfg.batch_size is for all ranks; ranks with parts of one copy get the same", "step"),
     Fact("", training_images,
          "ranks share one order, so the sampler has the same seed on all of them, and all call "
          "sampler.set_epoch(epoch)", "epoch"),
+    Fact("seed of the sampler", lambda rank: rank.notes.sampler_seed,
+         "seed=cfg.seed, so that runs with different seeds have different orders"),
     Fact("order of the images", entry("taken"),
          "give the loader your sampler, and call sampler.set_epoch(epoch)", "epoch"),
     Fact("", validation_images,
@@ -325,8 +329,8 @@ RESULTS: tuple[Fact, ...] = (
     Fact("number of ranks that wrote weights.pt", writers,
          "let one rank write: `if run.rank == 0`"),
     Fact("weights.pt", weights,
-         "save the network itself after the last epoch: neither its wrapper nor one rank's "
-         "shards"),
+         "after the last epoch, save the network itself (in train.py, what `averaged.validated()` "
+         "returns): neither its wrapper nor one rank's shards"),
 )  # fmt: skip
 
 

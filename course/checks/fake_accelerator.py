@@ -35,6 +35,8 @@ from course.training.evidence.operators import layout
 
 CUDA = torch.device("cuda")
 FIRST_NODE = "first-node"  # the address at which a fake rank's launcher lets ranks meet
+PORT = "29511"  # and the port there, which is not PyTorch's default
+EACH_RANK = 2  # images of a batch
 SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
 SMALL |= {"epochs": 2, "budget_s": 0.0}  # the second step may differ from the first
@@ -50,12 +52,12 @@ class FirstStep:
     error: the error that ended it, with its line, or "". computed_on: the loss's device. selected:
     the index of the device that the script made the current one. copied: for "images" and "labels",
     each (type, non_blocking) with which they were copied to the device. loading: the DataLoader's
-    arguments. train: its training images. joined: the arguments of init_process_group, None if it
-    was not called. types, layouts: of the convolutions' inputs and weights in the forward pass.
-    scales_loss: whether an enabled GradScaler updates. activities: what the profiler records, None
-    by default. updates: for each update the settings of each group of weights.
-    kept_on: the device types on
-    which tensors are stored for backward. returned_to: those on which backward gets them.
+    arguments. train: its training images. share: how many of a batch this rank loads. joined: the
+    arguments of init_process_group, None if it was not called. types, layouts: of the convolutions'
+    inputs and weights in the forward pass. scales_loss: whether an enabled GradScaler updates.
+    activities: what the profiler records, None by default. updates: for each update the settings of
+    each group of weights. kept_on: the device types on which tensors are stored for backward.
+    returned_to: those on which backward gets them.
     """
 
     error: str = ""
@@ -64,6 +66,7 @@ class FirstStep:
     copied: dict[str, set[tuple[str, bool]]] = field(default_factory=dict)
     loading: dict[str, Any] = field(default_factory=dict)
     train: Any = None
+    share: int | None = None
     joined: dict[str, Any] | None = None
     types: set[str] = field(default_factory=set)
     layouts: set[str] = field(default_factory=set)
@@ -85,7 +88,7 @@ def first_step(
         cfg: its config; sizes are replaced by small ones.
         is_available: whether PyTorch finds the accelerator.
     """
-    cfg = replace(cfg, **SMALL, batch_size=2 * world_size)
+    cfg = replace(cfg, **SMALL, batch_size=EACH_RANK * world_size)
     script, step = ModuleType("train"), FirstStep()
     run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
     try:
@@ -105,10 +108,14 @@ def _stand_ins(cfg: Config, step: FirstStep) -> dict[str, Any]:
 
     def image_sets(cfg: Config) -> ImageSets:
         images = _Images(range(cfg.batch_size))
+        if torch.get_default_device().type != "cpu":  # its generators are the host's
+            raise RuntimeError("image_sets needs the CPU: leave PyTorch's default device as it is")
         return ImageSets(images, images, 10)
 
-    def loaders(sets: ImageSets, cfg: Config, *_: Any, **loading: Any) -> tuple[list, list]:
-        step.loading, step.train = loading, sets.train
+    def loaders(
+        sets: ImageSets, cfg: Config, device: Any, share: int | None = None, **loading: Any
+    ) -> tuple[list, list]:
+        step.loading, step.train, step.share = loading, sets.train, share
         shape = (cfg.batch_size, 3, cfg.image_px, cfg.image_px)
         images = torch.zeros(shape, dtype=torch.uint8 if cfg.uint8 else torch.float32)
         return [(images, torch.zeros(cfg.batch_size, dtype=torch.long))], []
@@ -255,10 +262,10 @@ def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
 
     def join(backend: str | None = None, init_method: str | None = None, **more: Any) -> None:
         is_env = init_method in (None, "env://")
-        address = os.environ.get("MASTER_ADDR", "") if is_env else init_method
+        address = "{MASTER_ADDR}:{MASTER_PORT}".format_map(os.environ) if is_env else init_method
         step.joined = {"backend": backend, "address": address, **more}
 
-    env = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": "29500", "RANK": str(run.rank)}
+    env = {"MASTER_ADDR": FIRST_NODE, "MASTER_PORT": PORT, "RANK": str(run.rank)}
     env |= {"WORLD_SIZE": str(run.world_size), "LOCAL_RANK": str(run.local_rank)}
     calls = {"init_process_group": join, "is_initialized": lambda: step.joined is not None}
     calls |= {"get_rank": lambda *_: run.rank, "get_world_size": lambda *_: run.world_size}

@@ -42,6 +42,7 @@ class Notes:
     # The images that the samplers choose, in each pass and in each epoch's validation.
     chosen_train: list[list[int]] = field(default_factory=list)
     chosen_val: list[list[int]] = field(default_factory=list)
+    sampler_seed: str | NotApplicable = NOT_APPLICABLE  # whether the training sampler's is chosen
     worker_init_fn: str | NotApplicable = NOT_APPLICABLE  # "present" if the script has one
     batches: list[list] = field(default_factory=list)  # by step: images, means of pixels and labels
     random: list[int] = field(default_factory=list)  # by step: a checksum of the random state
@@ -70,6 +71,7 @@ class Notes:
     # For each renamed checkpoint, whether fsync had written all of it before, or that it came from
     # outside the run's folder, which may be another file system.
     renamed: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # PyTorch's, of the process
     traces: list[dict[str, bool]] = field(default_factory=list)  # whether each has shapes
 
 

@@ -262,6 +262,12 @@ class Observed:
         groups = self._optimizer.param_groups if self._optimizer else []
         weights = [shards.part(w.detach()).double() for group in groups for w in group["params"]]
         self.notes.weights = [[[*w.shape], float(w.sum()), float(w.norm())] for w in weights]
+        self.notes.settings = {
+            "precision of float32 products": torch.get_float32_matmul_precision(),
+            "TF32 in cuDNN": torch.backends.cudnn.allow_tf32,
+            "detection of anomalies": torch.is_anomaly_enabled(),
+            "default type": str(torch.get_default_dtype()),
+        }
         self._file.write_text(json.dumps(to_values(self.notes)))
 
 

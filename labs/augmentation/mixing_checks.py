@@ -107,7 +107,8 @@ def _check(name: str, mix: Callable) -> None:
             f"image {is_mixed.argmin()} of {IMAGES} is never mixed: each image gets a partner",
         )
         _check_shares(name, drawn, alpha)
-    _check_places(name, mix)
+    for count in (PHOTOS, 1):  # of an epoch's last batch
+        _check_places(name, mix, count)
     results = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -163,9 +164,9 @@ def draw(name: str, mix: Callable, alpha: float) -> Drawn:
     return Drawn(shares, partners, shares > CLOSE, boxes & (name == "cutmix"))
 
 
-def _check_places(name: str, mix: Callable) -> None:
+def _check_places(name: str, mix: Callable, count: int) -> None:
     """Expect each pixel at its place, in images of which no two pixels are equal."""
-    images, kinds = torch.randn(PHOTOS, 3, *SIDES), torch.randperm(CLASSES)[:PHOTOS]
+    images, kinds = torch.randn(count, 3, *SIDES), torch.randperm(CLASSES)[:count]
     before = images.clone(), torch.eye(CLASSES)[kinds]
     try:
         pixels, labels = mix(*before, 1.0)
@@ -173,18 +174,18 @@ def _check_places(name: str, mix: Callable) -> None:
         reason = str(error).partition("\n")[0]
         expect(
             False,
-            f"it fails on {PHOTOS} images of {SIDES[0]} × {SIDES[1]} pixels and {CLASSES} classes: "
-            f"{type(error).__name__}: {reason}",
+            f"it fails on a batch of {count}, of {SIDES[0]} × {SIDES[1]} pixels and {CLASSES} "
+            f"classes: {type(error).__name__}: {reason}",
         )
-    own = labels[range(PHOTOS), kinds].view(-1, 1, 1, 1)
-    others = labels[:, kinds] * (1 - torch.eye(PHOTOS))
+    own = labels[range(count), kinds].view(-1, 1, 1, 1)
+    others = labels[:, kinds] * (1 - torch.eye(count))
     partners = images[others.argmax(dim=1)]
     mixed = own * images + (1 - own) * partners
     if name == "cutmix":
         mixed = torch.where((pixels - images).abs() < CLOSE, images, partners)
     expect(
         (pixels - mixed).abs().max() < CLOSE,
-        f"in {PHOTOS} images of {SIDES[0]} × {SIDES[1]} pixels, what comes from the partner is "
+        f"in {count} images of {SIDES[0]} × {SIDES[1]} pixels, what comes from the partner is "
         f"not what the partner has at the same place: take its pixels as they are, `images[other]`",
     )
 

@@ -71,9 +71,11 @@ EXERCISES = {
         title="each rank takes its share, and gradients are averaged",
         configs=(
             {"ranks": 1, "data": "synthetic"},
+            {"ranks": 1, "seed": 1},
             {"ranks": 2, "bucket_mb": 0.3, "find_unused": True},
             {"ranks": 3, "batch_size": 9, "bucket_mb": 0.7, "val_steps": 0},
         ),
+        calls=("course.checks.dry_runs:splitting",),
         rung="device",
         against="device",
         shows={"images of each rank": "share", "collectives in the first step": "collectives"},
@@ -83,7 +85,7 @@ EXERCISES = {
     ),
     "distributed_validation": Exercise(
         title="each image is validated once, and one rank saves the weights",
-        configs=({"ranks": 1}, {"ranks": 2}, {"ranks": 3, "batch_size": 9}),
+        configs=({"ranks": 1, "ema": 0.9}, {"ranks": 2}, {"ranks": 3, "batch_size": 9}),
         rung="device",
         against="device",
         shows={"images that the last rank validated, by epoch": "val_taken"},

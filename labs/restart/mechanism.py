@@ -10,7 +10,7 @@ from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 
 def restart(rank: Rank) -> dict[str, Any]:
     """Return the state at the first step after a restart; {} without a restart."""
-    if rank.evidence.began_at in (0, NOT_APPLICABLE):
+    if not rank.notes.is_restarted:
         return {}
     state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
     if rank.config.precision == "fp16":

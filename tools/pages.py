@@ -322,7 +322,9 @@ def labs_by_day() -> str:
     """Return README's table of days, with links to the labs and the hours that they take."""
     days: dict[str, list[Lab]] = {}
     for lab in discovery.labs():
-        key = lab.notebook.split("_")[0]
+        if (key := lab.notebook.split("_")[0]) not in DAYS:
+            names = f"lab_{lab.name}.ipynb, or day2_5_{lab.name}.ipynb for Day 2's fifth lab"
+            raise ValueError(f"labs/{lab.name} has no notebook: name it notebooks/{names}")
         days.setdefault(key, []).append(lab)
     rows = [
         {

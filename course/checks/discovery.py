@@ -57,13 +57,13 @@ def exercises() -> dict[str, Exercise]:
         ValueError: two labs have an exercise with the same name.
     """
     found: dict[str, Exercise] = {}
+    places: dict[str, str] = {}
     for lab in labs():
         for name, exercise in lab.exercises.items():
-            if name in found:
-                raise ValueError(
-                    f"labs/{lab.name}: another lab has an exercise {name!r}: rename it"
-                )
-            found[name] = replace(exercise, name=name)
+            if other := places.get(name):
+                files = f"labs/{other}/lab.py and labs/{lab.name}/lab.py"
+                raise ValueError(f"{files} both have an exercise {name!r}: rename the new one")
+            found[name], places[name] = replace(exercise, name=name), lab.name
     return found
 
 

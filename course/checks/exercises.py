@@ -75,7 +75,8 @@ def parse(text: str, name: str = "text") -> tuple[str | Seam, ...]:
             items.append(_seam(opened, number, lines, name))
         elif MARKER.match(line):
             raise SeamError(
-                f"{name}, line {number}: expected '# >>> name: task', not {line.strip()!r}"
+                f"solutions/{name}, line {number}: expected '# >>> name: task', "
+                f"not {line.strip()!r}"
             )
         else:
             items.append(line)
@@ -93,11 +94,13 @@ def _seam(opened: re.Match, first: int, lines: Iterator[tuple[int, str]], name: 
             before = [] if len(parts) == 1 else [_uncomment(text, indent) for text in parts[1]]
             return Seam(exercise, title, indent, first, tuple(parts[0]), tuple(before))
         elif marker[1] == ">>>" or len(parts) == 2:
-            stray = line.strip()
-            raise SeamError(f"{name}, line {number}: {stray!r} inside the seam of line {first}")
+            where = f"solutions/{name}, line {number}: {line.strip()!r} inside the seam of"
+            raise SeamError(f"{where} {exercise!r}, line {first}: end that one before, with # <<<")
         else:
             parts.append([])
-    raise SeamError(f"{name}, line {first}: the seam of {exercise!r} is not closed by # <<<")
+    raise SeamError(
+        f"solutions/{name}, line {first}: the seam of {exercise!r} has no end: add # <<< after it"
+    )
 
 
 def _uncomment(line: str, indent: str) -> str:

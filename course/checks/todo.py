@@ -100,7 +100,8 @@ def show_todo(name: str, script: str = "") -> Todo:
     lines = exercises.read(script).splitlines()
     heads = [at for at, line in enumerate(lines) if re.match(rf"\s*# (>>>|TODO) {name}\b", line)]
     places = tuple((at + 1, _place(lines, at)) for at in heads)
-    hints = all_hints()[name]
+    if (hints := all_hints().get(name)) is None:
+        raise ValueError(f"{name!r} has no hints: add a table [{name}] to its lab's hints.toml")
     return Todo(
         name,
         exercises.place(name),
@@ -131,8 +132,12 @@ def needed_todos(run: Run) -> set[str]:
 
 def _place(lines: list[str], at: int) -> tuple[str, ...]:
     """Return the lines of the seam at a TODO's comment, shortened if there are many."""
-    after = [*takewhile(lambda line: not END.match(line), lines[at + 1 :])]
     depth = len(lines[at]) - len(lines[at].lstrip())
+
+    def is_inside(line: str) -> bool:
+        return not (END.match(line) or line[:depth].strip())
+
+    after = [*takewhile(is_inside, lines[at + 1 :])]
     cut = [" " * depth + "…"] if len(after) > MOST_LINES else []
     return (lines[at], *after[:MOST_LINES], *cut)
 

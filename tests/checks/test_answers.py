@@ -1,7 +1,8 @@
 """Checks: no wrong answer passes, no right one fails, and the message says what to fix.
 
 Answers are compared with the solution at once, as `check` compares a learner's: `make test` takes
-the first wrong answer of each lab, `make test-long` all the others.
+the first wrong answer of each lab, `make test-long` all the others. They are in answers.toml, here
+and in the tests of labs.
 """
 
 import re
@@ -18,8 +19,10 @@ from course.checks.compare import Comparison
 
 pytestmark = pytest.mark.slow
 CHECKS = discovery.exercises()
-ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())
-WRONG, RIGHT = ANSWERS["wrong"], ANSWERS["right"]
+FILES = [*sorted(discovery.LABS.glob("*/tests/answers.toml"))]
+FILES += [Path(__file__).with_name("answers.toml")]
+ANSWERS = [tomllib.loads(path.read_text(encoding="utf-8")) for path in FILES]
+WRONG, RIGHT = (sum((file.get(k, []) for file in ANSWERS), []) for k in ("wrong", "right"))
 ANSWERED = {answer["exercise"] for answer in RIGHT}
 RIGHT += [
     {"exercise": name, "label": "the solution", "edits": []}
@@ -84,4 +87,5 @@ def test_a_right_answer_passes(number: int) -> None:
 
 
 def test_every_check_has_a_wrong_answer() -> None:
-    assert {answer["exercise"] for answer in WRONG} == {*CHECKS}
+    missing = {*CHECKS} - {answer["exercise"] for answer in WRONG}
+    assert not missing, "add a [[wrong]] answer to tests/answers.toml in the folder of its lab"

@@ -69,8 +69,12 @@ def filled_by_hand(name: str) -> str:
 
 
 BROKEN = {
-    "nested": ("# >>> one: a\n# >>> two: b\n# <<<\n# <<<", 2, "inside the seam of line 1"),
-    "unclosed": ("x = 1\n# >>> one: a\ny = 2", 2, "the seam of 'one' is not closed"),
+    "nested": (
+        "# >>> one: a\n# >>> two: b\n# <<<\n# <<<",
+        2,
+        "inside the seam of 'one', line 1: end that one",
+    ),
+    "unclosed": ("x = 1\n# >>> one: a\ny = 2", 2, "the seam of 'one' has no end: add # <<<"),
     "stray end": ("# >>> one: a\n# <<<\n\n    # <<<", 4, "not '# <<<'"),
     "no task": ("# >>> one:\n# <<<", 1, "expected '# >>> name: task'"),
     "a number": ("# >>> 3: c\n# <<<", 1, "expected '# >>> name: task'"),
@@ -79,7 +83,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("text, line, problem", BROKEN.values(), ids=BROKEN)
 def test_bad_markers_are_refused_with_file_and_line(text: str, line: int, problem: str) -> None:
-    with pytest.raises(SeamError, match=f"^script.py, line {line}: ") as caught:
+    with pytest.raises(SeamError, match=f"^solutions/script.py, line {line}: ") as caught:
         exercises.parse(text, "script.py")
     assert problem in str(caught.value)
 
@@ -101,7 +105,9 @@ def test_before_keeps_depth_and_empty_lines() -> None:
 
 def test_exercises_have_one_script_and_the_order_of_the_labs() -> None:
     of_scripts = [exercises.names(path.read_text()) for path in exercises.solutions()]
-    assert sum(of_scripts, []) == [*discovery.exercises()]
+    assert sorted(sum(of_scripts, [])) == sorted(discovery.exercises())
+    for names in of_scripts:
+        assert names == [name for name in discovery.exercises() if name in names]
     assert exercises.solution_of("offloading") == LATER
     assert exercises.place("grad_scaler") == f"3 of {TOTAL} in train.py"
     assert exercises.upto("grad_scaler") == ["device", "amp", "grad_scaler"]
@@ -197,12 +203,12 @@ def test_catching_up_writes_the_scripts_that_it_is_about(
     assert later.read_bytes() == EDIT.encode()
     first = exercises.names(solution)[0]
     backup = exercises.catch_up(first)[LATER]
-    assert workshop.read_text() == exercises.render(TEXT)
+    assert workshop.read_text() == exercises.render(TEXT, exercises.upto(first))
     assert later.read_text() == exercises.render(solution, [first])
     assert backup.read_bytes() == EDIT.encode()
-    states = exercises.all_states()
-    assert [row["script"] for row in states[:TOTAL]] == ["train.py"] * TOTAL
-    assert {row["script"] for row in states[TOTAL:]} == {LATER}
+    rows = {row["todo"]: row["script"] for row in exercises.all_states()}
+    assert [*rows] == [name for name in discovery.exercises() if name in rows]
+    assert {*rows} == {*NAMES, *exercises.names(solution)} and rows[first] == LATER
 
 
 MINE = """    # TODO amp: run the forward pass under autocast in the config's precision

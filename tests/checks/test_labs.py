@@ -1,21 +1,25 @@
 """Labs are found by their folders, and each has its files."""
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 from job_helpers import prepared
 
-from course.checks import discovery, exercises, quizzes, report
+from course.checks import discovery, exercises, quizzes, report, todo
 from course.checks.lab import Recording
-from course.config import rung
+from course.config import DEFAULTS, SCRIPTS, rung
 from course.runs.run import PROJECT
-from tools import lab_links, record
+from course.text import closest
+from tools import lab_links, pages, record
 
 # They take seconds to import, and every command that needs the list of labs would wait for them.
 SLOW_IMPORTS = ("torch", "matplotlib", "jupyter_client")
@@ -26,6 +30,97 @@ def python(code: str, folder: Path) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
+
+
+def find_problems() -> Iterator[str]:
+    """Yield what exercises lack: each problem names a file, and what to do there."""
+    scripts: dict[str, str] = {}
+    for path in exercises.solutions():
+        text, kind = path.read_text(), SCRIPTS[path.name]
+        for seam in exercises.seams(text, path.name):
+            name, place = (
+                seam.name,
+                f"solutions/{path.name}, line {seam.line}: exercise {seam.name!r}",
+            )
+            if name not in discovery.exercises():
+                yield f"{place} is in no lab: add it to EXERCISES in labs/NAME/lab.py"
+            elif scripts.setdefault(name, path.name) != path.name:
+                yield f"{place} is in solutions/{scripts[name]}, too: rename one"
+            elif name not in todo.all_hints():
+                yield f"{place} has no hints: add a table [{name}] to its lab's hints.toml"
+        for node in ast.walk(ast.parse(text)):
+            is_setting = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "cfg"
+            if is_setting and not hasattr(kind, node.attr):
+                place = f"solutions/{path.name}, line {node.lineno}: cfg.{node.attr}"
+                fields = f"{closest(node.attr, DEFAULTS)}: add a field to {kind.__name__}"
+                yield f"{place} is no setting{fields} in course/config/scripts.py"
+    for lab in discovery.labs():
+        for name in lab.exercises.keys() - scripts.keys():
+            place = f"labs/{lab.name}/lab.py: exercise {name!r} has no seam"
+            yield f"{place}: add '# >>> {name}: …' to a script in solutions/"
+
+
+def test_exercises_have_all_their_parts() -> None:
+    assert [*find_problems()] == []
+
+
+SEAM = "    # >>> {}: a task\n    pass\n    # <<<\n"
+LOSS = "loss = criterion(scores, labels)"
+# Edits of a solution, and the problem that they make.
+MISTAKES = {
+    "a seam that no lab has": (
+        ("train.py", LOSS, f"{LOSS}\n{SEAM.format('los')}"),
+        "solutions/train.py, line .*: exercise 'los' is in no lab: add it to EXERCISES in labs/",
+    ),
+    "a name of a different script": (
+        ("train_sharded.py", "def main(run):\n", f"def main(run):\n{SEAM.format('amp')}"),
+        "solutions/train_sharded.py, line .*: exercise 'amp' is in solutions/train.py, too: ren",
+    ),
+    "a field that no script declares": (
+        ("train.py", "cfg.label_smoothing", "cfg.label_smoothin"),
+        r"train.py, line .*: cfg.label_smoothin is no setting \(did you mean 'label_smoothing'\?\):"
+        " add a field to TrainConfig in course/config/scripts.py",
+    ),
+    "an exercise without a seam": (
+        ("train.py", "# >>> grad_scaler:", "# >>> grad_scale:"),
+        "labs/mixed_precision/lab.py: exercise 'grad_scaler' has no seam: add '# >>> grad_scaler: "
+        "…' to a script in solutions/",
+    ),
+}
+
+
+@pytest.mark.parametrize("edit, problem", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_in_an_exercise_is_named_with_its_file_and_fix(
+    edit: tuple[str, str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, old, new = edit
+    folder = shutil.copytree(exercises.SOLUTIONS, tmp_path / "solutions")
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new))
+    monkeypatch.setattr(exercises, "SOLUTIONS", folder)
+    assert any(re.search(problem, found) for found in find_problems()), [*find_problems()]
+
+
+def test_a_lab_without_hints_or_notebook_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    hints = {name: hint for name, hint in todo.all_hints().items() if name != "amp"}
+    monkeypatch.setattr(todo, "all_hints", lambda: hints)
+    words = r"has no hints: add a table \[amp\] to its lab's hints.toml"
+    assert [bool(re.search(words, found)) for found in find_problems()] == [True]
+    with pytest.raises(ValueError, match=words):
+        todo.show_todo("amp")
+    lab = replace(discovery.labs()[0], name="mine", notebook="mine")
+    monkeypatch.setattr(discovery, "labs", lambda: (lab,))
+    with pytest.raises(ValueError, match="labs/mine has no notebook: name it .*lab_mine.ipynb, or"):
+        pages.labs_by_day()
+
+
+def test_two_labs_cannot_have_one_exercise(monkeypatch: pytest.MonkeyPatch) -> None:
+    labs = [lab for lab in discovery.labs() if "amp" in lab.exercises]
+    monkeypatch.setattr(discovery, "labs", lambda: (*labs, replace(labs[0], name="mine")))
+    words = "labs/mixed_precision/lab.py and labs/mine/lab.py both have an exercise 'amp': rename"
+    with pytest.raises(ValueError, match=words):
+        discovery.exercises.__wrapped__()
 
 
 @pytest.fixture
@@ -39,19 +134,6 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     return tmp_path
-
-
-def test_a_lab_is_added_by_copying_the_template(clone: Path, runs_root: Path) -> None:
-    commands = (PROJECT / "CONTRIBUTING.md").read_text().split("## Add a lab")[1].split("```")[1]
-    subprocess.run(["sh", "-e", "-c", commands.removeprefix("sh\n")], cwd=clone, check=True)
-    book = nbformat.read(clone / "notebooks" / "lab_mine.ipynb", as_version=4)
-    cells = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
-    code = (
-        f"from course.checks import discovery; from tools import rehearsal, record\n{cells}\n"
-        "print('mine' in {lab.name for lab in discovery.labs()}, lab.double(2),"
-        "rehearsal.matching('lab_m*')[-1].name)"
-    )
-    assert python(code, clone) == "True 4 lab_mine.ipynb"
 
 
 def test_every_lab_has_its_files() -> None:

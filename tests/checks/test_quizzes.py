@@ -24,8 +24,8 @@ def empty_store(runs_root: Path) -> Path:
 
 @pytest.mark.parametrize("name", names())
 class TestShippedFile:
-    def test_has_four_to_six_questions(self, name: str) -> None:
-        assert 4 <= len(quiz(name).questions) <= 6
+    def test_has_at_most_six_questions(self, name: str) -> None:
+        assert 1 <= len(quiz(name).questions) <= 6
 
     def test_explains_every_answer_differently(self, name: str) -> None:
         for question in quiz(name).questions:

@@ -74,6 +74,7 @@ EXERCISES = {
             {"pipeline": "gpipe"},
             {"pipeline": "zero_bubble"},
             {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
+            {"pipeline": "interleaved"},
         ),
         describe=_describe_schedule,
         changes={"pipeline": "zero_bubble", "micro_batch": 2},

@@ -144,7 +144,7 @@ EXERCISES = {
                 "overflow_step": 1,
                 "mix": "",
             },
-            {"save_every": 2, "sigkill_step": 7},  # in the middle of the second epoch
+            {"save_every": 2, "sigkill_step": 7, "ranks": 2},  # in the middle of the second epoch
         ),
         changes={"sigkill_step": SIGKILL_STEP},
         causes=RESTORING,

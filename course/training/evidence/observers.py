@@ -152,8 +152,12 @@ class Observers:
 
     def _observe(self, part: str) -> None:
         """Observe every operator until `stop`, in the first step or another part."""
-        # An observed network is not compiled, but validation uses the network without compiling.
-        if self.config.warmup_steps and (part == "validation" or not self.config.compile):
+        # Dynamo cannot compile an observed network. Only train.py validates one without compiling.
+        is_compiled = self.config.compile and (part, self.config.script) != (
+            "validation",
+            "train.py",
+        )
+        if self.config.warmup_steps and not is_compiled:
 
             def phase() -> str:
                 current = self._phase()

@@ -8,7 +8,6 @@ and in the tests of labs.
 import re
 import tomllib
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,14 @@ def text_of(answer: dict[str, Any]) -> str:
 COUNT = len(WRONG + RIGHT)
 LABS = {name: lab.name for lab in discovery.labs() for name in lab.exercises}
 FIRST = list({LABS[answer["exercise"]]: n for n, answer in reversed([*enumerate(WRONG)])}.values())
-OTHERS = [number for number in range(COUNT) if number not in FIRST]
 
 
-@cache
-def comparisons(is_first: bool) -> dict[int, Comparison]:
-    """Compare answers, each in the small runs that show its mistake; return them by number."""
-    numbers, requests = FIRST if is_first else OTHERS, []
+@pytest.fixture(scope="module")
+def comparisons(request: pytest.FixtureRequest) -> dict[int, Comparison]:
+    """Compare the selected tests' answers, each in the small runs that show its mistake."""
+    items = [item for item in request.session.items if item.path == Path(__file__)]
+    numbers = [item.callspec.params["number"] for item in items if hasattr(item, "callspec")]
+    requests = []
     for answer in [(WRONG + RIGHT)[number] for number in numbers]:
         check = CHECKS[answer["exercise"]]
         runs = answer.get("configs", range(len(check.configs)))
@@ -74,18 +74,18 @@ def marked(number: int) -> Any:
 
 
 @pytest.mark.parametrize("number", [marked(number) for number in range(len(WRONG))])
-def test_the_message_shows_what_to_fix(number: int) -> None:
-    difference = comparisons(number in FIRST)[number].difference
+def test_the_message_shows_what_to_fix(number: int, comparisons: dict[int, Comparison]) -> None:
+    difference = comparisons[number].difference
     assert re.search(WRONG[number]["hint"], difference), difference
     assert not re.search(r"Connection reset|Traceback|gloo/transport|/tmp/", difference)
 
 
 @pytest.mark.parametrize("number", [marked(number) for number in range(len(WRONG), COUNT)])
-def test_a_right_answer_passes(number: int) -> None:
-    comparison = comparisons(False)[number]
+def test_a_right_answer_passes(number: int, comparisons: dict[int, Comparison]) -> None:
+    comparison = comparisons[number]
     assert comparison.difference == comparison.error == ""
 
 
-def test_every_check_has_a_wrong_answer() -> None:
+def test_exercises_have_wrong_answers() -> None:
     missing = {*CHECKS} - {answer["exercise"] for answer in WRONG}
     assert not missing, "add a [[wrong]] answer to tests/answers.toml in the folder of its lab"

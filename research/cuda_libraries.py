@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 from course.runs.run import PROJECT
+from electives.microscope.cases import dtype_of
 from labs.channels_last.convolution import LAYOUTS
-from labs.microscope.cases import dtype_of
 
 VALUES = {
     "CUDA_R_32F": 0,

@@ -21,8 +21,8 @@ from torch import nn
 from course.analysis.fresh_compiler import fresh_compiler
 from course.training import models
 from course.training.precision import set_tf32
-from labs.inference.latency import time_calls
-from labs.inference.variants import LADDER, Variant, create_call, prepare, random_images
+from electives.inference.latency import time_calls
+from electives.inference.variants import LADDER, Variant, create_call, prepare, random_images
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5

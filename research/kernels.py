@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from labs.kernel import cuda, gpu_timing, solutions
-from labs.kernel.solutions import load_tile, store_tile
+from electives.kernel import cuda, gpu_timing, solutions
+from electives.kernel.solutions import load_tile, store_tile
 from research.sweep import command
 
 SIZES = {

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.benchmark import Timer
 
-from labs.microscope.sparsity import prune
+from electives.microscope.sparsity import prune
 from research.sweep import command, device
 
 # Rows, inputs and outputs of each product: a vision transformer's first linear layer of a block,

@@ -23,9 +23,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from labs.microscope import measurements, timing
-from labs.microscope.cases import Case, Convolution, Product, row, tf32_switches
-from labs.microscope.records import BASE, FORMATS
+from electives.microscope import measurements, timing
+from electives.microscope.cases import Case, Convolution, Product, row, tf32_switches
+from electives.microscope.records import BASE, FORMATS
 from research import cuda_libraries
 from research.sweep import as_part, command, device, lines
 
@@ -143,7 +143,7 @@ def count_cycles() -> list[dict[str, Any]]:
 
 
 def index(out: Path) -> dict[str, Any]:
-    """Return the parts as `labs.microscope.records` reads them, and maps as columns."""
+    """Return the parts as `electives.microscope.records` reads them, and maps as columns."""
     saved = as_part(lines(out))
     for name, rows in pd.DataFrame(saved.pop("rows")).groupby("part", sort=False):
         rows = rows.drop(columns="part").dropna(axis=1, how="all")

@@ -29,9 +29,9 @@ from course.analysis.timing import number_format
 from course.analysis.traces.intervals import intervals_of, merge_intervals
 from course.analysis.traces.reader import Trace, read
 from course.analysis.traces.tables import by_kernel
-from labs.networks.bench import Setting, Workload, measure_workload
-from labs.networks.catalogue import NETWORKS
-from labs.networks.measurements import ORDER
+from electives.networks.bench import Setting, Workload, measure_workload
+from electives.networks.catalogue import NETWORKS
+from electives.networks.measurements import ORDER
 from research.sweep import command
 
 BATCHES = [(name, NETWORKS[name].batch_size) for name in ORDER]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from course.analysis.timing import quartiles, seconds
-from labs.refinement.solvers import backward_error, random_matrix
+from electives.refinement.solvers import backward_error, random_matrix
 from research.sweep import command
 
 SIZES = (2048, 4096, 8192, 16384, 32768)

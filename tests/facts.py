@@ -1,7 +1,8 @@
 """The names that expressions in `facts.toml` may use.
 
 Besides the functions below: all names of `course`, the modules of `course.analysis`, `labs.NAME`
-for each lab, `lab` for the lab of the facts.toml, `exercises`, `all_labs`, `math`, `pd`, `torch`.
+and `electives.NAME` for each lab, `lab` for the lab of the facts.toml, `exercises`, `all_labs`,
+`math`, `pd`, `torch`.
 """
 
 # ruff: noqa: F401, F403
@@ -14,6 +15,7 @@ from pkgutil import iter_modules
 import pandas as pd
 import torch
 
+import electives
 import labs
 from course import *
 from course import PROJECT, Run, analysis, models, recorded_runs
@@ -22,8 +24,9 @@ from course.checks.discovery import labs as all_labs
 
 for _module in iter_modules(analysis.__path__):
     globals()[_module.name] = import_module(f"{analysis.__name__}.{_module.name}")
-for _module in iter_modules(labs.__path__):
-    import_module(f"labs.{_module.name}")
+for _package in (labs, electives):
+    for _module in iter_modules(_package.__path__):
+        import_module(f"{_package.__name__}.{_module.name}")
 
 
 @cache

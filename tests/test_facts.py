@@ -1,6 +1,6 @@
 """Numbers that are typed in the prose of notebooks, quizzes and pages, compared with their source.
 
-`labs/NOTEBOOK/facts.toml` is about a notebook and its quiz, `docs/facts.toml` about other pages:
+A lab's `facts.toml` is about a notebook and its quiz, `docs/facts.toml` about other pages:
 
     [[fact]]
     text = "a phrase of the prose, with its number: 2.6 times as fast"
@@ -26,7 +26,8 @@ import pytest
 from course.checks import discovery
 
 PROJECT = facts.PROJECT
-FILES = [*sorted(PROJECT.glob("labs/*/facts.toml")), *PROJECT.glob("docs/facts.toml")]
+FILES = [path / "facts.toml" for path in (*discovery.folders(), PROJECT / "docs")]
+FILES = [path for path in FILES if path.exists()]
 
 
 def prose_of(path: Path) -> str:

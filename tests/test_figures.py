@@ -9,18 +9,18 @@ from facts import run, runs
 from course.analysis.traces import tables
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
+from electives import fast_step as fast_step
+from electives import inference as inference
+from electives import kernel as kernel
+from electives import microscope as microscope
+from electives import networks as networks
 from labs import augmentation as augmentation
 from labs import channels_last as layout
-from labs import fast_step as fast_step
 from labs import fsdp as fsdp
 from labs import gpu as gpu
-from labs import inference as inference
-from labs import kernel as kernel
 from labs import large_batch as large_batch
 from labs import memory as memory
-from labs import microscope as microscope
 from labs import mixed_precision as precision
-from labs import networks as networks
 from labs import profiler as profiler
 from labs import scaling as scaling
 from labs import search as search

@@ -13,8 +13,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 PACKAGES = {  # each with those that it may import
     "course": (),
     "labs": ("course",),
+    "electives": ("course", "labs"),
     "race": ("course",),
-    "tools": ("course", "labs", "race"),
+    "tools": ("course", "labs", "electives", "race"),
 }
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (

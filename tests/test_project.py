@@ -14,6 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import course.analysis
+from course.checks import discovery
 from course.config import COMPILED, LADDER
 from course.runs.run import PROJECT
 
@@ -129,10 +130,11 @@ class TestNotebook:
                     assert node.module in ("course", "course.analysis"), ast.unparse(node)
                     known = course.__all__ if node.module == "course" else ANALYSIS
                     assert {alias.name for alias in node.names} <= set(known), ast.unparse(node)
-                if isinstance(node, ast.ImportFrom) and node.module.startswith("labs"):
-                    assert node.module == "labs", ast.unparse(node)
+                if isinstance(node, ast.ImportFrom) and node.module.startswith(discovery.PACKAGES):
+                    assert node.module in discovery.PACKAGES, ast.unparse(node)
                 assert not isinstance(node, ast.Import) or all(
-                    not alias.name.startswith(("course", "labs")) for alias in node.names
+                    not alias.name.startswith(("course", *discovery.PACKAGES))
+                    for alias in node.names
                 )
 
     def test_names_no_account_path_or_batch_directive(self, path: Path) -> None:

@@ -32,8 +32,8 @@ def bench(
     json_: AsJson = False,
 ) -> None:
     """Time SSD300, 3D U-Net and ResNet-50, and report the format that they really computed in."""
-    from labs.networks import bench as benchmark
-    from labs.networks.catalogue import NETWORKS
+    from electives.networks import bench as benchmark
+    from electives.networks.catalogue import NETWORKS
 
     options = {"compile": compile_} | ({} if batch is None else {"batch": batch})
     choices = {

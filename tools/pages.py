@@ -324,7 +324,9 @@ def labs_by_day() -> str:
     for lab in discovery.labs():
         if (key := lab.notebook.split("_")[0]) not in DAYS:
             names = f"lab_{lab.name}.ipynb, or day2_5_{lab.name}.ipynb for Day 2's fifth lab"
-            raise ValueError(f"labs/{lab.name} has no notebook: name it notebooks/{names}")
+            raise ValueError(
+                f"{lab.folder.parent.name}/{lab.name} has no notebook: name it notebooks/{names}"
+            )
         days.setdefault(key, []).append(lab)
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Find the labs: each folder in labs/ that has a lab.py.
+"""Find the labs: each folder in labs/ or electives/ that has a lab.py.
 
 A lab's place in the course is the name of its notebook, and is stored nowhere else:
 `notebooks/day2_1_dataloader.ipynb` is lab 2.1, `labs/dataloader`; electives begin with `lab_`.
@@ -16,14 +16,16 @@ from typing import Any
 from course.checks.lab import Exercise, Function, Lab
 from course.runs.run import PROJECT
 
-LABS, NOTEBOOKS = PROJECT / "labs", PROJECT / "notebooks"
+PACKAGES = ("labs", "electives")
+NOTEBOOKS = PROJECT / "notebooks"
 TEMPLATE = "_template"
 PLACE = re.compile(r"(day\d+_\d+_|lab_|)(\w+)")  # of a notebook's name: the place, the topic
 
 
 def folders() -> list[Path]:
     """Return the labs' folders without importing anything."""
-    return sorted(path.parent for path in LABS.glob("*/lab.py") if path.parent.name != TEMPLATE)
+    paths = [path for package in PACKAGES for path in (PROJECT / package).glob("*/lab.py")]
+    return sorted(path.parent for path in paths if path.parent.name != TEMPLATE)
 
 
 def topic(notebook: str) -> str:
@@ -35,11 +37,11 @@ def topic(notebook: str) -> str:
 def labs() -> tuple[Lab, ...]:
     """Import and return all labs in the order of the course, which their notebooks' names give."""
     notebooks = {topic(path.stem): path.stem for path in NOTEBOOKS.glob("*.ipynb")}
-    modules = {path.name: import_module(f"labs.{path.name}.lab") for path in folders()}
-    named = [
-        replace(module.LAB, name=name, notebook=notebooks.get(name, name))
-        for name, module in modules.items()
-    ]
+    named = []
+    for folder in folders():
+        module = import_module(f"{folder.parent.name}.{folder.name}.lab")
+        place = {"name": folder.name, "notebook": notebooks.get(folder.name, folder.name)}
+        named.append(replace(module.LAB, folder=folder, **place))
     return tuple(sorted(named, key=lambda lab: lab.notebook))
 
 

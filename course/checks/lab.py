@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from course.config import HALF_FORMATS, Config
 from course.runs.evidence import check_path
 from course.runs.recordings import check_purpose
-from course.runs.run import Run
+from course.runs.run import PROJECT, Run
 
 NODE = 8  # GPUs of a full node, which is available for minutes
 
@@ -137,9 +138,9 @@ class Recording:
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab: the folder `labs/NAME` with this entry in lab.py, and a notebook for its place.
+    """One lab: a folder with this entry in lab.py, and a notebook whose name is its place.
 
-    name: of the folder. notebook: the notebook's, without .ipynb. Discovery sets both.
+    name: of the folder. notebook: the notebook's, without .ipynb. Discovery sets these and folder.
     """
 
     title: str
@@ -160,6 +161,7 @@ class Lab:
     stuck: str = ""
     name: str = ""
     notebook: str = ""
+    folder: Path = PROJECT / "labs"
 
     @property
     def number(self) -> str:

@@ -190,7 +190,7 @@ def _state(verdicts: set[str]) -> str:
 def _quiz_rows(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:
     from course.checks import quizzes
 
-    for quiz in map(quizzes.find, quizzes.names()):
+    for quiz in map(quizzes.load, quizzes.paths().values()):
         answers = [stored.get(quiz.name, {}).get(str(q.number)) for q in quiz.questions]
         yield {
             "quiz": quiz.name,

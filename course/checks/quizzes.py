@@ -129,15 +129,15 @@ def find(name: str) -> Quiz:
     Raises:
         ValueError: no such quiz, or (QuizError) a file that breaks a rule.
     """
-    if name not in names():
-        raise ValueError(f"no quiz {name!r}: there are {', '.join(names())}")
-    return load(discovery.LABS / name / "quiz.toml")
+    if name not in paths():
+        raise ValueError(f"no quiz {name!r}: there are {', '.join(paths())}")
+    return load(paths()[name])
 
 
-def names() -> list[str]:
-    """Return the names of all quizzes, which are their labs' names."""
-    labs = (lab.name for lab in discovery.labs())
-    return [name for name in labs if (discovery.LABS / name / "quiz.toml").is_file()]
+def paths() -> dict[str, Path]:
+    """Return the files of all quizzes by their labs' names."""
+    files = {lab.name: lab.folder / "quiz.toml" for lab in discovery.labs()}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
 def load(path: Path) -> Quiz:

@@ -117,8 +117,8 @@ def show_todo(name: str, script: str = "") -> Todo:
 def all_hints() -> dict[str, dict[str, Any]]:
     """Return the entries of all labs' hints.toml, by exercise."""
     hints: dict[str, dict[str, Any]] = {}
-    for path in discovery.LABS.glob("*/hints.toml"):
-        if path.parent.name != discovery.TEMPLATE:
+    for folder in discovery.folders():
+        if (path := folder / "hints.toml").exists():
             hints |= tomllib.loads(path.read_text(encoding="utf-8"))
     return hints
 
@@ -126,7 +126,7 @@ def all_hints() -> dict[str, dict[str, Any]]:
 def needed_todos(run: Run) -> set[str]:
     """Return the names of the exercises that a run's config needs."""
     names = {"cfg": run.config, "requested": run.requested_config, "gpus": run.gpus}
-    # The expressions come from the course itself, from labs/*/hints.toml.
+    # The expressions come from the course itself, from labs' hints.toml.
     return {name for name, hint in all_hints().items() if eval(hint.get("needed", "0"), names)}
 
 

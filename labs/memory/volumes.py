@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from course.checks.results import call, compare, numbers
 from course.config import GIB
 from course.training.memory_prediction import saved_tensors, tracked
-from labs.networks.unet3d import WIDTHS, UNet3D
+from labs.memory.unet3d import WIDTHS, UNet3D
 
 MULTIPLE = 2 ** (len(WIDTHS) - 1)  # sides must be multiples of it
 Layers = list[tuple[int, int]]  # (channels, stride) of each output

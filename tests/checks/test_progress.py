@@ -15,7 +15,7 @@ from course.__main__ import app
 from course.checks import discovery, exercises
 from course.checks.predictions import predict, prediction, recall
 from course.checks.progress import progress
-from course.checks.quizzes import names
+from course.checks.quizzes import paths
 from course.checks.store import changing, path, read, save_answer, save_check
 from course.widgets.quiz import quiz
 
@@ -216,7 +216,7 @@ class TestProgress:
             for row in exercises.all_states()
         ]
         assert list(tables.checks["state"]) == ["open", "open"]
-        assert list(tables.quizzes["quiz"]) == names()
+        assert list(tables.quizzes["quiz"]) == [*paths()]
         assert tables.quizzes["answered"].sum() == 0
         assert "Checks: 0 of 2 passed" in repr(tables)
 

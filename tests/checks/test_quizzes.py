@@ -10,7 +10,7 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.checks.quizzes import Quiz, QuizError, as_html, load, names
+from course.checks.quizzes import Quiz, QuizError, as_html, load, paths
 from course.checks.store import answers, path
 from course.widgets.quiz import quiz, quiz_form, static_html
 
@@ -22,7 +22,7 @@ def empty_store(runs_root: Path) -> Path:
     return runs_root
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", paths())
 class TestShippedFile:
     def test_has_at_most_six_questions(self, name: str) -> None:
         assert 1 <= len(quiz(name).questions) <= 6
@@ -52,7 +52,7 @@ def _texts(quiz: Quiz) -> list[str]:
 
 
 def test_neither_place_nor_length_gives_the_answer_away() -> None:
-    questions = [question for name in names() for question in quiz(name).questions]
+    questions = [question for name in paths() for question in quiz(name).questions]
     rights = [next(c for c in question.choices if c.right) for question in questions]
     places = Counter(choice.letter for choice in rights)
     assert {"a", "b", "c", "d"} <= set(places)

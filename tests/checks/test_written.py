@@ -14,8 +14,8 @@ from written_helpers import cell_of, defined, filled
 from course.checks import functions
 from course.checks.functions import check_written
 from course.checks.progress import progress
-from labs.rounding import verify
-from labs.rounding.updates import add_with_carry
+from electives.rounding import verify
+from electives.rounding.updates import add_with_carry
 
 CELLS = {
     "layout.first_lost": ("channels_last", "first_lost"),

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 # Triton's interpreter runs the kernel on a CPU; it must be chosen before the kernel is imported.
 KERNEL = """
 import torch
-from labs.kernel import interpret
+from electives.kernel import interpret
 interpret()
 from course.data.formats import gpu_decode
 random = torch.Generator().manual_seed(1)

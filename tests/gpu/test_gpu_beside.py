@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from course.training import models
-from labs import inference as inference
-from labs import kernel as kernels
-from labs import microscope as microscope
-from labs.inference.variants import create_call, random_images
-from labs.kernel import cuda, solutions
+from electives import inference as inference
+from electives import kernel as kernels
+from electives import microscope as microscope
+from electives.inference.variants import create_call, random_images
+from electives.kernel import cuda, solutions
 
 pytestmark = pytest.mark.gpu
 

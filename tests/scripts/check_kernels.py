@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from written_helpers import defined
 
 from course import check_written
-from labs import kernel as lab
-from labs.kernel.gpu_timing import IMPORTS
+from electives import kernel as lab
+from electives.kernel.gpu_timing import IMPORTS
 
 cases, out, folder = map(Path, sys.argv[1:])
 lab.interpret()

@@ -5,8 +5,9 @@ from dataclasses import replace
 import torchvision
 from narrow import Narrow
 
-from labs.networks import ssd, unet3d
-from labs.networks.catalogue import NETWORKS, Network
+from electives.networks import ssd
+from electives.networks.catalogue import NETWORKS, Network
+from labs.memory import unet3d
 
 CLASSES = 1000  # of synthetic labels
 

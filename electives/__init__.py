@@ -1,0 +1,1 @@
+"""The electives: labs beyond the five days, found the same way."""

@@ -1,0 +1,109 @@
+"""Figures of what determines a product's speed: shapes, formats, clock rates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from course.charts.base import (
+    ACCENT,
+    BLUE,
+    DARK,
+    FORMAT_COLOURS,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+)
+from course.charts.primitives import bars, describe, heading, label, legend
+from course.text import digits
+from electives.microscope.kernel_names import family
+from electives.microscope.records import ITEMSIZE, widest_load
+
+LOAD_COLOURS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
+SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}
+
+
+def plot_near_map(table: pd.DataFrame) -> Picture:
+    """Draw a map of TFLOP/s around a size, and TFLOP/s by the widest load."""
+    picture = Picture(10, 4.4)
+    left, right = picture.panels(1, 2, width_ratios=[1.15, 1])
+    _draw_map(left, table, slice(None, None, 4), slice(None, None, 4))
+    _draw_by_load(right, table)
+    heading(picture, table["machine"].iloc[0])
+    return picture
+
+
+def plot_far_map(table: pd.DataFrame) -> Picture:
+    """Draw a map of TFLOP/s in large steps: K by factors of two, N in steps of 256."""
+    picture = Picture(10, 3.6)
+    _draw_map(picture.panel(), table, slice(3, None, 4), slice(None))
+    heading(picture, table["machine"].iloc[0])
+    return picture
+
+
+def _draw_map(axes: Axes, table: pd.DataFrame, columns: slice, rows: slice) -> None:
+    """Draw TFLOP/s as colours over N and K, with ticks at some columns and rows."""
+    grid = table.pivot(index="k", columns="n", values="tflop_per_s")
+    # Cividis: light is fast, and readable with colour-blindness.
+    image = axes.imshow(grid, origin="lower", cmap="cividis", aspect="auto")
+    axes.figure.colorbar(image, ax=axes, label="TFLOP/s")
+    axes.set_xticks(np.arange(grid.shape[1])[columns], map("{:,}".format, grid.columns[columns]))
+    axes.set_yticks(np.arange(grid.shape[0])[rows], map("{:,}".format, grid.index[rows]))
+    first, best = table.iloc[0], table.loc[table["tflop_per_s"].idxmax()]
+    label(axes, f"M = {first['m']:,}, {first['dtype']}", xlabel="N", ylabel="K")
+    ends = f"from {digits(grid.min().min())} to {digits(grid.max().max())} TFLOP/s"
+    describe(axes, "", [f"{ends}, at K = {best['k']:,} and N = {best['n']:,}"])
+
+
+def _draw_by_load(axes: Axes, table: pd.DataFrame) -> None:
+    """Draw the speed of each product by the widest load that both K and N allow."""
+    itemsize = ITEMSIZE[table["dtype"].iloc[0]]
+    sides = zip(table["k"], table["n"])
+    loads = [min(widest_load(length, itemsize) for length in pair) for pair in sides]
+    generator, names = np.random.default_rng(0), []
+    for place, (load, rows) in enumerate(table.groupby(loads)):
+        speeds, median = rows["tflop_per_s"], rows["tflop_per_s"].median()
+        jitter = generator.uniform(-0.25, 0.25, len(speeds))
+        axes.plot(place + jitter, speeds, ".", color=LOAD_COLOURS[load], ms=5)
+        axes.hlines(median, place - 0.3, place + 0.3, DARK, lw=1.5)
+        kernels = ", ".join(rows["kernel"].map(family).unique()).split(", ")
+        names.append("\n".join([str(load), *filter(None, dict.fromkeys(kernels)), digits(median)]))
+        describe(axes, "", [f"{load} bytes: median {digits(median)} TFLOP/s"])
+    axes.set_xticks(range(len(names)), names)
+    words = "bytes of the widest load for K and N; kernel; median"
+    label(axes, "one point per product", size=10, xlabel=words, ylim=(0, None))
+
+
+def plot_odd_sides(table: pd.DataFrame) -> Picture:
+    """Draw the speed with one odd side, as a share of an even product's (`odd_side_rates`)."""
+    percent = (100 * table[[*SIDE_COLOURS]].div(table["none"], axis=0)).round()
+    picture = Picture(9, 1.2 + 0.48 * len(percent))
+    axes = picture.panel()
+    series = {f"{side} = 4,097": percent[side] for side in SIDE_COLOURS}
+    look = {"missing": "refused", "colours": [*SIDE_COLOURS.values()], "room": 1.1}
+    bars(axes, percent.index, series, **look)
+    label(axes, xlabel="% of the even product's speed")
+    legend(picture)
+    heading(picture, table["machine"].iloc[0])
+    return picture
+
+
+def plot_largest_rates(table: pd.DataFrame) -> Picture:
+    """Draw the largest rate of each format, the data sheet's, and that of zeros."""
+    picture = Picture(9, 0.9 + 0.42 * len(table))
+    axes = picture.panel()
+    shares = table["share"].map(lambda share: "" if np.isnan(share) else f": {share:.0%}")
+    colours = [FORMAT_COLOURS.get(name, SKY) for name in table.index]
+    look = {"words": table["tflop_per_s"].map(digits) + shares, "pale": table["published"]}
+    bars(axes, table.index, table["tflop_per_s"], colours=colours, **look)
+    zeros = table["zeros_tflop_per_s"]
+    axes.plot(zeros, range(len(zeros)), "|", color=DARK, ms=13, mew=1.5)
+    for name, values in (("with zeros", zeros), ("data sheet", table["published"])):
+        describe(axes, name, [f"{format_} {digits(rate)}" for format_, rate in values.items()])
+    label(axes, xlabel="TFLOP/s: measured (bar), with zeros (stroke), data sheet (pale)")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    heading(picture, table["machine"].iloc[0])
+    return picture

@@ -1,0 +1,60 @@
+"""A product of two 16 × 16 matrices in CUDA C++ that uses Tensor Cores directly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from course.analysis.tensor_cores.counters import read_commented
+from course.runs.recordings import trace_folder
+from electives.kernel import cuda
+
+SOURCE = Path(__file__).with_name("wmma.cu")
+MACHINE_CODE = Path(__file__).with_name("wmma_sass.txt")
+PARAMETERS = "torch::Tensor a, torch::Tensor b, torch::Tensor out"
+LAUNCH = (
+    "launch_multiply((half *)a.data_ptr(), (half *)b.data_ptr(), out.data_ptr<float>(), "
+    "c10::cuda::getCurrentCUDAStream());"
+)
+
+
+def wmma_source() -> str:
+    """Return the kernel's source, with the function that launches it."""
+    return SOURCE.read_text()
+
+
+def compile_wmma() -> list[str]:
+    """Return the kernel's WMMA instructions in PTX, if this machine has nvcc to compile it."""
+    lines = cuda.instructions(SOURCE) if cuda.nvcc() else []
+    return [line.split()[0] for line in lines if line.startswith("wmma")]
+
+
+def run_wmma() -> None:
+    """Run the kernel on this machine's GPU, and compare it with PyTorch's product in fp32."""
+    kernels = cuda.load("wmma", wmma_source(), {"wmma_multiply": (PARAMETERS, LAUNCH)})
+    if kernels is None:
+        return
+    a, b = torch.randn(2, 16, 16, device="cuda").half()
+    out = torch.empty(16, 16, device="cuda")
+    kernels.wmma_multiply(a, b, out)
+    error = (out.cpu() - a.cpu().float() @ b.cpu().float()).abs().max()
+    print(f"Run here: it differs from PyTorch's product by {error:.1e} at most.")
+
+
+def recorded_machine_code() -> str:
+    """Return the kernel's matrix instructions for an H100, as they were recorded."""
+    lines = MACHINE_CODE.read_text().splitlines()
+    return "\n".join(line for line in lines if not line.startswith("#"))
+
+
+def library_instructions() -> pd.DataFrame:
+    """Count the recorded kernels of cuBLAS and cuDNN by their matrix instruction.
+
+    Index: instruction ("none": ordinary cores). Columns: kernels, and the name of one of them.
+    """
+    table = read_commented(trace_folder("nvidia-h100") / "sass.csv")
+    libraries = table[table["library"].str.contains("cublas|cudnn")].replace({"mma": {"": "none"}})
+    groups = libraries.groupby(libraries["mma"].rename("instruction"))["kernel"]
+    return groups.agg(kernels="count", example=lambda names: min(names, key=len))

@@ -25,7 +25,9 @@ from course import check, rung, show_todo
 from course.checks import exercises
 from course.checks.compare import Folder
 from course.runs.run import Run
+from tools import pages
 
+assert pages.write(check=True, only_labs=True) == []
 print(show_todo({NAME!r}))
 solution = exercises.render((exercises.SOLUTIONS / "train.py").read_text())
 wrong = solution.replace(".square()", "")
@@ -109,7 +111,6 @@ def test_the_page_adds_a_lab_with_an_exercise_and_a_setting(clone: Path, runs_ro
     by_hand = {f"notebooks/lab_{NAME}.ipynb", "solutions/train.py", "course/config/scripts.py"}
     generated = {"README.md", "docs/instructors.md", "exercises/train.py"}
     assert outside == by_hand | generated
-    execute("python -m tools.pages --labs --check", clone)
     execute(f"ruff check . && ruff format --check labs/{NAME} solutions course/config", clone)
 
     launch = "course run solutions/{}.py --set {}=0.1 --dry-run"
@@ -121,6 +122,7 @@ def test_the_page_adds_a_lab_with_an_exercise_and_a_setting(clone: Path, runs_ro
     script.write_text(CHECKS)
     shown, right, wrong, untouched = execute("python checks.py", clone).split(f"\n{NAME}: large")
     assert f"# TODO {NAME}: add the mean" in shown and "Hints:" in shown
+    assert "meter.lap" not in shown  # the line after the seam
     assert right.count("passed") == 2 and "does not measure speed" in right
     assert "correct   failed" in wrong and f"with cfg.{NAME}=0.1, step 0: loss" in wrong
     assert f"TODO {NAME} is still open in exercises/train.py" in untouched

@@ -133,11 +133,8 @@ def needed_todos(run: Run) -> set[str]:
 def _place(lines: list[str], at: int) -> tuple[str, ...]:
     """Return the lines of the seam at a TODO's comment, shortened if there are many."""
     depth = len(lines[at]) - len(lines[at].lstrip())
-
-    def is_inside(line: str) -> bool:
-        return not (END.match(line) or line[:depth].strip())
-
-    after = [*takewhile(is_inside, lines[at + 1 :])]
+    after = lines[at + 1 :]
+    after = [*takewhile(lambda line: not END.match(line) and not line[:depth].strip(), after)]
     cut = [" " * depth + "…"] if len(after) > MOST_LINES else []
     return (lines[at], *after[:MOST_LINES], *cut)
 

@@ -83,7 +83,8 @@ def problems(entry: dict[str, str], prose: str, names: dict[str, Any]) -> list[s
 def test_numbers_in_prose(path: Path) -> None:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     names = dict(vars(facts))
-    names["lab"] = getattr(facts.labs, path.parent.name, None)
+    package = getattr(facts, path.parent.parent.name, None)
+    names["lab"] = getattr(package, path.parent.name, None)
     for name, expression in content.get("names", {}).items():
         names[name] = eval(expression, names)
     wrong = []

@@ -4,7 +4,6 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,13 @@ from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
 from course.jobs.local_queue import stop_runners
-from tools.slurm_box import control
-from tools.slurm_box.setup import FIRST_PORT, ClusterError
 
 # Small sizes are enough: no test asserts a speed.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
 
-
+pytest_plugins = ["slurm_box.tests.fixtures"]
 TESTS = Path(__file__).resolve().parent / "tests"
-STARTS_JOBS = {"nothing_left", "here", "slurm", "cluster"}  # fixtures of tests that do
+STARTS_JOBS = {"nothing_left", "here", "cluster", "networked"}  # fixtures of tests that do
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -43,16 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give the jobs of each test process a separate queue, apart from the user's runs.
-
-    Each process has a Slurm of its own, so ports of its own.
-    """
+    """Give the jobs of each test process a separate queue, apart from the user's runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-        first = int(os.environ.get("COURSE_SLURM_PORT", FIRST_PORT))
-        patch.setenv("COURSE_SLURM_PORT", str(first + 10 * int(worker.removeprefix("gw"))))
         patch.setattr(tempfile, "tempdir", None)  # or it stays that of before
         try:
             yield
@@ -89,37 +80,6 @@ def importable_helpers() -> Iterator[None]:
     """Let processes that tests start import the functions in tests/start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TESTS / "start"), prepend=os.pathsep)
-        yield
-
-
-@pytest.fixture(scope="session")
-def cluster(own_turns: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Start a real Slurm for this test process; skip where it cannot be installed."""
-    home = tmp_path_factory.mktemp("slurm")
-    with in_cluster(home):
-        try:
-            control.up()
-        except ClusterError as error:
-            pytest.skip(f"no Slurm here: {error}")
-    yield home
-    with in_cluster(home):
-        control.down()
-
-
-@pytest.fixture(scope="module")
-def slurm(cluster: Path) -> Iterator[Path]:
-    """Return the folder of the Slurm that this file's tests use."""
-    with in_cluster(cluster):
-        control.up()  # the file before may have ended some of it
-        yield cluster
-
-
-@contextmanager
-def in_cluster(home: Path) -> Iterator[None]:
-    """Let Slurm's commands use the cluster in this folder, and no other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("SLURM_CONF", raising=False)
-        patch.setenv("COURSE_SLURM", str(home))
         yield
 
 

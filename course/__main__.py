@@ -22,8 +22,9 @@ def main() -> None:
     except Exception as error:
         from course.data.default_set import DataError
         from course.jobs.launch import JobError
+        from slurm_box import ClusterError
 
-        known = ValueError | DataError | JobError
+        known = ValueError | DataError | JobError | ClusterError
         expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fast_resnet import _compat
-from fast_resnet.model import HEAD
 from fast_resnet.network import Segments
+from fast_resnet.structure import HEAD
 
 
 class Graphs:

@@ -19,6 +19,7 @@ from torchvision.models.resnet import ResNet
 
 from fast_resnet import _compat, structure
 from fast_resnet.ddp import GradientAverage, ignores_parameters, names_without_ddp
+from fast_resnet.structure import HEAD, STEM
 
 if TYPE_CHECKING:
     from fast_resnet.graphs import Graphs
@@ -29,7 +30,6 @@ STRIDE = 32  # an image's height must be a multiple of this, because it is halve
 MAX_ELEMENTS = 2**30  # elements of the stem's output; other tensors have up to 2x; 32-bit indices
 CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
-STEM, HEAD = 0, 5  # the first and last segment
 
 _last_conversion: dict[str, str] = {}
 

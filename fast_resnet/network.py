@@ -21,7 +21,6 @@ from torch import nn
 
 from fast_resnet import _compat
 from fast_resnet.formulas import as_images, as_rows
-from fast_resnet.model import HEAD, STEM
 from fast_resnet.products import Linear, input_gradient, linear_norm, linear_norm_backward
 from fast_resnet.rows import (
     add_norm_gradients,
@@ -32,6 +31,7 @@ from fast_resnet.rows import (
     unpool_masked,
 )
 from fast_resnet.state import Norm, State
+from fast_resnet.structure import HEAD, STEM
 
 # The first layer's forward type, by the network's type. cuDNN has no bf16 kernel for four channels,
 # and would take several times as long as in fp16. Normalised images are well within fp16's range.

@@ -8,6 +8,7 @@ from torch import nn
 from torchvision.models.resnet import Bottleneck, ResNet
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
+STEM, HEAD = 0, len(LAYERS) + 1  # the first and last segment
 KNOWN = "torchvision's bottleneck ResNets: resnet50, 101 and 152, wide_resnet and resnext"
 
 

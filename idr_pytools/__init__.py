@@ -7,6 +7,7 @@ IDRPROJ is set, else to a Slurm that answers, else to this machine (`idr_pytools
 
 import os
 import re
+import shutil
 import subprocess
 import time as clock
 from collections.abc import Iterable
@@ -18,7 +19,8 @@ from typing import Any
 from IPython import get_ipython
 from IPython.display import clear_output
 
-from course.jobs import own_slurm, queue, sites, slurm_partitions
+import slurm_box
+from course.jobs import queue, sites, slurm_partitions
 from course.jobs.batch_script import job_id
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
@@ -228,9 +230,9 @@ def _kinds_of_nodes(value: str) -> set[str | None]:
 
 def _has_slurm() -> bool:
     """Return whether a Slurm is configured here, even if it is down for a while."""
-    if not own_slurm.which("sbatch"):
+    if not shutil.which("sbatch"):
         return False
-    if "SLURM_CONF" in os.environ | own_slurm.environment():
+    if "SLURM_CONF" in os.environ | slurm_box.environment():
         return True
     process = slurm_partitions.ask("squeue", "--me", "--noheader")
     return not process or "configuration source" not in process.stderr  # without slurm.conf
@@ -238,8 +240,8 @@ def _has_slurm() -> bool:
 
 def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options without Jean Zay's names on the course's own cluster, with a message."""
-    conf = (os.environ | own_slurm.environment()).get("SLURM_CONF")
-    if site.executor == "slurm" and conf == str(own_slurm.folder() / "slurm.conf"):
+    conf = (os.environ | slurm_box.environment()).get("SLURM_CONF")
+    if site.executor == "slurm" and conf == str(slurm_box.folder() / "slurm.conf"):
         for key in ("partition", "constraint"):
             if options[key] and None not in _kinds_of_nodes(options[key]):
                 print(f"{key}={options[key]} is left out: the course's cluster has no such name.")
@@ -250,7 +252,7 @@ def _without_foreign_names(site: Site, options: dict[str, Any]) -> dict[str, Any
 def _sbatch(job: BatchJob) -> str:
     """Hand a job to Slurm and return its id."""
     # The text, not the file: a different job with this name may overwrite it.
-    command, env = [_program("sbatch"), "--parsable"], job_environment() | own_slurm.environment()
+    command, env = [_program("sbatch"), "--parsable"], job_environment() | slurm_box.environment()
     process = subprocess.run(command, input=job.write()[1], env=env, capture_output=True, text=True)
     if process.returncode:
         reason = " ".join(process.stderr.replace("sbatch: error: ", "").split())
@@ -284,6 +286,6 @@ def _show(text: str) -> None:
 
 
 def _program(name: str) -> str:
-    if path := own_slurm.which(name):
+    if path := shutil.which(name):
         return path
     raise ValueError(f"there is no {name} here: use a login node, or set COURSE_SITE=local")

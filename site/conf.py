@@ -18,7 +18,7 @@ from tools.outputs import newest_rehearsal, with_outputs  # noqa: E402
 project = "Make training fast"
 html_title = project
 root_doc = "site/index"
-PAGES = ("docs", "notebooks", "site", "fast_resnet", "idr_pytools")
+PAGES = ("docs", "notebooks", "site", "fast_resnet", "slurm_box", "idr_pytools")
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "*/README.md"]
 exclude_patterns = [folder.name for folder in ROOT.glob("*/") if folder.name not in PAGES]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,15 +20,15 @@ import pytest
 
 from course.config import Config, rung
 from course.jobs import launch as jobs
-from course.jobs import own_slurm
 from course.jobs.processes import of_runs
 from course.jobs.scripts import Surroundings, run_script
 from course.runs import run as runs
 from course.runs.run import PROJECT, Run
+from slurm_box.tests.fixtures import DEADLINE_S, eventually
+from slurm_box.tests.fixtures import slurm_says as slurm_says
 
 SCRIPTS = Path(__file__).parent / "scripts"
 CONFIG = rung("baseline", quick=True)
-DEADLINE_S = 120  # someone else's job may hold this machine's turn meanwhile
 
 # A process that executes this uses the networks of narrow.py, which train ten times as fast.
 NARROW = f"""
@@ -200,20 +200,6 @@ def printed(run: Run) -> str:
     return "\n".join(path.read_text() for path in run.logs if path.suffix == ".out")
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until the condition holds; fail the test if it does not in time.
-
-    After a long wait, the condition is checked less often, because it may be expensive: a command
-    of Slurm, or a list of all processes.
-    """
-    begun = time.monotonic()
-    while not condition():
-        waited_s = time.monotonic() - begun
-        if waited_s > timeout_s:
-            pytest.fail(f"not within {timeout_s:g} s: {what}")
-        time.sleep(min(0.05 + waited_s / 20, 0.4))
-
-
 def start_python(script: str, *arguments: Any, **options: Any) -> subprocess.Popen:
     """Start Python as from another terminal, as the leader of a new session."""
     command = [sys.executable, "-u", str(SCRIPTS / script), *map(str, arguments)]
@@ -272,14 +258,6 @@ def end_all_runs(root: Path) -> None:
         for process in processes_of(root):
             with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
                 process.kill()
-
-
-def slurm_says(*words: str) -> str:
-    """Return what a command of Slurm prints."""
-    env = os.environ | own_slurm.environment()
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture(autouse=True)

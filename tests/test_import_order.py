@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
+LIBRARIES = ("fast_resnet", "slurm_box")  # all may import them; they import nothing of the project
 PACKAGES = {  # each with those that it may import
-    "course": (),
-    "labs": ("course",),
-    "electives": ("course", "labs"),
-    "race": ("course",),
-    "tools": ("course", "labs", "electives", "race"),
+    **dict.fromkeys(LIBRARIES, ()),
+    "course": LIBRARIES,
+    "idr_pytools": ("course", *LIBRARIES),
+    "labs": ("course", *LIBRARIES),
+    "electives": ("course", "labs", *LIBRARIES),
+    "race": ("course", *LIBRARIES),
+    "tools": ("course", "labs", "electives", "race", *LIBRARIES),
 }
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
@@ -67,7 +70,7 @@ def violations(project: Path) -> Iterator[str]:
         room = rest.partition(".")[0]
         for target in imports(path, known):
             other, _, rest = target.partition(".")
-            if other in (*PACKAGES, "benchmarks", "research", "tests", "idr_pytools"):
+            if other in (*PACKAGES, "benchmarks", "research", "tests"):
                 is_above = other != package and other not in PACKAGES[package]
                 if package == other == "course" and room and rest:
                     is_above = ROOMS.index(rest.partition(".")[0]) > ROOMS.index(room)
@@ -95,3 +98,11 @@ def test_modules_are_imported_by_name_only_where_they_are_discovered() -> None:
     call = re.compile(r"\b(import_module|__import__)\(")
     dynamic = {name for name, path in modules(PROJECT).items() if call.search(path.read_text())}
     assert dynamic - LAZY == {"course.checks.small_runs"}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_tests_of_a_library_need_only_it(library: str) -> None:
+    ours = {path.stem for path in [*PROJECT.iterdir(), *(PROJECT / "tests").glob("*.py")]}
+    for path in (PROJECT / library).rglob("*.py"):
+        foreign = {target.partition(".")[0] for target in imports(path, {})} & ours
+        assert foreign <= {library}, path

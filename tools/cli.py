@@ -79,21 +79,20 @@ def slurm(
     json_: AsJson = False,
 ) -> None:
     """Run a real Slurm on this machine: two nodes with four fake GPUs each, in its own folder."""
-    from course.jobs import own_slurm
-    from tools.slurm_box import control
+    import slurm_box
 
     if network and action is not Action.UP:
         raise ValueError(f"--network {network}: only for course slurm up")
     if action is Action.UP:
-        control.up(network)
-    ended = control.down() if action is Action.DOWN else []
-    status = control.status()
+        slurm_box.up(network)
+    ended = slurm_box.down() if action is Action.DOWN else []
+    status = slurm_box.status()
     if json_:
         tables.as_json(status | {"ended": ended})
         return
     tables.show_table(["program", "state"], status.items())
-    if own_slurm.environment():
-        typer.echo(f"Slurm's commands need: export SLURM_CONF={own_slurm.folder() / 'slurm.conf'}")
+    if slurm_box.environment():
+        typer.echo(f"Slurm's commands need: export SLURM_CONF={slurm_box.folder() / 'slurm.conf'}")
 
 
 @app.command()

@@ -22,6 +22,7 @@ OUTER_JOB = re.compile(
 )
 # Which Slurm to use, and who the user is there: settings of the user or site, not of a job.
 SLURM_ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+SLURM_ACCESS += ("SLURM_BOX", "SLURM_BOX_PORT")  # the cluster of `course slurm`
 
 
 def job_environment() -> dict[str, str]:

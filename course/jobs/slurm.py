@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from course.jobs import own_slurm
+import slurm_box
 from course.jobs.batch_script import UnknownJobError, environment, submit_calls
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
@@ -95,7 +96,7 @@ def submit_array(
             path, or it refuses; the message names what there is.
         UnknownJobError: sbatch printed no id; the job was cancelled by its name.
     """
-    if not own_slurm.which("sbatch"):
+    if not shutil.which("sbatch"):
         raise ValueError(f"site {site.name!r} needs Slurm, and there is no sbatch here: {HERE}")
     if misread := re.search(r"[%\\\x00-\x1f\udc80-\udcff]", str(folder)):
         raise ValueError(
@@ -107,7 +108,7 @@ def submit_array(
     try:
         # A login node's limit on threads does not count in jobs.
         job = {k: v for k, v in job_environment().items() if not k.endswith("_NUM_THREADS")}
-        with environment(job | own_slurm.environment()):
+        with environment(job | slurm_box.environment()):
             number = submit_calls(folder, request, site, function, arguments)
     except UnknownJobError as error:
         try:
@@ -120,7 +121,7 @@ def submit_array(
         ask("scancel", "--me", f"--name={folder.name}")
         raise ValueError(_refusal(str(error), offers, site, request)) from error
     _forget()
-    cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
+    cluster = {"cluster": str(slurm_box.folder())} if slurm_box.environment() else {}
     return {"job_id": number, **cluster}
 
 
@@ -158,7 +159,7 @@ def is_alive(run: Run) -> bool:
 
 def _cluster_is_down(run: Run) -> bool:
     """Return whether this machine's own Slurm had the run's job, and has been stopped since."""
-    return run.launched.get("cluster") == str(own_slurm.folder()) and not own_slurm.environment()
+    return run.launched.get("cluster") == str(slurm_box.folder()) and not slurm_box.environment()
 
 
 def _jobs() -> dict[str, list[str]] | None:

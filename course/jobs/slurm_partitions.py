@@ -7,7 +7,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from course.jobs import own_slurm
+import slurm_box
 from course.jobs.batch_script import GRACE_MIN
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
@@ -83,7 +83,7 @@ def most_min(site: Site, offers: list[Partition]) -> float:
 
 def ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None if it is missing, or does not answer."""
-    env = job_environment() | own_slurm.environment()
+    env = job_environment() | slurm_box.environment()
     # A job's name may have bytes of a different encoding.
     text = {"encoding": "utf-8", "errors": "replace"}
     try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 
-from course.jobs import own_slurm
+import slurm_box
 from course.jobs.processes import job_environment, loopback
 from course.runs.run import PROJECT
 from course.text import wrap_text
@@ -41,7 +41,7 @@ def run_command(command: str, send: str = "") -> None:
             stacks of both ranks are printed, and rank 1 is killed when torchrun ends it.
     """
     folders = (str(Path(sys.executable).parent), os.environ["PATH"])
-    environment = job_environment() | own_slurm.environment()
+    environment = job_environment() | slurm_box.environment()
     environment |= {"PATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
     if not command.startswith("srun"):
         environment["GLOO_SOCKET_IFNAME"] = loopback()

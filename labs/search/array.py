@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course.jobs import own_slurm, sites, slurm, slurm_partitions
+import slurm_box
+from course.jobs import sites, slurm, slurm_partitions
 from course.jobs.launch import enter
 from course.jobs.scripts import process_context
 from course.jobs.sites import Site
@@ -70,7 +71,7 @@ def work(folder: str, root: str, max_trials: int, spare_min: float) -> None:
 
 
 def _job_of(job_id: str) -> dict[str, Any]:
-    cluster = {"cluster": str(own_slurm.folder())} if own_slurm.environment() else {}
+    cluster = {"cluster": str(slurm_box.folder())} if slurm_box.environment() else {}
     return {"job_id": job_id, **cluster}
 
 

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 import idr_pytools
 from course.__main__ import app
-from course.jobs import launch, own_slurm
+from course.jobs import launch
 from course.jobs.processes import alive
 from course.runs.run import Run, all_jobs, all_runs, runs_root
 from idr_pytools import (
@@ -293,7 +293,7 @@ def test_without_a_slurm_it_is_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    monkeypatch.setenv("COURSE_SLURM", str(tmp_path / "none"))
+    monkeypatch.setenv("SLURM_BOX", str(tmp_path / "none"))
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("bash", "sh", "date"):
@@ -307,7 +307,7 @@ def test_without_a_slurm_it_is_this_machine(
     for command in ("squeue --me", "scancel -u me"):
         done = subprocess.run(command, shell=True, capture_output=True, text=True)
         assert done.returncode == 1 and "no Slurm runs here" in done.stderr
-    monkeypatch.setattr(own_slurm, "which", lambda _: None)  # also none in /usr/sbin
+    monkeypatch.setattr(shutil, "which", lambda _: None)  # nor the messages' programs
     monkeypatch.setenv("COURSE_SITE", "slurm")
     for call in (lambda: gpu_jobs_submitter(TELLS), display_slurm_queue):
         with pytest.raises(ValueError, match="login node, or set COURSE_SITE=local"):

@@ -43,7 +43,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_root: Path) -> P
     (folder / "sbatch.out").write_text("Submitted batch job 77\n")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
-    monkeypatch.setenv("COURSE_SLURM", str(tmp_path / "no_cluster"))
+    monkeypatch.setenv("SLURM_BOX", str(tmp_path / "no_cluster"))
     monkeypatch.setenv("COURSE_SITES", str(tmp_path / "sites.toml"))
     slurm._forget()
     return folder

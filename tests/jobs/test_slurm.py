@@ -30,9 +30,10 @@ from job_helpers import (
     steps_script,
 )
 
+import slurm_box
 from course.config import rung
 from course.jobs import launch as jobs
-from course.jobs import own_slurm, plan, queue
+from course.jobs import plan, queue
 from course.jobs import slurm as course_slurm
 from course.runs import logs
 from course.runs import run as runs
@@ -41,7 +42,8 @@ from course.runs.run import Run
 from course.training.trials import FOLDER, open_study
 from course.widgets.queue import LiveQueue
 from labs import search as search
-from tools.slurm_box import control
+from slurm_box import control
+from slurm_box.cluster import programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TINY = rung(
@@ -231,11 +233,11 @@ def test_cancelling_a_running_and_a_waiting_one(runs_root: Path, user_sites: Pat
 
 def test_accounting_is_away_when_a_job_ends(runs_root: Path, slurm: Path) -> None:
     run = launch_running("holds.py", site="slurm")
-    own_slurm.programs(slurm)["slurmdbd"].kill()
+    programs(slurm)["slurmdbd"].kill()
     slurm_says("scancel", run.launched["job_id"])
     eventually(lambda: not slurm_says("squeue", "-h"), "the job is over")
     assert jobs.refresh(run) in ("queued", "running") and run.record is None
-    control.up()
+    slurm_box.up()
     assert over(run).status == "cancelled"
 
 
@@ -255,11 +257,11 @@ def test_the_cluster_is_ended_under_a_run(runs_root: Path, user_sites: Path, slu
     user_sites.write_text(SITES)
     running = launch_running("holds.py", site="whole", gpus=2)
     waiting = launch("ok_light.py", site="slurm")
-    control.down()
+    slurm_box.down()
     expect_no_process(runs_root)
     assert [over(run).status for run in (running, waiting)] == ["lost", "lost"]
     assert "course slurm up starts it" in waiting.record.error
-    control.up()
+    slurm_box.up()
     assert slurm_says("squeue", "-h") == ""  # nothing continues by itself
     assert over(launch("ok_light.py", site="slurm")).status == "ok"
 
@@ -268,12 +270,12 @@ def test_a_node_goes_down_under_a_run(runs_root: Path, user_sites: Path, slurm: 
     user_sites.write_text("[slurm]\nsbatch = ['no-requeue']\n")
     run = launch_running("holds.py", site="slurm")
     node = slurm_says("squeue", "-h", "-j", run.launched["job_id"], "-o", "%N")
-    for process in [own_slurm.programs(slurm)[node], *control._strays(slurm)]:
+    for process in [programs(slurm)[node], *control._strays(slurm)]:
         process.kill()  # as in a power cut: the node no longer answers
     assert over(run).status == "lost"
     assert "Slurm: NODE_FAIL" in run.record.error
     assert state(run) == "NODE_FAIL"
-    assert control.up()["nodes"] == "2 of 2 ready"  # the node comes back, and takes jobs
+    assert slurm_box.up()["nodes"] == "2 of 2 ready"  # the node comes back, and takes jobs
 
 
 @pytest.mark.parametrize(
@@ -468,8 +470,8 @@ def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
         return "\n".join(part.value for part in live.box.children if isinstance(part, HTML))
 
     live.refresh()
-    own_slurm.programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
-    eventually(lambda: "slurmctld" not in own_slurm.programs(slurm), "it is gone")
+    programs(slurm)["slurmctld"].send_signal(signal.SIGTERM)
+    eventually(lambda: "slurmctld" not in programs(slurm), "it is gone")
     live.refresh()  # squeue's last answer is used for a while
     time.sleep(2)
     assert live.refresh()
@@ -479,7 +481,7 @@ def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
     with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
         jobs.cancel(run)
     assert jobs.refresh(run) == "running" and run.record is None
-    control.up()
+    slurm_box.up()
     eventually(lambda: live.refresh() and "does not answer" not in text(), "back", 30)
     release(run)
     assert over(run).status == "ok", jobs.explain(run)

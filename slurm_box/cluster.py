@@ -1,4 +1,4 @@
-"""The Slurm that `course slurm up` starts on this machine: its folder, and whether it is up."""
+"""The cluster of this user: its folder, its ports, and which of its programs run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,32 @@ from pathlib import Path
 import psutil
 from platformdirs import user_state_path
 
-from course.jobs.processes import alive
-
+NODES = ("node1", "node2")
+FIRST_PORT = 16817  # of seven; set SLURM_BOX_PORT if two people use one machine
 SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons; not on a user's PATH
 
 
+class ClusterError(RuntimeError):
+    """The cluster cannot be started; the message names the cause and what to do."""
+
+
 def folder() -> Path:
-    """Return the cluster's folder: the variable COURSE_SLURM, or one in the user's state folder."""
-    path = os.environ.get("COURSE_SLURM")
+    """Return the cluster's folder: the variable SLURM_BOX, or one in the user's state folder."""
+    path = os.environ.get("SLURM_BOX")
     return Path(path).resolve() if path else user_state_path("make-training-fast") / "slurm"
+
+
+def ports() -> dict[str, int]:
+    """Return the port of each program that has one, all on loopback.
+
+    Raises:
+        ClusterError: SLURM_BOX_PORT is not a port.
+    """
+    first = os.environ.get("SLURM_BOX_PORT", str(FIRST_PORT))
+    if not first.isdecimal() or not 1024 <= int(first) <= 65530:
+        raise ClusterError(f"SLURM_BOX_PORT={first!r}: expected a number from 1024 to 65530")
+    names = ("slurmctld", "slurmdbd", *NODES)
+    return {name: int(first) + 2 * number for number, name in enumerate(names)}
 
 
 def environment() -> dict[str, str]:
@@ -37,11 +54,12 @@ def programs(home: Path) -> dict[str, psutil.Process]:
     """
     running = {}
     for path in (home / "run").glob("*.pid"):
-        with suppress(
-            ValueError, OSError
-        ):  # a pid file that the program wrote, or one half written
+        # A pid file that the program wrote, or one half written; a program that has ended.
+        with suppress(ValueError, OSError, psutil.Error):
             pid, created = path.read_text().split()
-            if process := alive([int(pid), float(created)]):
+            process = psutil.Process(int(pid))
+            is_same = abs(process.create_time() - float(created)) < 1
+            if is_same and process.status() != psutil.STATUS_ZOMBIE:
                 running[path.stem] = process
     return running
 

@@ -4,7 +4,7 @@ munged, MariaDB, slurmdbd, slurmctld and two slurmd run as this user in a separa
 on loopback and on separate ports, so an existing Slurm is not touched. (Slurm's accounting daemon
 cannot listen only on loopback; it rejects every request without the key in that folder.)
 Each of the two nodes claims 16 cores and four GPUs: the devices are fake, the scheduler is not.
-With a network (`tools.slurm_box.network`), slurmctld and slurmd use its addresses, not loopback.
+With a network (`slurm_box.network`), slurmctld and slurmd use its addresses, not loopback.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from course.jobs.own_slurm import folder, programs, which
-from course.jobs.processes import identity
-from tools.slurm_box.network import Network
-from tools.slurm_box.setup import (
-    LOOPBACK,
-    NODES,
-    ClusterError,
-    Daemon,
-    daemons,
-    install,
-    ports,
-    write_files,
-)
+from slurm_box.cluster import NODES, ClusterError, folder, ports, programs, which
+from slurm_box.installation import LOOPBACK, Daemon, daemons, install, write_files
+from slurm_box.network import Network
 
 UP_S = 60  # time limit until the nodes are idle
 DOWN_S = 15  # until the jobs end; Slurm kills those that ignore it after KillWait
@@ -65,7 +55,7 @@ def up(rate: str = "") -> dict[str, str]:
         had_network = network.exists
         if rate and before and not had_network:
             raise ClusterError(
-                "--network: the cluster runs without a network: run course slurm down first"
+                "--network: the cluster runs without a network: run python -m slurm_box down first"
             )
         try:
             if rate:
@@ -151,7 +141,7 @@ def _start(daemon: Daemon, home: Path, entry: Sequence[str] = ()) -> None:
         port = ports()[daemon.name]
         raise ClusterError(
             f"port {port} is taken by another program, and {daemon.name} needs it: "
-            f"end that, or choose different ports with COURSE_SLURM_PORT=NUMBER"
+            f"end that, or choose different ports with SLURM_BOX_PORT=NUMBER"
         )
     program, *arguments = daemon.command
     variables = {
@@ -175,8 +165,8 @@ def _start(daemon: Daemon, home: Path, entry: Sequence[str] = ()) -> None:
             start_new_session=True,
             cwd=home,
         )
-    pid, created = identity(process.pid)
-    (home / "run" / f"{daemon.name}.pid").write_text(f"{pid} {created}")
+    created = psutil.Process(process.pid).create_time()
+    (home / "run" / f"{daemon.name}.pid").write_text(f"{process.pid} {created}")
     _wait(lambda: daemon.answers() or process.poll() is not None, daemon.name, home)
     if process.poll() is not None:
         raise ClusterError(f"{daemon.name} ended at once:\n{_last_words(home, daemon.name)}")
@@ -234,7 +224,7 @@ def _alone(home: Path) -> Iterator[None]:
             yield
     except Timeout as error:
         raise ClusterError(
-            f"a different `course slurm up` is running in {home}: try again"
+            f"another process is starting the cluster in {home}: try again"
         ) from error
 
 

@@ -16,8 +16,7 @@ from string import Template
 
 from filelock import FileLock
 
-from course.jobs.errors import JobError
-from course.jobs.own_slurm import which
+from slurm_box.cluster import NODES, ClusterError, ports, which
 
 PACKAGES = (
     "munge",
@@ -41,28 +40,10 @@ PROGRAMS = (
     "srun",
     "sacct",
 )
-NODES, GPUS = ("node1", "node2"), 4  # GPUs of each node
-FIRST_PORT = 16817  # of seven; set COURSE_SLURM_PORT if two people use one machine
+GPUS = 4  # of each node
 JOBS_PER_START, MAX_JOBS = 10_000, 60_000_000  # Slurm starts over after 67 million
 TEMPLATES = Path(__file__).with_name("slurm_conf")
 LOOPBACK = {name: "127.0.0.1" for name in ("controller", *NODES)}
-
-
-class ClusterError(JobError):
-    """The cluster cannot be started; the message names the cause and what to do."""
-
-
-def ports() -> dict[str, int]:
-    """Return the port of each program that has one, all on loopback.
-
-    Raises:
-        ClusterError: COURSE_SLURM_PORT is not a port.
-    """
-    first = os.environ.get("COURSE_SLURM_PORT", str(FIRST_PORT))
-    if not first.isdecimal() or not 1024 <= int(first) <= 65530:
-        raise ClusterError(f"COURSE_SLURM_PORT={first!r}: expected a number from 1024 to 65530")
-    names = ("slurmctld", "slurmdbd", *NODES)
-    return {name: int(first) + 2 * number for number, name in enumerate(names)}
 
 
 def missing() -> list[str]:
@@ -84,7 +65,7 @@ def install() -> None:
         raise ClusterError(
             f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {command}"
         )
-    with FileLock("/run/lock/course-slurm-install.lock"):  # two at once would collide in dpkg
+    with FileLock("/run/lock/slurm_box-install.lock"):  # two at once would collide in dpkg
         if missing():
             _install_packages(command)
 

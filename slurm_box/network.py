@@ -18,13 +18,12 @@ from pathlib import Path
 
 import psutil
 
-from course.jobs.own_slurm import which
-from course.resources import usable_cores
-from tools.slurm_box.setup import NODES, ClusterError, ports
+from slurm_box.cluster import NODES, ClusterError, ports, which
 
 NAMESPACES = Path("/run/netns")
 RATE = re.compile(r"\d{1,4}(\.\d+)?[kmg]bit")
 EXAMPLES = "100mbit, 1gbit or 10gbit"
+PREFIX = "slurmbox"  # of names: Linux limits an interface's to 15 characters
 PROGRAMS = ("ip", "tc", "nsenter", "unshare", "taskset")
 # tc holds a packet back for up to 50 ms; the burst lets a packet of 64 kB pass in one piece.
 LIMIT = ("burst", "256kb", "latency", "50ms")
@@ -39,7 +38,7 @@ class Network:
         if self._file.exists():
             port = int(self._file.read_text())
         # Of the bridge's namespace, and of the link from this machine to it.
-        self.name = f"course{port}"
+        self.name = f"{PREFIX}{port}"
         subnet = "10.{}.{}".format(*divmod(port, 256))
         nodes = {node: f"{subnet}.{number}" for number, node in enumerate(NODES, 1)}
         self.addresses = {"controller": f"{subnet}.254", **nodes}
@@ -90,9 +89,9 @@ class Network:
         if _is_namespace(self.name):
             raise ClusterError(
                 f"--network: another cluster with this port has the network {self.name}: "
-                f"choose different ports with COURSE_SLURM_PORT=NUMBER"
+                f"choose different ports with SLURM_BOX_PORT=NUMBER"
             )
-        self._file.write_text(self.name.removeprefix("course"))
+        self._file.write_text(self.name.removeprefix(PREFIX))
         try:
             for name in (self.name, *map(self.namespace, NODES)):
                 _run("ip", "netns", "add", name)
@@ -145,7 +144,7 @@ class Network:
             sent = ", ".join(f"{node} sent {self.sent_bytes(node) / 1e6:,.1f} MB" for node in NODES)
             return f"{self.rate(NODES[0])} per link; {sent}"
         except ClusterError as error:
-            return f"incomplete ({error}): run course slurm down"
+            return f"incomplete ({error}): run python -m slurm_box down"
 
     def write_hosts(self) -> None:
         """Write the /etc/hosts of the network's machines."""
@@ -153,7 +152,7 @@ class Network:
         names[socket.gethostname()] = names.pop("controller")
         lines = [f"{address} {name}" for name, address in names.items()]
         # PyTorch looks up the name of an address in this form, and warns if there is none.
-        lines += [f"::ffff:{address} {name}.course" for name, address in self.addresses.items()]
+        lines += [f"::ffff:{address} {name}.{PREFIX}" for name, address in self.addresses.items()]
         (self.home / "hosts").write_text("\n".join(lines) + "\n")
 
     def entry(self, program: str) -> list[str]:
@@ -192,7 +191,7 @@ class Network:
 
 def _cores_of(number: int) -> str:
     """Return a node's share of this machine's cores; all nodes share a single one."""
-    cores = sorted(usable_cores(), key=lambda core: (_first_thread(core), core))
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_first_thread(core), core))
     share = max(1, len(cores) // len(NODES))
     return ",".join(map(str, (cores[number * share :] or cores)[:share]))
 

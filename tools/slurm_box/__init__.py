@@ -1,1 +1,0 @@
-"""A real Slurm on this machine."""

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from course.checks.fake_accelerator import EACH_RANK, FIRST_NODE, PORT, FirstStep, first_step
 from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
-from course.config import Config
+from course.config import CHOICES, Config
 from course.data.formats.convert import Part, write_part
 from course.data.formats.shards import ShardReader
 from course.data.loader import ImageSets
@@ -79,7 +79,8 @@ def casting(text: str, cfg: Config) -> Iterator[str]:
 def agreeing(text: str, cfg: Config) -> Iterator[str]:
     """Expect each rank to compute like rank 0: on the same device type, in the same format."""
     cfg = replace(cfg, device="auto", precision="fp16", channels_last=True)
-    first, other = first_step(text, cfg), first_step(text, cfg, **ANOTHER_RANK)
+    first = first_step(text, cfg)
+    other = first_step(text, replace(cfg, sync_batchnorm=True), **ANOTHER_RANK)
     if first.error:  # which another check reports
         return
     if other.error:
@@ -97,12 +98,18 @@ def agreeing(text: str, cfg: Config) -> Iterator[str]:
     }
     for name, (expected, value) in pairs.items():
         if value != expected:
-            yield f"{ELSEWHERE} the {name} is {value}, and {expected} on rank 0"
+            yield (
+                f"{ELSEWHERE} with cfg.sync_batchnorm, the {name} is {value}, and {expected} on "
+                f"rank 0 without it"
+            )
 
 
 def _settings(step: FirstStep) -> str:
     updates = [
-        " and ".join(f"lr={lr:.3g}, weight_decay={decay:.3g}" for _, lr, decay in groups)
+        " and ".join(
+            f"lr={lr:.3g}, weight_decay={decay:.3g} of {count} weights"
+            for count, lr, decay in groups
+        )
         for groups in step.updates
     ]
     return "; ".join(updates)
@@ -237,7 +244,7 @@ def sharing(text: str, cfg: Config) -> Iterator[str]:
 
 def _using(text: str, cfg: Config) -> Iterator[str]:
     """Expect main to read from shards only if the config requests it, as the rank that it is."""
-    for name, workers in (("shards", 2), ("files", 2), ("raw", 0), ("shards", 0)):
+    for name, workers in product(CHOICES["format"], (2, 0)):
         fields = {"format": name, "workers": workers}
         step = first_step(text, replace(cfg, device="cpu", **fields), **ANOTHER_RANK)
         how = f"with cfg.format={name!r} and cfg.workers={workers}"

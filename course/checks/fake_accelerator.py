@@ -35,7 +35,7 @@ from course.training.evidence.operators import layout
 
 CUDA = torch.device("cuda")
 FIRST_NODE = "first-node"  # the address at which a fake rank's launcher lets ranks meet
-PORT = "29511"  # and the port there, which is not PyTorch's default
+PORT = "31947"  # and the port there, which is not PyTorch's default
 EACH_RANK = 2  # images of a batch
 SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
@@ -215,6 +215,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (models, "create", tiny_networks.create),
             (saved_tensors_hooks, "__init__", hooks),
             (nn.Module, "_apply", _apply),
+            (nn.SyncBatchNorm, "forward", nn.BatchNorm2d.forward),
             (nn.Parameter, "__deepcopy__", _deepcopy),
             (torch.amp.GradScaler, "step", scaler_step),
             (torch.amp.GradScaler, "update", lambda *_: None),

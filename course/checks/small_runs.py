@@ -341,6 +341,7 @@ class Task:
         self.folder, self.ranks, self._called = folder, ranks, called
         config = Run(folder).requested_config
         self.needs = folder.parent / config.resume if config.resume else None
+        self._gets_sigterm = bool(config.sigterm_step)
         self.pids: dict[int, int] = {}  # of the active ranks
         self._ends_s, self._attempts, self._has_failed = 0.0, 0, False
         self._codes: set[int] = set()  # of ranks that have ended
@@ -413,12 +414,18 @@ class Task:
                     f"stopped, because it only waited for {IDLE_S:.0f} s, as for a lock, a queue, "
                     f"an input or other ranks" if is_idle else f"no end after {LIMIT_S:.0f} s"
                 )  # fmt: skip
-        # If one rank ends with GO_ON and another does not, they did not stop in the same step.
-        is_to_resume = (self.folder / INTERRUPTED).exists() and self._attempts == 1
-        is_to_resume &= GO_ON not in self._codes or len(self._codes) == 1
-        if not self.pids and is_to_resume and not (self.folder / "record.json").exists():
-            self._has_failed = False
-            self.start()
+        is_open = self._attempts == 1 and not (self.folder / "record.json").exists()
+        if not self.pids and is_open and (self.folder / INTERRUPTED).exists():
+            # If one rank ends with GO_ON and another does not, they stopped in different steps.
+            if self._codes == {GO_ON} or not (self._gets_sigterm or GO_ON in self._codes):
+                self._has_failed = False
+                self.start()
+            elif GO_ON not in self._codes:
+                self._note_end(
+                    f"after SIGTERM its exit code is {min(self._codes)}, and only after {GO_ON} "
+                    f"another process continues: on each rank the handler only notes the "
+                    f"signal; save, call run.mark_interrupted() and return from main"
+                )
         if not self.pids and not self._called:
             (self.folder / "files.json").write_text(
                 json.dumps(to_values(describe_files(self.folder)))

@@ -77,6 +77,7 @@ EXERCISES = {
             {"ranks": 1},
             {"shard": "hybrid", "ranks": 4, "unit_blocks": 2},
             {"rung": "large", "ranks": 1},
+            {"shard": "zero2", "unit_blocks": 0},
         ),
         shows={
             "weights by placement": "spread.placements",

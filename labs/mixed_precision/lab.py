@@ -62,6 +62,7 @@ EXERCISES = {
             {"precision": "bf16", "overflow_step": 0},
             {},
             {"precision": "fp32", "overflow_step": 0},
+            {"precision": "tf32", "overflow_step": 0},
         ),
         calls=("course.checks.dry_runs:agreeing",),
         rung="amp",

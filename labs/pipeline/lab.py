@@ -62,7 +62,13 @@ EXERCISES = {
             {"rung": "large"},
             {"pipeline": "gpipe"},
             # The batch in one piece.
-            {"pipeline": "gpipe", "micro_batch": 0, "label_smoothing": 0.1, "precision": "bf16"},
+            {
+                "pipeline": "gpipe",
+                "micro_batch": 0,
+                "batch_size": 12,
+                "label_smoothing": 0.1,
+                "precision": "bf16",
+            },
         ),
         shows={"numbers that the last rank stores": "parameters"},
         changes={"pipeline": "gpipe", "micro_batch": 2},
@@ -71,8 +77,8 @@ EXERCISES = {
     "pipeline_schedule": of_ranks(
         title="ranks run their passes in the order of the config's schedule",
         configs=(
-            {"pipeline": "gpipe"},
-            {"pipeline": "zero_bubble"},
+            {"pipeline": "gpipe", "micro_batch": 0, "batch_size": 12},
+            {"pipeline": "zero_bubble", "label_smoothing": 0.1},
             {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
             {"pipeline": "interleaved"},
         ),

@@ -144,7 +144,8 @@ EXERCISES = {
                 "overflow_step": 1,
                 "mix": "",
             },
-            {"save_every": 2, "sigkill_step": 7, "ranks": 2},  # in the middle of the second epoch
+            # In the middle of the second epoch.
+            {"save_every": 2, "sigkill_step": 5, "ranks": 2, "steps": 3, "batch_size": 12},
         ),
         changes={"sigkill_step": SIGKILL_STEP},
         causes=RESTORING,

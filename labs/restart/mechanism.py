@@ -8,10 +8,10 @@ from course.checks.facts import Contents, Fact, Rank, entry
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 
 
-def restart(rank: Rank) -> dict[str, Any]:
-    """Return the state at the first step after a restart; {} without a restart."""
+def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
+    """Return the state at the first step after a restart."""
     if not rank.notes.is_restarted:
-        return {}
+        return NOT_APPLICABLE
     state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
     if rank.config.precision == "fp16":
         state["scaler's scale"] = rank.evidence.loss_gradient

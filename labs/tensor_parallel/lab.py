@@ -20,7 +20,7 @@ def _mlp_weights(rank: Rank) -> dict[str, str] | NotApplicable:
         shapes = peer.notes.shapes
         for name, shape in () if shapes is NOT_APPLICABLE else shapes.items():
             kept.setdefault(name, []).append(str(shape))
-    words = {name: f"{' and '.join({*x})} on {len(x)} ranks" for name, x in kept.items()}
+    words = {name: f"{' and '.join(sorted({*x}))} on {len(x)} ranks" for name, x in kept.items()}
     return {name: text for name, text in words.items() if "mlp" in name} or NOT_APPLICABLE
 
 
@@ -76,6 +76,8 @@ EXERCISES = {
             {"tensor": 4, "ranks": 4},
             {"ranks": 4},
             {"model": "resnet18"},  # without MLPs, like CoAtNet's first blocks
+            # Five does not divide the number of channels.
+            {"tensor": 5, "ranks": 5, "batch_size": 4},
         ),
         shows=STORED | {"collectives in forward": "forward_collectives"},
         rung="tensor",
@@ -104,6 +106,7 @@ EXERCISES = {
             {"shard": ""},
             {"shard": "zero3", "unit_blocks": 2},
             {"shard": "zero3", "ranks": 1, "tensor": 1},
+            {"shard": "zero3", "unit_blocks": 0},
         ),
         shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
         rung="tensor",

@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import slurm_box
-from course.jobs import sites, slurm, slurm_partitions
-from course.jobs.launch import enter
+from course.jobs import Partition, Site, enter, sites, slurm, slurm_partitions
 from course.jobs.scripts import process_context
-from course.jobs.sites import Site
-from course.jobs.slurm_partitions import Partition
 from course.jobs.supervise import slurm_task, supervise_slurm
-from course.runs.record import write_record
-from course.runs.run import record_of, runs_root
+from course.runs import record_of, runs_root, write_record
 from labs.search import trial_queue
 
 LATE_S = 60.0  # a trial may begin this late, because Slurm ends a job GRACE_MIN after its limit

@@ -17,13 +17,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course.config import Config
-from course.jobs import sites
-from course.jobs.launch import JobError, explain, launch_planned, wait
-from course.jobs.plan import plan
+from course import Config, Run, explain, wait
+from course.jobs import JobError, launch_planned, plan, sites
 from course.runs import run as runs
-from course.runs.files import write_atomically
-from course.runs.run import Run
+from course.runs import write_atomically
 from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
 from labs.search import array, trial_queue
 from labs.search.space import Space, combinations, contains, distributions

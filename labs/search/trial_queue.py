@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import from_dict
-from course.jobs.launch import refresh
-from course.jobs.plan import Plan, plan
-from course.runs.record import Record
-from course.runs.run import Run
+from course import Run
+from course.jobs import Plan, plan, refresh
+from course.lab import from_dict
+from course.runs import Record
 from course.training.trials import ABOUT, PRUNED, open_study
 
 if TYPE_CHECKING:

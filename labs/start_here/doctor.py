@@ -18,12 +18,10 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from course.config import GIB, rung
+from course import launch, rung
 from course.data import default_set
-from course.jobs import launch, sites
-from course.jobs.plan import engine
-from course.jobs.processes import POLL_S
-from course.resources import memory_bytes
+from course.jobs import POLL_S, engine, sites
+from course.lab import GIB, memory_bytes
 from course.runs import run as runs
 
 JOB_LIMIT_MIN = 3
@@ -173,8 +171,7 @@ def accelerator() -> Result:
     """Report the accelerator, and the 16-bit formats that it has units for."""
     import torch
 
-    from course.training.precision import HALF, has_units
-    from course.training.recorder import device_name
+    from course.training import HALF, device_name, has_units
 
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     formats = [name for name in HALF if has_units(device, name)]

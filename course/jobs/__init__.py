@@ -7,7 +7,7 @@ import lazy_loader
 
 _NAMES = {
     "launch": "enter JobError launch_planned refresh steps_done",
-    "plan": "engine find_script Plan",
+    "plan": "engine find_script Plan plan_run",
     "processes": "job_environment loopback POLL_S",
     "scripts": "process_context",
     "sites": "Site",

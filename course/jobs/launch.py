@@ -20,7 +20,7 @@ from course.config import Config
 from course.jobs import local, slurm
 from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
-from course.jobs.plan import Plan, beside, engine, in_turns, plan
+from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
 from course.jobs.sites import Site
 from course.runs import failures, recordings
 from course.runs import record as records
@@ -64,7 +64,7 @@ def launch(
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    planned = plan(script, config, site=site, gpus=gpus, time_min=time_min)
+    planned = plan_run(script, config, site=site, gpus=gpus, time_min=time_min)
     if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:
@@ -88,7 +88,7 @@ def launch_all(
     if not turns or len(configs) < 2:
         return [launch(script, config, **options) for config in configs]
     rerun = options.pop("rerun", False)
-    plans = [plan(script, config, **options) for config in configs]
+    plans = [plan_run(script, config, **options) for config in configs]
     answers = [_answer(planned) for planned in plans]
     return answers if all(answers) else _launch(in_turns(plans), rerun)
 
@@ -96,20 +96,6 @@ def launch_all(
 def launch_planned(planned: Plan) -> Run:
     """Launch a plan on a site that runs jobs."""
     return _launch([planned], rerun=False)[0]
-
-
-def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
-    """Create the folder of a run that a job starts by itself.
-
-    Args:
-        job: its job_id, and what else identifies it.
-        job_folder: with the job's logs; its name is the job's.
-    """
-    with launching():
-        _, folder = planned.attempts()
-        job = {"job_folder": os.path.relpath(job_folder, folder), **job}
-        _write_folder(Run(folder), planned, _common(planned.site) | job)
-    return Run(folder)
 
 
 def _common(site: Site) -> dict[str, Any]:
@@ -227,9 +213,9 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
             raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
-        # A job goes on for other members of a group, and a search's job for other trials: its
-        # supervisor sees the verdict, and ends only this run.
-        is_last = run.job in run.together and all(member.record for member in remaining)
+        # A job goes on for other members of a group: its supervisor sees the verdict, and ends
+        # only this run.
+        is_last = all(member.record for member in remaining)
         if run.executor == "slurm" and is_last:
             try:
                 slurm.cancel(run)

@@ -17,17 +17,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course import Config, Run, explain, wait
-from course.jobs import JobError, launch_planned, plan, sites
-from course.runs import run as runs
-from course.runs import write_atomically
+from course import Config, Run, explain
+from course.jobs import JobError, launch_planned, plan_run, sites
+from course.runs import runs_root, write_atomically
 from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
-from labs.search import array, trial_queue
+from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
 
-MAX_ARRAYS = 3  # arrays in a row in which no trial ends
 MAX_FAILURES = 3  # failed trials at the beginning
-POLL_S = 1.0  # between two looks at the workers' progress
+POLL_S = 0.3  # between two looks at the trials
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,14 +78,14 @@ def search(
         sampler: "grid" tries all values, "random" draws them, "tpe" draws near the best trials.
         space: choices (a list) or a range (a tuple) for each field.
         trials: in total; None: all of a grid.
-        workers: jobs at a time: 1 on this machine; on Slurm by default a node's GPUs.
+        workers: trials at a time: 1 on this machine; on Slurm by default a node's GPUs.
         name: by default made from the arguments.
         settings: pruner, "none", "median" or "hyperband"; script; site; seed, of the sampler;
-            time_min, of each trial (a Slurm job requests the time of its share of trials).
+            time_min, of each trial.
 
     Raises:
         ValueError: an unknown sampler, pruner, field or site, or the name of a different search.
-        JobError: a different process conducts the search, or its workers or first trials failed.
+        JobError: a different process conducts the search, or its first trials failed.
     """
     if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ValueError(
@@ -97,13 +95,10 @@ def search(
     count = _trial_count(trials, request)
     folder = _folder(request | {"label": name or f"{sampler}-{request['pruner']}"}, name)
     site = sites.get(request["site"])
+    if site.executor != "slurm" and workers not in (None, 1):
+        raise ValueError(f"workers={workers}: this machine computes one job at a time")
     with _conducting(folder):
-        if site.executor == "slurm":
-            _run_on_slurm(folder, count, min(workers or site.gpus_per_node, count))
-        elif workers not in (None, 1):
-            raise ValueError(f"workers={workers}: this machine computes one job at a time")
-        else:
-            _run_here(folder, count)
+        _run(folder, count, workers or (site.gpus_per_node if site.executor == "slurm" else 1))
     return Search(folder)
 
 
@@ -131,7 +126,7 @@ def _request(
         raise ValueError("val_steps=0: a search needs a validation after each epoch")
     if sites.get(site).executor == "recorded":
         raise ValueError(f"site {site!r} starts no jobs: recorded_runs has its searches")
-    job = plan(script, config, site=site)
+    job = plan_run(script, config, site=site)
     values = {field: getattr(config, field) for field in space}
     first = [*combinations(space)] if sampler == "grid" else [values] * contains(space, values)
     request = {
@@ -164,7 +159,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
         ValueError: a different search has this name.
     """
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
-    folder = runs.runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
+    folder = runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
     with trial_queue.locked(folder):
         if (folder / ABOUT).exists():
@@ -195,50 +190,25 @@ def _conducting(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _run_here(folder: Path, count: int) -> None:
-    with _progress_bar(folder, count) as update:
-        for run in trial_queue.finish_ended(folder, runs.runs_root()):
-            _wait(run)
-            trial_queue.finish(folder, run)
-            update()
-        while run := _quietly(lambda: trial_queue.take(folder, count, launch_planned)):
-            _wait(run)
-            trial_queue.finish(folder, run)
-            update()
-
-
-def _wait(run: Run) -> None:
-    """Wait for a run's end. Raises KeyboardInterrupt if the wait was interrupted."""
-    _quietly(lambda: wait(run, check=False))
-    if run.record is None:
-        print(f"Stopped; {run.name} continues. Call search again to continue the search")
-        raise KeyboardInterrupt
-
-
-def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
-    arrays, left_before, number = 0, count + 1, ""
+def _run(folder: Path, count: int, workers: int) -> None:
+    """Keep up to this number of trials running until all have ended."""
     with _progress_bar(folder, count) as update:
         while True:
-            # Check this first, or a trial that ends in between would be missed.
-            is_over = not array.is_active(folder)
-            running = trial_queue.finish_ended(folder, runs.runs_root())
-            remaining = update()
-            if not remaining:
+            running = trial_queue.finish_ended(folder, runs_root())
+            update()
+            while len(running) < workers:
+                run = _quietly(lambda: trial_queue.take(folder, count, launch_planned))
+                if run is None:
+                    break
+                running.append(run)
+            if not running:
                 return
-            if is_over and not running:
-                if number and array.was_cancelled(number):
-                    raise JobError(f"{folder.name} was cancelled. Call search again to continue")
-                if remaining < left_before:  # for example, workers reached their time limit
-                    arrays, left_before = 0, remaining
-                if arrays == MAX_ARRAYS:
-                    raise JobError(
-                        f"{MAX_ARRAYS} arrays ended without a finished trial, and {remaining} are "
-                        f"left. The workers' logs are in {folder / 'logs'}. Call search again to "
-                        "continue"
-                    )
-                number = array.submit(folder, count, min(workers, remaining))
-                arrays += 1
-            time.sleep(POLL_S)
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                names = ", ".join(run.name for run in running)
+                print(f"Stopped; {names} continue. Call search again to continue the search")
+                raise
 
 
 def _quietly(call: Callable[[], Any]) -> Any:
@@ -273,7 +243,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]
-        cause = explain(Run(runs.runs_root() / names[0])) if names else "None of them began a run"
+        cause = explain(Run(runs_root() / names[0])) if names else "None of them began a run"
         raise JobError(f"the first {len(finished)} trials of {folder.name} failed. {cause}")
     values = [trial.value for trial in finished if trial.state.name == "COMPLETE"]
     return len(finished), max(values, default=0.0)

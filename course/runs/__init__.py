@@ -11,7 +11,6 @@ _NAMES = {
     "ranks": "rank_table",
     "ratio": "ratio",
     "record": "PHASES Record write_record",
-    "restarts": "METADATA step_of",
     "recordings": "recorded_table",
     "run": (
         "all_runs find_runs git_sha PROJECT RACE_CLOCK record_of RECORDED rows_of runs_root "
@@ -19,5 +18,7 @@ _NAMES = {
     ),
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, ["recordings"], {module: names.split() for module, names in _NAMES.items()}
+    __name__,
+    ["recordings", "restarts"],
+    {module: names.split() for module, names in _NAMES.items()},
 )

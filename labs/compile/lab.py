@@ -9,7 +9,6 @@ from course import Config, Run, rung
 from course.lab import (
     FULL_SIZE,
     NOT_APPLICABLE,
-    CompileCall,
     Exercise,
     Fact,
     Function,
@@ -43,7 +42,7 @@ def _describe_compiled(run: Run) -> str:
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
-def _compiling(words: Callable[[CompileCall], str]) -> Callable[[Rank], str]:
+def _compiling(words: Callable[[Any], str]) -> Callable[[Rank], str]:
     """Return a function of a rank that describes its last call of torch.compile."""
     return lambda rank: ["missing", *map(words, rank.notes.compile_calls)][-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.lab import NOT_APPLICABLE, Contents, Fact, NotApplicable, Rank, entry
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, facts
 
 
 def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
@@ -30,9 +30,9 @@ def left(rank: Rank) -> list[str] | NotApplicable:
     return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
 
 
-def state(rank: Rank) -> Contents:
+def state(rank: Rank) -> facts.Contents:
     """Return the content of the newest checkpoint."""
-    return Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
+    return facts.Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
 
 
 def renamed(rank: Rank) -> str | NotApplicable:
@@ -44,7 +44,7 @@ def renamed(rank: Rank) -> str | NotApplicable:
 
 
 FACTS = (
-    Fact("first step after the restart", entry("began_at")),
+    Fact("first step after the restart", facts.entry("began_at")),
     Fact("the state after the restart", restart),
     Fact("number of calls of torch.save", saved,
          "rank 0 saves every cfg.save_every steps, and after SIGTERM"),

@@ -9,7 +9,6 @@ from course.checks import facts, lab_configs as configs, results
 from course.checks.facts import Fact, Rank
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Place, Recording, Unexpected
 from course.checks.lab import emulation_limits, expect
-from course.checks.notes import ShardCall
 from course.config import CHOICES, DEFAULTS, FULL_SIZE, SYNTHETIC, all_settings, from_dict
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable, check_path
+from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.text import digits, read_utf8

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, ShardCall, check_path, facts
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, facts
 
 MOST = 0.5  # share of a network's weights that a rank holds only if it gathers all of them
 
 
 def sharding(name: str) -> Callable[[Rank], Any]:
     """Return a function that lists a property of fully_shard's calls, each value once."""
-    check_path(name, ShardCall)
     return lambda rank: ", then ".join(
         facts.distinct([str(getattr(call, name)) for call in rank.notes.shard_calls])
     )

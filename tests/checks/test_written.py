@@ -492,8 +492,8 @@ WRONG = {
         ("return weight * (weight.abs() > 1)",): "numbers remain, expected half",
         (f"return weight.copy_({PRUNED})",): "it changes its argument `weight`",
         (
-            "least = weight.abs().view(-1, 4).sort(1).values[:, 2:3]; "
-            "return weight * (weight.abs().view(-1, 4) >= least).view_as(weight)",
+            "least = weight.abs().reshape(-1, 4).sort(1).values[:, 2:3]; "
+            "return weight * (weight.abs().reshape(-1, 4) >= least).view_as(weight)",
         ): "of four equal numbers, 4 remain",
     },
     "inference.serve": {

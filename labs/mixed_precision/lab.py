@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course.checks.facts import Fact, if_complete
 from course.checks.lab import Exercise, Lab, Place, Recording, emulation_limits, expect
 from course.checks.lab_configs import GPU_RUNGS, ON_CPU
 from course.config import Config, rung
@@ -41,6 +42,9 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return emulation_limits(cfg, place)
 
 
+LOGGED = Fact("recorded loss",
+    if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
+    "backward needs the scaled loss, and meter.lap the loss itself")  # fmt: skip
 EXERCISES = {
     "amp": Exercise(
         title="the forward pass runs under autocast",
@@ -65,6 +69,7 @@ EXERCISES = {
             {"precision": "tf32", "overflow_step": 0},
         ),
         calls=("course.checks.dry_runs:agreeing",),
+        causes=(LOGGED,),
         rung="amp",
         against="device",
         describe=_describe_scaler,

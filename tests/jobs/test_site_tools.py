@@ -27,7 +27,15 @@ OUTER = (
     *("SALLOC_PARTITION", "SQUEUE_PARTITION", "SINFO_FORMAT", "SACCT_FORMAT", "SCANCEL_USER"),
     *("PMI_RANK", "PMIX_RANK", "SUBMITIT_EXECUTOR", "RANK", "MASTER_PORT"),
 )
-KEPT = ("SLURM_CLUSTERS", "SLURM_JWT", "LOADEDMODULES", "https_proxy", "MY_TOKEN")
+KEPT = (
+    "SLURM_BOX",
+    "SLURM_BOX_PORT",
+    "SLURM_CLUSTERS",
+    "SLURM_JWT",
+    "LOADEDMODULES",
+    "https_proxy",
+    "MY_TOKEN",
+)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ class Run:
 
     @property
     def purpose(self) -> str:
-        """Why it was recorded, one of `recordings.PURPOSES`; "" if it is not recorded."""
+        """Why it was recorded, such as "throughput"; "" if it is not recorded."""
         return self.launched.get("purpose", "")
 
     @property

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,6 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
 
     submitit writes the script when it submits, so this submits to a program that starts nothing.
     """
-    from course.jobs.supervise import supervise_task
-
     with tempfile.TemporaryDirectory() as temporary:
         programs = Path(temporary, "bin")
         programs.mkdir()
@@ -37,8 +35,7 @@ def batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
             Path(programs, name).write_text(STAND_IN)
             Path(programs, name).chmod(0o700)
         with environment(os.environ | {"PATH": f"{programs}:{os.environ.get('PATH', '')}"}):
-            calls = [(str(folder),)]
-            submit_calls(Path(temporary, folder.name), request, site, supervise_task, calls)
+            submit_job(Path(temporary, folder.name), request, site)
         text = Path(temporary, folder.name, "logs", "0_submission.sh").read_text()
     written = rf"'?{re.escape(os.path.join(temporary, folder.name))}([^\s']*)'?"
     return re.sub(written, lambda match: shlex.quote(f"{folder}{match[1]}"), text)
@@ -57,25 +54,20 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def submit_calls(
-    folder: Path,
-    request: dict[str, Any],
-    site: Site,
-    function: Callable[..., Any],
-    arguments: Sequence[tuple[Any, ...]],
-) -> str:
-    """Submit a job whose tasks call a function, and return its id.
+def submit_job(folder: Path, request: dict[str, Any], site: Site) -> str:
+    """Submit a run's job, whose tasks supervise it, and return its id.
 
     Args:
         folder: of a run; its name is the job's name, and it gets the logs.
         request: of the launch; its `gpus` become tasks of one GPU each.
-        arguments: of the function; several become an array of jobs.
 
     Raises:
         RuntimeError: Slurm refuses the job.
         UnknownJobError: the job was submitted, but its id cannot be read.
     """
     from submitit import SlurmExecutor  # here, because it imports NumPy
+
+    from course.jobs.supervise import supervise_task
 
     nodes, tasks = site.shape(request["gpus"])
     options = {name: getattr(site, name) for name in ("account", "partition", "qos", "constraint")}
@@ -102,10 +94,8 @@ def submit_calls(
         additional_parameters=further,
         **{name: value for name, value in options.items() if value},
     )
-    # Not in a subclass: for an array, submitit uses SlurmExecutor itself.
     with patch.object(SlurmExecutor, "_get_job_id_from_submission_command", staticmethod(job_id)):
-        first, *_ = executor.map_array(function, *zip(*arguments))
-    return first.job_id.partition("_")[0]
+        return executor.submit(supervise_task, str(folder)).job_id
 
 
 class UnknownJobError(JobError):

@@ -98,20 +98,6 @@ def launch_planned(planned: Plan) -> Run:
     return _launch([planned], rerun=False)[0]
 
 
-def enter(planned: Plan, job: dict[str, Any], job_folder: Path) -> Run:
-    """Create the folder of a run that a job starts by itself.
-
-    Args:
-        job: its job_id, and what else identifies it.
-        job_folder: with the job's logs; its name is the job's.
-    """
-    with launching():
-        _, folder = planned.attempts()
-        job = {"job_folder": os.path.relpath(job_folder, folder), **job}
-        _write_folder(Run(folder), planned, _common(planned.site) | job)
-    return Run(folder)
-
-
 def _common(site: Site) -> dict[str, Any]:
     """Return the fields that the request of every launch has."""
     return {
@@ -227,9 +213,9 @@ def cancel_all(runs: Sequence[Run]) -> list[Run]:
             raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
-        # A job goes on for other members of a group, and a search's job for other trials: its
-        # supervisor sees the verdict, and ends only this run.
-        is_last = run.job in run.together and all(member.record for member in remaining)
+        # A job goes on for other members of a group: its supervisor sees the verdict, and ends
+        # only this run.
+        is_last = all(member.record for member in remaining)
         if run.executor == "slurm" and is_last:
             try:
                 slurm.cancel(run)

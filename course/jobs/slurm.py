@@ -10,12 +10,12 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import slurm_box
-from course.jobs.batch_script import UnknownJobError, environment, submit_calls
+from course.jobs.batch_script import UnknownJobError, environment, submit_job
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_partitions import (
@@ -73,23 +73,10 @@ _answer: tuple[float, dict[str, list[str]] | None] = (-math.inf, None)
 
 
 def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
-    """Submit the job of a run's folder; see `submit_array`."""
-    from course.jobs.supervise import supervise_task
-
-    return submit_array(folder, request, site, supervise_task, [(str(folder),)])
-
-
-def submit_array(
-    folder: Path,
-    request: dict[str, Any],
-    site: Site,
-    function: Callable[..., Any],
-    arguments: Sequence[tuple[Any, ...]],
-) -> dict[str, Any]:
-    """Submit calls of a function; the arguments are those of `submit_calls`.
+    """Submit the job of a run's folder.
 
     Returns:
-        job_id (of an array, the id of all its jobs), and the folder of this machine's own cluster.
+        job_id, and the folder of this machine's own cluster.
 
     Raises:
         ValueError: Slurm's commands or the partition are missing, Slurm would misread the folder's
@@ -109,7 +96,7 @@ def submit_array(
         # A login node's limit on threads does not count in jobs.
         job = {k: v for k, v in job_environment().items() if not k.endswith("_NUM_THREADS")}
         with environment(job | slurm_box.environment()):
-            number = submit_calls(folder, request, site, function, arguments)
+            number = submit_job(folder, request, site)
     except UnknownJobError as error:
         try:
             cancel(Run(folder))

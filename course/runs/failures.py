@@ -18,7 +18,8 @@ from course.config import GIB
 from course.runs.run import PROJECT
 from course.text import TEXT, printable, shortened
 
-COURSE_PACKAGES = ("course", "labs", "electives", "fast_resnet", "idr_pytools", "race", "tools")
+COURSE_PACKAGES = ("course", "labs", "electives", "fast_resnet", "idr_pytools", "race")
+COURSE_PACKAGES += ("slurm_box", "tools")
 SHARED = "/dev/shm"  # DataLoader workers pass their batches through it
 SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers to it
 PATIENCE_S = 120  # a batch that takes longer will not arrive

@@ -38,14 +38,15 @@ class _OddNames(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.end, self.aside = (nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+        self.end, self.aside = nn.Conv2d(8, 1, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.scale = nn.BatchNorm2d(1)  # an output of one channel is in both layouts
         conv = nn.Conv2d(8, 8, 3)
         layers = {"2": nn.Sequential(OrderedDict(conv=conv)), "10": nn.ReLU(), "1": nn.ReLU()}
         self.body = nn.Sequential(OrderedDict(layers))
         self.stem = nn.Conv2d(5, 8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.end(self.aside(self.body(self.stem(x))))
+        return self.scale(self.end(self.aside(self.body(self.stem(x)))))
 
 
 def planted(number: int, model: str = "resnet50") -> nn.Module:

@@ -16,7 +16,8 @@ from torch import distributed, nn
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-LIMITS = (140, 140, 140, 300)  # bytes, of each step: a new limit begins with a new network
+# Bytes, of each step: a new limit begins with a new network; that of the last has twice as many.
+LIMITS = (140, 140, 140, 300, 280)
 STEPS = len(LIMITS)
 MAX_WAITS = 100  # for one message: a loop that waits for the same one again would never end
 # Of the network's six weights, by limit and name. The last bucket does not reach the limit.
@@ -24,7 +25,8 @@ BUCKETS = {
     140: (("4.bias", "4.weight", "2.bias"), ("2.weight",), ("0.bias", "0.weight")),
     300: (("4.bias", "4.weight", "2.bias", "2.weight"), ("0.bias", "0.weight")),
 }
-BYTES = {140: (140, 256, 96), 300: (396, 96)}
+BUCKETS[280] = BUCKETS[140]
+BYTES = {140: (140, 256, 96), 300: (396, 96), 280: (280, 512, 192)}
 Gradients = dict[str, torch.Tensor | None]  # by the weights' names
 
 
@@ -80,17 +82,32 @@ class Handle:
         return self._work.get_future().then(self._deliver)
 
 
+class _Network(nn.Sequential):
+    """A network whose gradients are ready in another order than that of its weights.
+
+    In memory, too, a filter's numbers have another order than by their indices.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        layers = (nn.Linear(2, 8), nn.Tanh(), nn.Conv2d(2, 8, 2), nn.Tanh(), nn.Linear(8, 3))
+        super().__init__(*layers)
+        self.to(dtype, memory_format=torch.channels_last)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self[1](self[0](inputs))
+        last = self[4](hidden)
+        return torch.cat([last, self[3](self[2](hidden.view(-1, 2, 2, 2))).flatten(1)], dim=1)
+
+
 def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     """Run steps of a tiny network with a pickled function; return an error in words."""
-    torch.manual_seed(0)
-    layers = (nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-    network = nn.Sequential(*layers)
-    ddp = DDP(copy.deepcopy(network))
+    networks = [_Network(torch.float64 if limit == 280 else torch.float32) for limit in LIMITS]
     torch.manual_seed(rank + 1)
-    batches = torch.randn(STEPS, 5, 2)
+    batches = [torch.randn(5, 2).to(next(network.parameters())) for network in networks]
     steps = [
-        Step(limit, _gradients(ddp, batch), _gradients(network, batch))
-        for limit, batch in zip(LIMITS, batches)
+        Step(limit, _gradients(DDP(copy.deepcopy(network)), batch), _gradients(network, batch))
+        for limit, network, batch in zip(LIMITS, networks, batches)
     ]
     now, started, in_backward, limit = steps[0], distributed.all_reduce, False, 0
 
@@ -120,7 +137,7 @@ def observe(rank: int, ranks: int, function: bytes) -> list[Step] | str:
     try:
         with patches[0], patches[1]:
             average_gradients = cloudpickle.loads(function)
-            for now, batch in zip(steps, batches):
+            for now, network, batch in zip(steps, networks, batches):
                 if now.limit != limit:
                     limit, model = now.limit, copy.deepcopy(network)
                     for name, weight in model.named_parameters():

@@ -77,10 +77,10 @@ EXERCISES = {
     "pipeline_schedule": of_ranks(
         title="ranks run their passes in the order of the config's schedule",
         configs=(
-            {"pipeline": "gpipe", "micro_batch": 0, "batch_size": 12},
+            {"pipeline": "gpipe"},
             {"pipeline": "zero_bubble", "label_smoothing": 0.1},
             {"pipeline": "1f1b", "ranks": 4, "micro_batch": 1},
-            {"pipeline": "interleaved"},
+            {"pipeline": "interleaved", "batch_size": 12},
         ),
         describe=_describe_schedule,
         changes={"pipeline": "zero_bubble", "micro_batch": 2},

@@ -14,7 +14,7 @@ LAB = Lab(
     minutes=60,
     functions={"search.halving": Function("successive halving", _halving)},
     recordings=(Recording("search", keep="times"),),
-    jobs="16, one after another; on Slurm three arrays",
+    jobs="16, one after another",
     prepare="the crops, 240 MB, as 3.3",
     stuck="keep at least one trial; compare accuracies of the same round",
 )

@@ -19,18 +19,17 @@ from tqdm import tqdm
 
 from course.config import Config
 from course.jobs import sites
-from course.jobs.launch import JobError, explain, launch_planned, wait
+from course.jobs.launch import JobError, explain, launch_planned
 from course.jobs.plan import plan
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
-from labs.search import array, trial_queue
+from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
 
-MAX_ARRAYS = 3  # arrays in a row in which no trial ends
 MAX_FAILURES = 3  # failed trials at the beginning
-POLL_S = 1.0  # between two looks at the workers' progress
+POLL_S = 0.3  # between two looks at the trials
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,14 +82,14 @@ def search(
         sampler: "grid" tries all values, "random" draws them, "tpe" draws near the best trials.
         space: choices (a list) or a range (a tuple) for each field.
         trials: in total; None: all of a grid.
-        workers: jobs at a time: 1 on this machine; on Slurm by default a node's GPUs.
+        workers: trials at a time: 1 on this machine; on Slurm by default a node's GPUs.
         name: by default made from the arguments.
         settings: pruner, "none", "median" or "hyperband"; script; site; seed, of the sampler;
-            time_min, of each trial (a Slurm job requests the time of its share of trials).
+            time_min, of each trial.
 
     Raises:
         ValueError: an unknown sampler, pruner, field or site, or the name of a different search.
-        JobError: a different process conducts the search, or its workers or first trials failed.
+        JobError: a different process conducts the search, or its first trials failed.
     """
     if name and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ValueError(
@@ -100,13 +99,10 @@ def search(
     count = _trial_count(trials, request)
     folder = _folder(request | {"label": name or f"{sampler}-{request['pruner']}"}, name)
     site = sites.get(request["site"])
+    if site.executor != "slurm" and workers not in (None, 1):
+        raise ValueError(f"workers={workers}: this machine computes one job at a time")
     with _conducting(folder):
-        if site.executor == "slurm":
-            _run_on_slurm(folder, count, min(workers or site.gpus_per_node, count))
-        elif workers not in (None, 1):
-            raise ValueError(f"workers={workers}: this machine computes one job at a time")
-        else:
-            _run_here(folder, count)
+        _run(folder, count, workers or (site.gpus_per_node if site.executor == "slurm" else 1))
     return Search(folder)
 
 
@@ -198,50 +194,25 @@ def _conducting(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _run_here(folder: Path, count: int) -> None:
-    with _progress_bar(folder, count) as update:
-        for run in trial_queue.finish_ended(folder, runs.runs_root()):
-            _wait(run)
-            trial_queue.finish(folder, run)
-            update()
-        while run := _quietly(lambda: trial_queue.take(folder, count, launch_planned)):
-            _wait(run)
-            trial_queue.finish(folder, run)
-            update()
-
-
-def _wait(run: Run) -> None:
-    """Wait for a run's end. Raises KeyboardInterrupt if the wait was interrupted."""
-    _quietly(lambda: wait(run, check=False))
-    if run.record is None:
-        print(f"Stopped; {run.name} continues. Call search again to continue the search")
-        raise KeyboardInterrupt
-
-
-def _run_on_slurm(folder: Path, count: int, workers: int) -> None:
-    arrays, left_before, number = 0, count + 1, ""
+def _run(folder: Path, count: int, workers: int) -> None:
+    """Keep up to this number of trials running until all have ended."""
     with _progress_bar(folder, count) as update:
         while True:
-            # Check this first, or a trial that ends in between would be missed.
-            is_over = not array.is_active(folder)
             running = trial_queue.finish_ended(folder, runs.runs_root())
-            remaining = update()
-            if not remaining:
+            update()
+            while len(running) < workers:
+                run = _quietly(lambda: trial_queue.take(folder, count, launch_planned))
+                if run is None:
+                    break
+                running.append(run)
+            if not running:
                 return
-            if is_over and not running:
-                if number and array.was_cancelled(number):
-                    raise JobError(f"{folder.name} was cancelled. Call search again to continue")
-                if remaining < left_before:  # for example, workers reached their time limit
-                    arrays, left_before = 0, remaining
-                if arrays == MAX_ARRAYS:
-                    raise JobError(
-                        f"{MAX_ARRAYS} arrays ended without a finished trial, and {remaining} are "
-                        f"left. The workers' logs are in {folder / 'logs'}. Call search again to "
-                        "continue"
-                    )
-                number = array.submit(folder, count, min(workers, remaining))
-                arrays += 1
-            time.sleep(POLL_S)
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                names = ", ".join(run.name for run in running)
+                print(f"Stopped; {names} continue. Call search again to continue the search")
+                raise
 
 
 def _quietly(call: Callable[[], Any]) -> Any:

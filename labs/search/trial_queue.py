@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("grid", "random", "tpe")
 RANDOM_FIRST = 5  # trials that TPE draws at random before it has anything to learn from
-ATTEMPTS = 3  # at a trial that is lost by accident
 SNAPSHOT = "train.py"  # a copy of the script in the study's folder: all trials run the same
 
 
@@ -38,15 +37,12 @@ def locked(folder: Path) -> FileLock:
     return FileLock(folder / ".trials.lock")
 
 
-def take(
-    folder: Path, max_trials: int, begin: Callable[[Plan], Run], worker: str = ""
-) -> Run | None:
+def take(folder: Path, max_trials: int, begin: Callable[[Plan], Run]) -> Run | None:
     """Begin the next trial and return its run, or None if there is none left.
 
     Args:
-        max_trials: in total; a repeated trial counts once.
-        begin: starts the run, or creates its folder.
-        worker: the job that takes the trial.
+        max_trials: in total.
+        begin: starts the run.
     """
     with locked(folder):
         study = open_study(folder)
@@ -56,18 +52,14 @@ def take(
         request = read_request(folder)
         study.sampler = sampler(request["sampler"], request["seed"], len(trials))
         trial = study.ask(_distributions(request))
-        trial.set_user_attr("worker", worker)
         run = begin(_plan(folder, request, trial.number, trial.params))
         trial.set_user_attr("run", run.name)
         return run
 
 
 def started(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that run or are over, without those that are repeated."""
-    repeated = {trial.user_attrs.get("again") for trial in trials}
-    return [
-        trial for trial in trials if trial.state.name != "WAITING" and trial.number not in repeated
-    ]
+    """Return the trials that run or are over."""
+    return [trial for trial in trials if trial.state.name != "WAITING"]
 
 
 def sampler(name: str, seed: int, number: int) -> BaseSampler:
@@ -113,18 +105,7 @@ def _report(study: Study, trial: FrozenTrial, record: Record) -> None:
     elif is_pruned(record):
         study.tell(trial.number, state=TrialState.PRUNED)
     else:
-        if is_accident(record):
-            _repeat(study, trial)
         study.tell(trial.number, state=TrialState.FAIL)
-
-
-def _repeat(study: Study, trial: FrozenTrial) -> None:
-    """Queue a trial's values again, up to ATTEMPTS times."""
-    trials = study.get_trials(deepcopy=False)
-    attempt = trial.user_attrs.get("attempt", 1)
-    if attempt < ATTEMPTS and all(t.user_attrs.get("again") != trial.number for t in trials):
-        attributes = {"again": trial.number, "attempt": attempt + 1}
-        study.enqueue_trial(trial.params, user_attrs=attributes)
 
 
 def is_pruned(record: Record) -> bool:
@@ -132,18 +113,8 @@ def is_pruned(record: Record) -> bool:
     return record.status == "cancelled" and record.error.startswith(PRUNED)
 
 
-def is_accident(record: Record) -> bool:
-    """Return whether the run was ended by an accident, and not by something it did itself.
-
-    Its process or node is gone, or its worker reached the job's time limit. A trial that runs out
-    of memory, is cancelled, or exceeds its own time_min would end in the same way again.
-    """
-    prefix = {"failed": "Slurm: FAILED", "timeout": "Slurm: TIMEOUT"}.get(record.status)
-    return record.status == "lost" or bool(prefix and record.error.startswith(prefix))
-
-
 def finish_ended(folder: Path, runs_root: Path) -> list[Run]:
-    """Report trials that ended without a report, because their worker is gone.
+    """Report trials that have ended.
 
     Returns:
         The runs that are queued or running.
@@ -166,7 +137,6 @@ def _running(folder: Path) -> list[FrozenTrial]:
         study = open_study(folder)
         running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         for trial in running:
-            if "run" not in trial.user_attrs:  # its worker died; a live one would hold the lock
-                _repeat(study, trial)
+            if "run" not in trial.user_attrs:  # a search that died; a live one would hold the lock
                 study.tell(trial.number, state=TrialState.FAIL)
         return running

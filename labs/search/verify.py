@@ -42,6 +42,7 @@ def check_rounds(function: Halving) -> str:
     for count in (7, 16, 19):
         curves = rng.uniform(0, 1, (25, 8))
         _check(function, curves, rng.permutation(25)[:count].tolist(), (2, 4, 5, 8), 2)
+    _check(function, np.full((9, 6), 0.1), range(9), (1, 3, 6), FACTOR)  # all guess one of ten
     return "each round trains the trials that should continue, and the best one is returned"
 
 
@@ -69,10 +70,11 @@ def _check(
         ranked = sorted(expected, key=lambda trial: -replay.curves[trial, before - 1])
         continued = {trial for trial, until in replay.calls if until == epoch}
         _check_kept(replay, ranked, kept, continued, before, where)
-        expected = ranked[:kept]
+        expected = sorted(continued)
     if error:
         raise error
-    best = max(expected, key=lambda trial: replay.curves[trial, epochs[-1] - 1])
+    last = replay.curves[:, epochs[-1] - 1]
+    best = max(expected, key=lambda trial: (last[trial], trial == result))
     assert not isinstance(result, list | tuple | dict), (
         f"{where}: it returns {result!r}, expected the number of one trial, {best}"
     )
@@ -111,7 +113,9 @@ def _check_kept(
     replay: Replay, ranked: list[int], kept: int, continued: set[int], before: int, where: str
 ) -> None:
     """Check that the best trials of a round, and no others, are trained further."""
-    if continued == {*ranked[:kept]}:
+    accuracy = replay.curves[:, before - 1]
+    lowest = accuracy[ranked[kept - 1]]  # of the kept; of equal ones, any may continue
+    if len(continued) == kept and (accuracy[[*continued]] >= lowest).all():
         return
     round_ = f"{where}: after epoch {before},"
     assert continued, f"{round_} no trial is left to train, expected {kept}: keep at least one"

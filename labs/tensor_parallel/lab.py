@@ -77,7 +77,7 @@ EXERCISES = {
             {"ranks": 4},
             {"model": "resnet18"},  # without MLPs, like CoAtNet's first blocks
             # Five does not divide the number of channels.
-            {"tensor": 5, "ranks": 5, "batch_size": 4},
+            {"tensor": 5, "ranks": 5, "batch_size": 6},
         ),
         shows=STORED | {"collectives in forward": "forward_collectives"},
         rung="tensor",

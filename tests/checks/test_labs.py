@@ -125,7 +125,8 @@ def test_two_labs_cannot_have_one_exercise(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the files that a lab consists of, and import them instead of this project."""
-    folders = "course labs tools race solutions exercises notebooks docs benchmarks recordings"
+    folders = "course labs electives slurm_box tools race solutions exercises notebooks docs "
+    folders += "benchmarks recordings"
     for name in folders.split():
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignore)

@@ -25,6 +25,7 @@ UNTRIED = {
     "pipeline_stages image_px another": "pipelines.split reads it",
     "pipeline_stages precision tf32": "it computes like fp32 here",
     "pipeline_stages stage_split another": "pipelines.split reads it",
+    "pipeline_schedule micro_batch 0": "only GPipe accepts one micro-batch",
     "pipeline_schedule pipeline ": "the line above the TODO excludes it",
     "pipeline_schedule ranks 1": "the line above the TODO excludes it",
     "checkpoint precision bf16 fp32 tf32": "only in fp16 does the scaler have a state",

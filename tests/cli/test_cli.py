@@ -126,6 +126,17 @@ def test_bad_input_ends_the_process_with_1(runs_root: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("program", [["course", "slurm"], ["slurm_box"]])
+def test_an_error_of_the_cluster_is_a_message(
+    program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_BOX_PORT", "80")
+    command = [sys.executable, "-m", *program, "status"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: SLURM_BOX_PORT='80': expected a number from 1024")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -7,10 +7,9 @@ import pytest
 from job_helpers import CONFIG, SCRIPTS
 
 from course.jobs import launch as jobs
-from course.jobs import plan, sites, slurm, slurm_partitions
+from course.jobs import plan, slurm, slurm_partitions
 from course.jobs.errors import JobError
 from course.jobs.processes import job_environment
-from course.jobs.supervise import supervise_task
 from course.runs import run as runs
 from course.runs.run import Run
 from idr_pytools import gpu_jobs_submitter
@@ -28,7 +27,15 @@ OUTER = (
     *("SALLOC_PARTITION", "SQUEUE_PARTITION", "SINFO_FORMAT", "SACCT_FORMAT", "SCANCEL_USER"),
     *("PMI_RANK", "PMIX_RANK", "SUBMITIT_EXECUTOR", "RANK", "MASTER_PORT"),
 )
-KEPT = ("SLURM_CLUSTERS", "SLURM_JWT", "LOADEDMODULES", "https_proxy", "MY_TOKEN")
+KEPT = (
+    "SLURM_BOX",
+    "SLURM_BOX_PORT",
+    "SLURM_CLUSTERS",
+    "SLURM_JWT",
+    "LOADEDMODULES",
+    "https_proxy",
+    "MY_TOKEN",
+)
 
 
 @pytest.fixture
@@ -110,21 +117,14 @@ def test_a_job_without_a_readable_id_is_cancelled_by_its_name(tools: Path) -> No
     assert launch().launched["job_id"] == "77"
 
 
-def test_an_array_and_a_job_of_idr_pytools_are_read_alike(
+def test_a_job_of_idr_pytools_is_read_alike(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tools / "sbatch.out").write_text(f"{BANNER}77;cluster")
-    folder, site = tmp_path / "runs" / "study", sites.get("slurm")
-    calls = [("one",), ("two",)]
-    job = slurm.submit_array(folder, {"gpus": 1}, site, supervise_task, calls)
-    assert job == {"job_id": "77"}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE_SITE", "slurm")
     assert gpu_jobs_submitter("train.py") == ["77"]
     (tools / "sbatch.out").write_text("Thank you")
-    with pytest.raises(JobError, match="'Thank you'.*cancelled by its name"):
-        slurm.submit_array(folder, {"gpus": 1}, site, supervise_task, calls)
-    assert "ARGUMENTS --me --name=study" in called(tools / "scancel")
     with pytest.raises(ValueError, match="'Thank you'.*may run: see display_slurm_queue"):
         gpu_jobs_submitter("train.py")
 

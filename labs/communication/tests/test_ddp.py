@@ -86,7 +86,7 @@ from torch.distributed import ReduceOp, all_reduce
 class Bucket:
     def __init__(self, weights):
         self.weights, self.ready, self.handle = weights, 0, None
-        self.memory = torch.empty(sum(weight.numel() for weight in weights))
+        self.memory = weights[0].new_empty(sum(weight.numel() for weight in weights))
         self.parts = dict(zip(weights, self.memory.split([w.numel() for w in weights])))
         for weight in weights:
             weight.register_post_accumulate_grad_hook(self.add)

@@ -1,7 +1,6 @@
 """Tests of searches, pruning, tables, figures, and wrong requests."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +15,13 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs.launch import JobError
-from course.jobs.slurm_partitions import Partition
-from course.runs.record import Record
 from course.runs.recordings import recorded_runs
 from course.runs.run import FOLDER_VARIABLE
 from course.training import trials
 from course.training.recorder import recording
 from course.training.trials import ABOUT, FOLDER
 from labs import search as lab
-from labs.search import array, trial_queue
+from labs.search import trial_queue
 from labs.search.halving import successive_halving
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
@@ -45,30 +42,6 @@ def test_a_search_continues(runs_root: Path) -> None:
         lab.field_importance(three_trials)
     with pytest.raises(ValueError, match="a different search has this name .space"):
         lab.search("tpe", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "is_repeated"),
-    [
-        ("lost", "Slurm: NODE_FAIL, exit code 0:0, on node1", True),
-        ("failed", "Slurm: FAILED, exit code 0:9, on node1", True),  # its worker was killed
-        ("timeout", "Slurm: TIMEOUT, exit code 0:0, on node1", True),  # the job's limit
-        ("timeout", "still running after its 60 minutes", False),  # the trial's own
-        ("oom", "Slurm: OUT_OF_MEMORY, exit code 0:125, on node1", False),
-        ("cancelled", "cancelled on request", False),
-        ("failed", "ValueError: mine", False),
-    ],
-)
-def test_accidents_are_repeated(status: str, error: str, is_repeated: bool) -> None:
-    assert trial_queue.is_accident(Record(status, error=error)) == is_repeated
-
-
-def test_a_job_of_an_array_has_time_for_its_share_of_trials(runs_root: Path) -> None:
-    search = lab.search("random", RATES, CONFIG, trials=1, time_min=7, **LIGHT)
-    for longest, expected_min in ((math.inf, 21), (17, 15)):  # Slurm's is 2 longer
-        partitions = [Partition("all", longest, "gpu:4", is_default=True)]
-        place, trial_min = array.job_time(search.folder, 2.5, partitions)
-        assert (place.time_min, trial_min) == (expected_min, 7)
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,8 @@ def _row(run: Run, machine: str, purpose: str, keep: str) -> dict[str, Any]:
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
     # It matters which ranks shared a node, not the node's name.
     ranks = [rank | {"host": f"node-{hosts.index(rank['host'])}"} for rank in run.ranks]
-    optional = {name: value for name, value in (("ranks", ranks), ("test", run.test)) if value}
+    optional = {"ranks": ranks, "test": run.part("test")}
+    optional = {name: value for name, value in optional.items() if value}
     return {"config": config, "request": request, "record": record} | optional
 
 

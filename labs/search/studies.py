@@ -24,9 +24,9 @@ from course.jobs.plan import plan
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.run import Run
-from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
 from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
+from labs.search.trials import ABOUT, FOLDER, PRUNERS, open_study
 
 MAX_FAILURES = 3  # failed trials at the beginning
 POLL_S = 0.3  # between two looks at the trials

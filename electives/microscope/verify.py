@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.checks.results import call
+from course.lab import call
 from electives.microscope.kernel_names import counted_kernels, inner_name, labelled_examples
 from electives.microscope.sparsity import Prune, prune
 

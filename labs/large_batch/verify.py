@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from course.checks.results import call, compare
-from course.config import rung
+from course import rung
+from course.lab import call, compare
 from course.training import optimizers
 
 TrustRatio = Callable[..., torch.Tensor | float]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.checks.facts import Fact, Rank, entry, kinds
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable, value_at
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, entry, kinds, value_at
 
 SMALL = 4  # a factor that lets most small gradients underflow
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Contents, Fact, Rank, entry
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+from course.lab import NOT_APPLICABLE, Contents, Fact, NotApplicable, Rank, entry
 
 
 def restart(rank: Rank) -> dict[str, Any] | NotApplicable:

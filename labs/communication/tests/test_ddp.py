@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from written_helpers import cell_of, defined, filled
 
+from course.analysis import recorded_links
 from course.checks.exercises import script_variant
 from course.checks.functions import check_written
 from course.config import rung
@@ -343,7 +344,7 @@ def test_one_message_is_enough_for_a_metric() -> None:
 
 
 def test_bandwidth_is_drawn_by_size() -> None:
-    links = lab.recorded_links("nvidia-h100-x4")
+    links = recorded_links("nvidia-h100-x4")
     links = {name: rows.assign(bus_gb_s=rows["bytes"] / rows["seconds"] / 1e9)
              for name, rows in links.items()}  # fmt: skip
     assert "4 GPUs, 2 hosts" in lab.plot_bandwidth(links).alt

@@ -10,12 +10,9 @@ _NAMES = {
     "files": "read_dict write_atomically",
     "ranks": "rank_table",
     "ratio": "ratio",
-    "record": "PHASES Record write_record",
+    "record": "PHASES Record",
     "recordings": "recorded_table",
-    "run": (
-        "all_runs find_runs git_sha PROJECT RACE_CLOCK record_of RECORDED rows_of runs_root "
-        "TEST_FILE"
-    ),
+    "run": "all_runs find_runs git_sha PROJECT RACE_CLOCK RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

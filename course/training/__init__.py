@@ -10,6 +10,7 @@ _NAMES = {
     "attempts": "attempt",
     "evidence.operator_calls": "operator_calls",
     "evidence.operators": "layout",
+    "hooks": "Hook RunEnded",
     "memory_prediction": "predict_memory",
     "precision": "autocast channels_last HALF half_format has_units set_tf32",
     "recorder": "cpu_name device_name Recorder",

@@ -126,7 +126,7 @@ LAB = Lab(
     functions={"large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio)},
     recordings=(
         Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),
-        Recording("learning", [*learning.learning_configs()]),
+        Recording("learning", [*learning.learning_configs()], keep="losses"),
     ),
     jobs="8, of 8 runs",
     prepare="the crops, 240 MB, are made by the first run",

@@ -6,12 +6,14 @@ from course import Config, Run, rung
 from course.lab import (
     NOT_APPLICABLE,
     Exercise,
+    Fact,
     Lab,
     Place,
     Recording,
     configs,
     emulation_limits,
     expect,
+    facts,
 )
 from labs.mixed_precision import mechanism
 
@@ -47,6 +49,9 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return emulation_limits(cfg, place)
 
 
+LOGGED = Fact("recorded loss",
+    facts.if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
+    "backward needs the scaled loss, and meter.lap the loss itself")  # fmt: skip
 EXERCISES = {
     "amp": Exercise(
         title="the forward pass runs under autocast",
@@ -71,6 +76,7 @@ EXERCISES = {
             {"precision": "tf32", "overflow_step": 0},
         ),
         calls=("course.checks.dry_runs:agreeing",),
+        causes=(LOGGED,),
         rung="amp",
         against="device",
         describe=_describe_scaler,

@@ -15,5 +15,6 @@ FACTS = (
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
     Fact("the written trace", lambda rank: NOT_APPLICABLE if rank.rank else rank.notes.traces,
-         "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
+         "schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace and record_shapes=True",
+         "trace"),
 )  # fmt: skip

@@ -12,6 +12,7 @@ def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
     if not rank.notes.is_restarted:
         return NOT_APPLICABLE
     state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
+    state["learning rate of each update"] = [group["lr"] for (group, *_), *_ in rank.notes.groups]
     if rank.config.precision == "fp16":
         state["scaler's scale"] = rank.evidence.loss_gradient
     return state

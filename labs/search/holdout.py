@@ -9,7 +9,7 @@ import torch
 
 from course import Config, Run
 from course.data import crop_set, normalised, val_subset
-from course.runs import TEST_FILE, write_atomically
+from course.runs import write_atomically
 from labs.large_batch.measurements import load_network
 
 BATCH = 1024
@@ -22,8 +22,8 @@ def holdout_accuracy(run: Run) -> float:
     Raises:
         ValueError: the run has not saved its weights.
     """
-    if run.test:
-        return run.test["test_top1"]
+    if test := run.part("test"):
+        return test["test_top1"]
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = load_network(run).eval().to(device)
     indices, correct = holdout_indices(run.config), 0
@@ -32,7 +32,7 @@ def holdout_accuracy(run: Run) -> float:
         correct += int((scores.argmax(dim=1).cpu() == _crops().labels[batch]).sum())
     accuracy = correct / len(indices)
     result = {"test_top1": accuracy, "test_images": len(indices)}
-    write_atomically(run.folder / TEST_FILE, json.dumps(result, indent=1) + "\n")
+    write_atomically(run.folder / "test.json", json.dumps(result, indent=1) + "\n")
     return accuracy
 
 

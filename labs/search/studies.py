@@ -20,9 +20,9 @@ from tqdm import tqdm
 from course import Config, Run, explain
 from course.jobs import JobError, launch_planned, plan_run, sites
 from course.runs import runs_root, write_atomically
-from course.training.trials import ABOUT, FOLDER, PRUNERS, open_study
 from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
+from labs.search.trials import ABOUT, FOLDER, PRUNERS, open_study
 
 MAX_FAILURES = 3  # failed trials at the beginning
 POLL_S = 0.3  # between two looks at the trials

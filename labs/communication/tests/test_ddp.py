@@ -58,7 +58,7 @@ def average_gradients(weights, limit):
     futures, bucket = {}, []
     for weight in [*weights][::-1]:
         bucket.append(weight)
-        if sum(4 * each.numel() for each in bucket) >= limit:
+        if sum(each.nbytes for each in bucket) >= limit:
             register(bucket, futures)
             bucket = []
     if bucket:
@@ -159,7 +159,7 @@ WRONG = [
     (
         "make_buckets",
         "def make_buckets(weights, limit):\n    w = [*weights]\n    return [w[:2], w[2:4], w[4:]]",
-        "3, of .108, 288, 96. .* 3, of .140, 256, 96. bytes. Begin with the last weight",
+        "3, of .288, 108, 96. .* 3, of .256, 140, 96. bytes. Begin with the last weight",
     ),
     ("send", ["[w.grad for w in bucket]", "None"], "in line 3 of `send`: Tensors must"),
     (

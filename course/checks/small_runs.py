@@ -564,7 +564,7 @@ def write_images(root: Path, *, with_shards: bool) -> None:
                 image.save(root / split / f"class{label}" / f"{number}.jpg")
     if with_shards:
         convert.MIN_PART = 4
-        convert.convert("shards", root)
+        convert.convert_set("shards", root)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
     from course.data.formats import convert
 
     try:
-        folder = convert.convert(kind, root, skip_damaged=skip_damaged)
+        folder = convert.convert_set(kind, root, skip_damaged=skip_damaged)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None

@@ -87,7 +87,7 @@ def image_sets(cfg: Config) -> ImageSets:
 def _converted(root: Path, cfg: Config) -> Path:
     """Return the folder of the set in the config's format; convert the default set if needed."""
     if cfg.data == "default":
-        return convert.convert(cfg.format)
+        return convert.convert_set(cfg.format)
     return convert.converted_folder(cfg.format, root)
 
 

@@ -39,10 +39,10 @@ def core_costs(images: int = 64, image_px: int = 224) -> pd.DataFrame:
         top, left = (int(torch.randint(side - image_px + 1, ())) for side in image.shape[1:])
         return image[:, top : top + image_px, left : left + image_px].contiguous()
 
-    raw = formats.Raw(formats.convert("raw"), "train", unchanged)
-    shards = formats.paths(formats.convert("shards"), "train")
+    raw = formats.Raw(formats.convert_set("raw"), "train", unchanged)
+    shards = formats.paths(formats.convert_set("shards"), "train")
     files, small = (
-        _jpeg_files(folder) for folder in (default_set.ensure(), formats.convert("small"))
+        _jpeg_files(folder) for folder in (default_set.ensure(), formats.convert_set("small"))
     )
     places = np.random.default_rng(0).permutation(len(raw))[:images].tolist()
     crop = RandomCrop(image_px)
@@ -100,7 +100,7 @@ def reader_speeds(script: str | Path, images: int = 1024) -> pd.DataFrame:
 
     files, shards = (
         _jpeg_files(default_set.ensure()),
-        formats.paths(formats.convert("shards"), "train"),
+        formats.paths(formats.convert_set("shards"), "train"),
     )
     reader = runpy.run_path(str(PROJECT / script), run_name="train")["Shards"]
     images_of = reader.__new__(reader).images_of  # needs no data set

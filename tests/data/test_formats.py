@@ -35,7 +35,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 convert.MIN_PART, convert.MAX_PARTS = 1, 10_000
 encode = convert._encode
 convert._encode = lambda *args: time.sleep(float(sys.argv[3])) or encode(*args)
-convert.convert(sys.argv[1], Path(sys.argv[2]))
+convert.convert_set(sys.argv[1], Path(sys.argv[2]))
 """
 PX = 64  # in place of SMALL_PX
 
@@ -84,7 +84,7 @@ def start(kind: str, root: Path, cache: Path, image_s: float = 0) -> subprocess.
 
 
 def test_shards_contain_each_file_and_its_class(photos: Path) -> None:
-    folder = convert.convert("shards", photos)
+    folder = convert.convert_set("shards", photos)
     for split, count in (("train", 32), ("val", 16)):
         contents = []
         for path in sorted((folder / split).glob("*.tar")):
@@ -105,7 +105,7 @@ def test_shards_contain_each_file_and_its_class(photos: Path) -> None:
 
 def test_small_files_keep_their_names_and_shapes(large: Path) -> None:
     Image.new("RGB", (40, 30)).save(large / "train" / "cat" / "tiny.png")
-    folder = convert.convert("small", large)
+    folder = convert.convert_set("small", large)
     for path in large.glob("*/*/*.jpg"):
         with Image.open(path) as image, Image.open(folder / path.relative_to(large)) as small:
             assert min(small.size) == SMALL_PX <= min(image.size)
@@ -120,7 +120,7 @@ def test_raw_bytes_are_the_centre_of_each_image(photos: Path) -> None:
     for label, name in enumerate(classes_of(photos)):  # one colour per class
         for path in (photos / "val" / name).iterdir():
             Image.new("RGB", (300, 280), (label * 10, 0, 255 - label)).save(path, quality=100)
-    folder = convert.convert("raw", photos)
+    folder = convert.convert_set("raw", photos)
     images = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("val/images-*.npy"))]
     labels = np.concatenate([np.load(path) for path in sorted(folder.glob("val/labels-*.npy"))])
     pixels = np.concatenate([part[:, PX // 2, PX // 2] for part in images]).astype(int)
@@ -131,15 +131,15 @@ def test_raw_bytes_are_the_centre_of_each_image(photos: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path) -> None:
-    folder = convert.convert(kind, photos)
+    folder = convert.convert_set(kind, photos)
     first, index = checksums(folder), convert.index(folder)
     assert [index["splits"][split]["images"] for split in ("train", "val")] == [32, 16]
     assert index["classes"] == classes_of(photos)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files == {*first, convert.INDEX}
-    assert convert.convert(kind, photos) == folder
+    assert convert.convert_set(kind, photos) == folder
     shutil.rmtree(folder)
-    assert checksums(convert.convert(kind, photos)) == first
+    assert checksums(convert.convert_set(kind, photos)) == first
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(photos: Path) -> N
     image = photos / "val" / "tissue" / "tissue_00000.jpg"
     image.write_bytes(image.read_bytes()[:2000])
     with pytest.raises(DataError, match="tissue_00000.jpg cannot be decoded .* --skip-damaged"):
-        convert.convert("small", photos)
+        convert.convert_set("small", photos)
     partial = partial_folder("small", photos)
     (partial / "train" / ".unfinished-x").touch()  # of a process that was killed
     next(partial.glob("train/cat/*.jpg")).unlink()
@@ -180,21 +180,21 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(photos: Path) -> N
 
 
 def test_changed_images_and_missing_files_are_converted_again(photos: Path) -> None:
-    folder = convert.convert("small", photos)
+    folder = convert.convert_set("small", photos)
     before = checksums(folder)
     Image.new("RGB", (300, 300), "red").save(photos / "val" / "cat" / "cat_00000.jpg")
-    after = checksums(convert.convert("small", photos))
+    after = checksums(convert.convert_set("small", photos))
     assert {name for name in before if before[name] != after[name]} == {"val/cat/cat_00000.jpg"}
     lost = folder / "train" / "cat" / "cat_00001.jpg"
     lost.unlink()
-    assert convert.convert("small", photos) == folder and lost.is_file()
+    assert convert.convert_set("small", photos) == folder and lost.is_file()
 
 
 def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypatch) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         monkeypatch.setenv("COURSE_DATA", str(disk / "default"))
         with pytest.raises(DataError, match="No space left on device .*GB free.*kept.*COURSE_DATA"):
-            convert.convert("raw", large)
+            convert.convert_set("raw", large)
         (partial,) = disk.glob("*.partial")
         notes = [json.loads(path.read_text()) for path in partial.glob("done*/*.json")]
         assert notes and not [*disk.glob("*-raw/index.json")]
@@ -203,17 +203,17 @@ def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypat
 
 def test_bad_requests_are_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no folder .*train"):
-        convert.convert("raw", tmp_path / "nowhere")
+        convert.convert_set("raw", tmp_path / "nowhere")
     target = convert.target_folder("raw", photos)
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("mine")
     with pytest.raises(DataError, match="contains files that are not the raw images.*: move it"):
-        convert.convert("raw", photos)
+        convert.convert_set("raw", photos)
     assert (target / "mine.txt").read_text() == "mine"
     for path in (photos / "val" / "cat").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="classes cat"):
-        convert.convert("raw", photos)
+        convert.convert_set("raw", photos)
 
 
 @pytest.mark.parametrize("kind", ["small", "raw"])
@@ -223,7 +223,7 @@ def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> N
     converted = replace(cfg, format=kind)
     with pytest.raises(DataError, match=f"course data --as {kind} --data-root {photos}"):
         image_sets(converted)
-    convert.convert(kind, photos)
+    convert.convert_set(kind, photos)
     sets = image_sets(converted)
     assert (len(sets.train), len(sets.val), sets.classes) == (32, 16, 16)
     train, _ = loaders(sets, converted, torch.device("cpu"), num_workers=2)
@@ -238,7 +238,7 @@ def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> N
 
 
 def test_raw_indices_cross_parts(photos: Path) -> None:
-    raw = Raw(convert.convert("raw", photos), "train", torch.clone)
+    raw = Raw(convert.convert_set("raw", photos), "train", torch.clone)
     folder = convert.target_folder("raw", photos)
     labels = [np.load(path) for path in sorted(folder.glob("train/labels-*.npy"))]
     assert [raw[at][1] for at in range(32)] == np.concatenate(labels).tolist()

@@ -128,9 +128,9 @@ def test_every_format_has_the_same_pixels(tmp_path: Path, monkeypatch: pytest.Mo
         assert np.abs(row.numpy() - expected).max() < 4
 
     check(open_folder(root, "train")[0][0])
-    check(raw.Raw(convert.convert("raw", root), "train", lambda image: image)[0][0])
-    check(open_folder(convert.convert("small", root), "train")[0][0])
-    convert.convert("shards", root)
+    check(raw.Raw(convert.convert_set("raw", root), "train", lambda image: image)[0][0])
+    check(open_folder(convert.convert_set("small", root), "train")[0][0])
+    convert.convert_set("shards", root)
     options = {"data": "imagenet", "data_root": str(root), "format": "shards", "batch_size": 1}
     cfg = rung("baseline", quick=True, **options)
     sets = image_sets(cfg)

@@ -32,7 +32,7 @@ def cache(tiny_set: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COURSE_DATA", str(cache / "default"))
         patch.setattr(convert, "MIN_PART", 8)
-        convert.convert("shards", tiny_set)
+        convert.convert_set("shards", tiny_set)
     return cache
 
 
@@ -111,7 +111,7 @@ def test_a_set_that_changed_or_was_not_converted_is_refused(
     cfg = replace(CONFIG, data_root=str(copy))
     with pytest.raises(DataError, match="course data --as shards --data-root"):
         image_sets(cfg)
-    convert.convert("shards", copy)
+    convert.convert_set("shards", copy)
     for split in ("train", "val"):
         shutil.copytree(copy / split / "cat", copy / split / "aardvark")
     with pytest.raises(DataError, match="Convert the set again: course data --as shards"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from course.analysis.tensor_cores.counters import labelled, read_commented  # noqa: F401
 from course.analysis.tensor_cores.onednn import onednn, onednn_summary
 from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from course.analysis.traces import tables

@@ -3,7 +3,7 @@
 import lazy_loader
 
 _NAMES = {
-    "convert": "convert",
+    "convert": "convert_set",
     "raw": "Raw",
     "shards": "paths shuffled",
 }

@@ -61,7 +61,7 @@ class Part:
         return f"{self.split}-{self.number:05d}"
 
 
-def convert(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
+def convert_set(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
     """Return the folder of a set in a different format; convert it first if needed.
 
     Args:

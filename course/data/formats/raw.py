@@ -18,7 +18,7 @@ class Raw:
     """A split of a set that was converted to raw bytes, with torchvision's interface.
 
     Args:
-        folder: from `convert.convert("raw")`.
+        folder: from `convert.convert_set("raw")`.
         split: "train" or "val".
         transform: of bytes of shape (3, 256, 256).
 

@@ -19,7 +19,7 @@ Encoded = tuple[bytes, int]  # an image file's bytes, and its class
 
 
 def paths(folder: Path, split: str) -> list[Path]:
-    """Return the tar files of a split, in a folder from `convert.convert("shards")`."""
+    """Return the tar files of a split, in a folder from `convert.convert_set("shards")`."""
     parts = convert.index(folder)["splits"][split]["parts"]
     return [folder / name for part in parts for name in part["files"]]
 

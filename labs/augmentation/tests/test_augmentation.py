@@ -12,16 +12,17 @@ from course.data.augment import OPERATIONS
 from course.runs import recordings
 from labs import augmentation as lab
 from labs.augmentation import mixing_checks as mixing
+from labs.augmentation.images import Batch
 
 
 @pytest.fixture
-def batch(tiny_set: Path, monkeypatch: pytest.MonkeyPatch) -> lab.images.Batch:
+def batch(tiny_set: Path, monkeypatch: pytest.MonkeyPatch) -> Batch:
     """Load four small images of a small set."""
     monkeypatch.setattr(default_set, "ensure", lambda: tiny_set)
     return lab.sample_batch(4, 32)
 
 
-def test_each_operation_changes_an_image(batch: lab.images.Batch) -> None:
+def test_each_operation_changes_an_image(batch: Batch) -> None:
     images = lab.apply_operations(batch.images[0])
     assert [*images] == [*OPERATIONS]
     unchanged = [name for name, image in images.items() if torch.equal(image, batch.images[0])]
@@ -63,7 +64,7 @@ def test_recorded_epochs() -> None:
     assert "1: 128 px, 2.39 s" in alt and "4: 224 px" in alt
 
 
-def test_mixtures_show_the_shares_of_their_classes(batch: lab.images.Batch) -> None:
+def test_mixtures_show_the_shares_of_their_classes(batch: Batch) -> None:
     half = (batch.images.float(), (batch.labels + batch.labels.roll(1, 0)) / 2)
     alt = lab.plot_mixtures(batch, {"mixed": half}).alt
     assert "cat 1.00" in alt and "cat 0.50 flower 0.50" in alt

@@ -84,7 +84,7 @@ def test_signals_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         config = "Configuration data\nKillWait                = 30 sec\n"
         return SimpleNamespace(stdout=config if words[-1] == "config" else partition)
 
-    monkeypatch.setattr(preemption, "ask", answer)
+    monkeypatch.setattr(preemption.slurm_partitions, "ask", answer)
     assert lab.preemption_settings().loc["gpu"].tolist() == ["REQUEUE", "60 s", "30 sec"]
-    monkeypatch.setattr(preemption, "ask", lambda *_: None)
+    monkeypatch.setattr(preemption.slurm_partitions, "ask", lambda *_: None)
     assert lab.preemption_settings().empty

@@ -123,7 +123,7 @@ def test_time_limits_as_slurm_writes_them() -> None:
 def test_the_learners_file_is_written_once_and_checked(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labs.start_here.batch_script.partitions", list)  # no Slurm
+    monkeypatch.setattr("course.jobs.slurm_partitions.partitions", list)  # no Slurm
 
     def state() -> str:
         return progress().checks.set_index("check").loc["start_here.batch_script", "state"]

@@ -15,7 +15,6 @@ from course.lab import (
     FunctionCheck,
     Lab,
     Recording,
-    all_reduces,
     configs,
     if_complete,
     progress,
@@ -66,9 +65,6 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
-    Fact("the micro-batches", mechanism.passes,
-         "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
-         "multiply each loss by `len(targets) / len(labels)`"),
     Fact("training", progress,
          "pair images with their labels, and weight a loss by its share of the images in this "
          "batch, `len(targets) / len(labels)`: the last batch may be smaller", "step", ROUGHLY),
@@ -77,8 +73,6 @@ NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
          "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
-    Fact("number of all-reduces per update", all_reduces("backward_collectives"),
-         "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
          if_complete(
              lambda rank: len({f"{peer.notes.gradients['0']:.4g}" for peer in rank.peers})),

@@ -21,6 +21,7 @@ from course.runs import failures
 from course.runs.run import TAKES_TURNS, WAITING_FILE
 
 FOREVER = timedelta(days=365)  # no limit for the turns of others; the run has its time limit
+PORT_OFFSET = 500  # from the port of a job's first process group; others are closer to it
 WAIT_S = 1.0  # the progress line shows longer waits for the next turn
 NO_MORE = -1  # the number of the turn if there are no more turns
 connection: Connection | None = None  # of rank 0 to the conductor
@@ -36,7 +37,7 @@ class Turns:
     """The turns of a run in a group: it computes blocks of steps, when the conductor allows it.
 
     The conductor's messages go to rank 0, which passes them on to the other ranks, and reports a
-    block when all have finished it. They exchange this in the store in which the ranks meet.
+    block when all have finished it. They exchange this in a store, as PyTorch's ranks do.
 
     Between blocks, this process waits and its DataLoader workers are stopped, so that they neither
     slow down the run whose turn it is nor prepare batches in that run's time.
@@ -87,8 +88,17 @@ class Turns:
     def _store(self) -> Any:
         from torch.distributed import TCPStore
 
+        # On one machine, the supervisor has a store. On Slurm, a process group has one, but
+        # not every script has a process group, so rank 0 opens another.
+        is_shared = "TORCHELASTIC_USE_AGENT_STORE" in os.environ
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return TCPStore(address, port, is_master=False, timeout=FOREVER)
+        return TCPStore(
+            address,
+            port if is_shared else port + PORT_OFFSET,
+            is_master=self._rank == 0 and not is_shared,
+            wait_for_workers=False,
+            timeout=FOREVER,
+        )
 
     def _gather(self, event: str) -> None:
         """Let rank 0 wait until each rank has come here."""

@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from course.runs.files import write_atomically
-from course.runs.run import RECORDED, runs_root
-from course.text import one_line
+from course.lab import one_line
+from course.runs import RECORDED, runs_root, write_atomically
 from race import shared_files
 from race.entries import Entry, digest
 from race.tracks import TRACKS

@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from course.checks import discovery
-from course.checks.lab import Planned
+from course.checks.lab import Planned, Recording
 from course.config import Config
 from course.jobs.launch import launch, wait
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.recordings import (
     INDEX,
-    LEARNING,
     LOCK,
-    PURPOSES,
-    SEARCH,
     SITE,
-    check_purpose,
+    VARIANT,
     origin,
 )
 from course.runs.run import TRACES, RecordedRun, Run, all_runs, git_sha, runs_root
@@ -43,22 +40,21 @@ LEARNING_STEPS = 128  # number of steps stored of a run whose times mean nothing
 TIME_MIN = 5  # for each run
 
 
+def recordings() -> list[Recording]:
+    """Return the recordings of all labs, by purpose, in the order of the course."""
+    listed = [recording for lab in discovery.labs() for recording in lab.recordings]
+    purposes = [recording.purpose for recording in listed]
+    return sorted(listed, key=lambda recording: purposes.index(recording.purpose))
+
+
 def plan(only: str = "*", gpus: int = 1) -> list[Planned]:
     """List what `course record` runs: the recordings of all labs, by purpose.
-
-    The most important purposes come first, because the time may run out.
 
     Args:
         only: a shell pattern for the configs' labels (`label`).
         gpus: the number of GPUs of the machine.
     """
-    planned = [
-        run
-        for lab in discovery.labs()
-        for recording in lab.recordings
-        for run in recording.planned(gpus)
-    ]
-    planned.sort(key=lambda run: [*PURPOSES].index(run.purpose))
+    planned = [run for recording in recordings() for run in recording.planned(gpus)]
     if chosen := [run for run in planned if fnmatch(label(run.config), only)]:
         return chosen
     names = ", ".join(dict.fromkeys(label(run.config) for run in planned))
@@ -110,7 +106,7 @@ def pack_variants(machine: str, folder: Path) -> Path:
     for run in runs:
         request = [run.launched["added"], run.gpus, asdict(run.requested_config)]
         last[json.dumps(request, sort_keys=True)] = run
-    return _finish(folder / machine, _pack_all(last.values(), folder / machine, "variant"))
+    return _finish(folder / machine, _pack_all(last.values(), folder / machine, VARIANT))
 
 
 def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
@@ -133,7 +129,7 @@ def record_searches(machine: str, folder: Path, only: str = "*") -> Path:
         for run in study.runs:
             if run.status == "ok":
                 holdout.holdout_accuracy(run)
-        refused += _pack_all(study.runs, folder / machine, SEARCH)
+        refused += _pack_all(study.runs, folder / machine, "search")
     return _finish(folder / machine, refused)
 
 
@@ -161,7 +157,7 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
 
     Args:
         target: the machine's folder.
-        purpose: why it was run, one of `PURPOSES`; labs select runs by it.
+        purpose: why it was run, a lab's or `VARIANT`; labs select runs by it.
 
     Returns:
         The recorded run.
@@ -169,15 +165,18 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
     Raises:
         ValueError: the run has not ended, its thin trace is too large, or no such purpose.
     """
-    check_purpose(purpose)
+    kept = {VARIANT: "all"} | {recording.purpose: recording.keep for recording in recordings()}
+    if purpose not in kept:
+        raise ValueError(f"no purpose {purpose!r} of a recorded run: choose {', '.join(kept)}")
+    keep = kept[purpose]
     if run.record is None or not run.record.machine:
         reason = run.record.error if run.record else "it has not ended"
         raise ValueError(f"{run} measured nothing, so there is nothing to pack: {reason}")
     if len(run.together) > 1:
         raise ValueError(f"{run} took turns, and the others would be lost: record it alone")
     target.mkdir(parents=True, exist_ok=True)
-    row = {"run": run.name} | _row(run, target.name, purpose)
-    steps = [_columns(run.rank_steps(rank), purpose) for rank in range(run.gpus)]
+    row = {"run": run.name} | _row(run, target.name, purpose, keep)
+    steps = [_columns(run.rank_steps(rank), keep) for rank in range(run.gpus)]
     packed = RecordedRun(target / TRACES / run.name)
     with tempfile.TemporaryDirectory(dir=target) as draft:
         new, old = Path(draft, "new"), Path(draft, "old")
@@ -195,7 +194,7 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
     return packed
 
 
-def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
+def _row(run: Run, machine: str, purpose: str, keep: str) -> dict[str, Any]:
     """Return config, request, record, ranks and test of a run, if it has them."""
     launched, config = run.launched, asdict(run.requested_config)
     names = ("gpus", "executor", "git_sha", "launched_at", "added", "trial")
@@ -206,9 +205,9 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
     # Store it in the data itself, so that every table and picture shows it.
     record["machine"] += f" ({origin({'date': _date(run), 'versions': run.record.versions})})"
     record["error"] = record["error"].replace(str(run.folder), "RUN")
-    if purpose in (SEARCH, LEARNING):
+    if keep != "all":
         record |= {"evidence": {}}
-    if purpose == LEARNING:
+    if keep == "losses":
         record |= {name: None for name in record if TIME_FIELDS.match(name)}
     record["config"] = {
         name: value for name, value in run.record.config.items() if config.get(name) != value
@@ -216,16 +215,17 @@ def _row(run: Run, machine: str, purpose: str) -> dict[str, Any]:
     hosts = list(dict.fromkeys(rank["host"] for rank in run.ranks))
     # It matters which ranks shared a node, not the node's name.
     ranks = [rank | {"host": f"node-{hosts.index(rank['host'])}"} for rank in run.ranks]
-    optional = {name: value for name, value in (("ranks", ranks), ("test", run.test)) if value}
+    optional = {"ranks": ranks, "test": run.part("test")}
+    optional = {name: value for name, value in optional.items() if value}
     return {"config": config, "request": request, "record": record} | optional
 
 
-def _columns(steps: pd.DataFrame, purpose: str) -> dict[str, list]:
+def _columns(steps: pd.DataFrame, keep: str) -> dict[str, list]:
     """Return the columns of a rank's steps, with times to 0.1 µs and losses to 1e-6.
 
-    If times mean nothing, only loss and learning rate, of some steps.
+    Unless all is kept, only loss and learning rate, of some steps.
     """
-    if purpose in (LEARNING, SEARCH) and len(steps):
+    if keep != "all" and len(steps):
         steps = steps[["step", "epoch", "loss", "lr"]].iloc[:: -(-len(steps) // LEARNING_STEPS)]
         steps = steps.assign(loss=[float(f"{loss:.5g}") for loss in steps["loss"]])
     else:

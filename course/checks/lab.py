@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from course.config import HALF_FORMATS, Config
 from course.runs.evidence import check_path
-from course.runs.recordings import check_purpose
 from course.runs.run import PROJECT, Run
 
 NODE = 8  # GPUs of a full node, which is available for minutes
@@ -117,14 +116,14 @@ class Planned(NamedTuple):
 class Recording:
     """Runs that a lab has recorded on a machine for one purpose, the most important first."""
 
-    purpose: str  # of recordings.PURPOSES
+    purpose: str  # by which runs are selected; labs may share one
     configs: Iterable[Config] = ()  # on a machine with one GPU
     # On a machine with this many GPUs: configs, each with the number of GPUs it uses.
     several: Callable[[int], Iterable[tuple[Config, int]]] | None = None
     node: bool = False  # also record it on a full node
-
-    def __post_init__(self) -> None:
-        check_purpose(self.purpose)
+    # What is stored: "all"; "times", with neither evidence nor most steps; "losses", no times
+    # either, because several runs share a GPU.
+    keep: str = "all"
 
     def planned(self, gpus: int) -> Iterator[Planned]:
         """Yield the runs for a machine with this many GPUs."""

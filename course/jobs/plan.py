@@ -82,8 +82,8 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
         "site": planned.site.name,
         "gpus": against.gpus,
     }
-    if "added" in against.launched:
-        values["added"] = against.launched["added"]
+    launched = against.launched
+    values |= {name: launched[name] for name in ("added", "hooks") if name in launched}
     source = Path(against.launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
@@ -100,13 +100,14 @@ def _check_budgets(configs: Sequence[Config]) -> None:
         )
 
 
-def plan(
+def plan_run(
     script: str | Path,
     config: Config,
     *,
     site: str = "local",
     gpus: int = 1,
     time_min: float | None = None,
+    hooks: Sequence[str] = (),
 ) -> Plan:
     """Check a launch and return its plan; the arguments are those of `launch.launch`.
 
@@ -138,6 +139,8 @@ def plan(
     request = {"rung": config.rung, "site": site, "gpus": gpus}
     if added := _added(source, text):
         request["added"] = added
+    if hooks:
+        request["hooks"] = [*hooks]
     return Plan(source, text, config, chosen, request)
 
 
@@ -235,7 +238,7 @@ def without_loading(site: str = "local") -> dict[str, Any]:
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:
     """Return the batch script that `launch` would submit with these arguments; submit nothing."""
-    planned = plan(script, config, **options)
+    planned = plan_run(script, config, **options)
     _, folder = planned.attempts()
     return _batch_script(folder, planned.request, planned.site)
 

@@ -33,50 +33,14 @@ INDEX = "index.json"
 LOCK = ".lock"  # held by a process that changes a machine's files
 SITE = "recorded-"  # prefix of a site that answers from a machine's recordings, before its name
 TRACE = "trace-"  # prefix of the rung of a run that was recorded for its trace
-# Why a run was recorded. It is stored with the run, and runs are selected by it. `course record`
-# runs them in this order, the most important first, because the time may run out.
-PURPOSES = {
-    "throughput": "a rung at a batch size that keeps a large device busy",
-    "trace": "a short run of such a rung, for the trace of one step",
-    "scaling": "a rung on one GPU and on several",
-    "communication": "one traced step on several GPUs, which shows what they send each other",
-    "network": "a rung on pretended hosts, which send through a network, and on one host",
-    "feeding": "a rung on one GPU and on several, with images from files",
-    "batch sizes": "a rung at different batch sizes, up to running out of memory",
-    "notebook": "what a notebook launches at full size",
-    "loading": "ways of loading files for one GPU",
-    "formats": "ways of storing and decoding images for one GPU",
-    "augmentation": "ways of augmenting: speed, and accuracy over seeds",
-    "compiler": "a compiled step in each mode, at two batch sizes, and how long compiling takes",
-    "optimizers": "a step with each optimizer",
-    "memory": "a network that barely fits, with ways of trading time for memory",
-    "sharding": "a large network on several GPUs, replicated or sharded",
-    "parallel": "a large network on several GPUs, with tensor or pipeline parallelism",
-    "learning": "complete training runs, several at a time on one GPU, so their times mean nothing",
-    "search": "the trials of a search, one after another on one GPU",
-    "practice": "what reproducibility and checkpoints cost",
-    "variant": "a script with added lines, which a notebook launches to show what they do",
-}
-LEARNING = "learning"  # no times are stored of these runs
-SEARCH = "search"
-PRACTICE = "practice"
+# Purposes: LADDER's measure rungs as they are. A run's purpose is stored with it, and runs are
+# selected by it; labs record other runs for purposes of their own (`course.checks.lab.Recording`).
+LADDER = ("throughput", "scaling", "communication", "batch sizes", "notebook")
+VARIANT = "variant"  # a script with added lines, which a notebook launches to show what they do
+PURPOSES = (*LADDER, "trace", VARIANT)
 FULL_BATCH = ("throughput", "scaling")  # on one GPU, both measure a rung at full speed
 LABELS = ("rung", "script", "data_root")  # config fields that change nothing that is computed
-LOADING_FIELDS = ("uint8",)  # config fields that only matter for LOADING_PURPOSES
-LOADING_PURPOSES = ("loading", "formats", "augmentation", "feeding")
-OFF_LADDER = (  # purposes of runs that are not part of the ladder
-    "trace",
-    "network",
-    "variant",
-    "optimizers",
-    "compiler",
-    "memory",
-    "sharding",
-    "parallel",
-    PRACTICE,
-    SEARCH,
-    *LOADING_PURPOSES,
-)
+LOADING_FIELDS = ("uint8",)  # config fields that do not matter for a rung as it is
 SETUP = {"model": "resnet50", "data": "synthetic", "image_px": 224, "batch_size": 256}
 NEAREST = 4  # how many recorded runs an error names if none matches
 
@@ -139,10 +103,13 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
     Raises:
         ValueError: nothing was recorded there, or no such purpose; the message lists what there is.
     """
-    for purpose in purposes:
-        check_purpose(purpose)
     table = _folder(machine) / rows.RUNS
     runs = _runs(table, rows.version(table))
+    if unknown := {*purposes} - {*PURPOSES} - {run.purpose for run in runs}:
+        known = {run.purpose for other in machines() for run in recorded_runs(other)}
+        if wrong := unknown - known:  # on any machine
+            choices = ", ".join(sorted({*known, *PURPOSES}))
+            raise ValueError(f"no purpose {min(wrong)!r} of a recorded run: choose {choices}")
     return [run for run in runs if not purposes or run.purpose in purposes]
 
 
@@ -150,12 +117,6 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
 def _runs(table: Path, _version: tuple[int, ...]) -> list[RecordedRun]:
     runs = [RecordedRun(table.parent / TRACES / name) for name in rows.names(table)]
     return sorted(runs, key=lambda run: (run.record.started_at, run.name))
-
-
-def check_purpose(purpose: str) -> None:
-    """Raise ValueError, with a list of all purposes, if this is not one."""
-    if purpose not in PURPOSES:
-        raise ValueError(f"no purpose {purpose!r} of a recorded run: choose {', '.join(PURPOSES)}")
 
 
 def origin(saved: dict[str, Any]) -> str:
@@ -167,9 +128,9 @@ def origin(saved: dict[str, Any]) -> str:
 def recorded(machine: str) -> pd.DataFrame:
     """Return a machine's runs of the ladder on synthetic data, as a table like `ladder_table`.
 
-    The baseline ran on the CPU, all other rungs on the accelerator. Runs of the purposes OFF_LADDER
-    are left out: see `trace_path` and `recorded_runs`. Column `ratio` is relative to the first
-    baseline.
+    The baseline ran on the CPU, all other rungs on the accelerator. Only runs of the purposes
+    LADDER are included: see `trace_path` and `recorded_runs`. Column `ratio` is relative to the
+    first baseline.
 
     Raises:
         ValueError: nothing was recorded on that machine, and the message lists what there is; or no
@@ -189,7 +150,7 @@ def _on_ladder(machine: str) -> list[Run]:
     runs = [
         run
         for run in recorded_runs(machine)
-        if run.purpose not in OFF_LADDER
+        if run.purpose in LADDER
         and run.config.data == "synthetic"
         and (run.config.rung == "baseline" or run.config.device == "auto")
     ]
@@ -290,9 +251,9 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
 
     def sort_key(candidate: tuple) -> tuple:
         differences, run, request = candidate
-        # A run for PRACTICE repeats a different run, so it answers only if there is no other.
-        is_practice = request.get("purpose", "") == PRACTICE
-        return len(differences), run.config.rung != config.rung, is_practice
+        # A run for a lab's own purpose may repeat one of the ladder, which answers first.
+        is_off_ladder = request.get("purpose", "") not in LADDER
+        return len(differences), run.config.rung != config.rung, is_off_ladder
 
     candidates.sort(key=sort_key)
     if candidates and not candidates[0][0]:
@@ -312,8 +273,8 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
 
 
 def _differences(run: Run, request: dict[str, Any], wanted: dict[str, Any], gpus: int) -> list[str]:
-    is_loading = request.get("purpose", "") in LOADING_PURPOSES
-    names = [name for name in wanted if is_loading or name not in LOADING_FIELDS]
+    is_rung = request.get("purpose", "") in (*LADDER, VARIANT)
+    names = [name for name in wanted if not (is_rung and name in LOADING_FIELDS)]
     differing = [name for name in names if not _fits(run, name, wanted[name])]
     texts = [f"{name}={getattr(run.config, name)!r}" for name in differing]
     return texts + ([f"gpus={request['gpus']}"] if request["gpus"] != gpus else [])

@@ -62,7 +62,6 @@ COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
 RECORDED = PROJECT / "recordings"  # a folder for each machine, and the race's entries
-TEST_FILE = "test.json"  # in a run's folder: its accuracy on images that no search used
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
@@ -108,7 +107,7 @@ class Run:
 
     @property
     def purpose(self) -> str:
-        """Why it was recorded, one of `recordings.PURPOSES`; "" if it is not recorded."""
+        """Why it was recorded, such as "throughput"; "" if it is not recorded."""
         return self.launched.get("purpose", "")
 
     @property
@@ -254,10 +253,9 @@ class Run:
             return from_values(Evidence, reports[rank].get("evidence"))
         return self.record.evidence if self.record else Evidence()
 
-    @property
-    def test(self) -> dict[str, Any]:
-        """Its accuracy on images that its search did not use; {} if it was not tested."""
-        return read_dict(self.folder / TEST_FILE)
+    def part(self, name: str) -> dict[str, Any]:
+        """Return what a lab has stored with the run, in NAME.json; {} if nothing."""
+        return read_dict(self.folder / f"{name}.json")
 
     @property
     def logs(self) -> list[Path]:
@@ -321,9 +319,8 @@ class RecordedRun(Run):
     def ranks(self) -> list[dict[str, Any]]:
         return self.row.get("ranks", [])
 
-    @property
-    def test(self) -> dict[str, Any]:
-        return self.row.get("test", {})
+    def part(self, name: str) -> dict[str, Any]:
+        return self.row.get(name) or super().part(name)
 
 
 def steps_file(rank: int) -> str:

@@ -42,7 +42,7 @@ from course.runs.run import (
     steps_file,
 )
 from course.runs.user_folder import protect_compile_cache
-from course.training import attempts, memory, trials
+from course.training import attempts, hooks, memory
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
@@ -60,18 +60,14 @@ CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 NCCL_PRIORITY = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
-class Pruned(Exception):
-    """Ends this trial of a search; the message gives the reason."""
-
-
 @contextmanager
 def recording() -> Iterator[Recorder]:
     """Provide this process's run: its config, and methods that store what it measures.
 
     If you start a script yourself (`python exercises/train.py`), it trains the quick baseline,
     prints a summary, and writes nothing, which suits a debugger. An exception is recorded as `oom`
-    if memory ran out, else as `failed`, and raised again; so is an end before the last step. A
-    trial of a search that is stopped early ends as `cancelled`, with everything it measured.
+    if memory ran out, else as `failed`, and raised again; so is an end before the last step. If
+    a hook ends the run, its status is `cancelled`, with everything it measured.
     """
     protect_compile_cache()
     folder = os.environ.get(FOLDER_VARIABLE)
@@ -92,8 +88,8 @@ def recording() -> Iterator[Recorder]:
                 raise
             exited = error
         recorder.check_complete(exited)
-    except Pruned as reason:
-        recorder.finish("cancelled", error=f"{trials.PRUNED} {reason}")
+    except hooks.RunEnded as reason:
+        recorder.finish("cancelled", error=str(reason))
         return
     except (SystemExit, KeyboardInterrupt, GeneratorExit):
         raise
@@ -140,6 +136,8 @@ class Recorder:
         if run:
             with suppress(OSError):  # a full disk
                 (run.folder / OPEN.format(rank=self.rank)).touch()
+        names = run.launched.get("hooks", []) if run else []
+        self._hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
 
     def set(self, **values: Any) -> None:
         """Set fields of the record."""
@@ -149,7 +147,7 @@ class Recorder:
         """Add the results of an epoch, such as val_loss and val_top1; the last ones count.
 
         Raises:
-            Pruned: the run is a trial of a search that ends here.
+            RunEnded: a hook ends the run here.
         """
         self.before_epoch()
         self._values["epochs"].append(values)
@@ -161,12 +159,8 @@ class Recorder:
             results = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
             print(f"epoch {number} validated: {results}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
-        trial = self._run.launched.get("trial") if self._is_main else None
-        if trial and trials.VALUE in values:
-            root = self._run.folder.parent
-            result = root, trial, number, values[trials.VALUE]
-            if reason := attempt("whether to stop this trial", trials.report, *result):
-                raise Pruned(f"after epoch {number} of {self.config.epochs}: {reason}")
+        for hook in self._hooks:
+            attempt(f"the result of {type(hook).__name__}", hook.epoch, number, values)
 
     def _append_epoch(self, values: dict[str, float]) -> None:
         with (self._run.folder / EPOCHS).open("a") as file:
@@ -392,6 +386,8 @@ class Recorder:
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; without a run, print a summary of it."""
         self.before_end()
+        for hook in self._hooks:
+            attempt(f"the result of {type(hook).__name__}", hook.end, status)
         with suppress(AttributeError, OSError):  # Windows has none
             self.set(load=os.getloadavg()[0] / os.cpu_count())
         if self._watch and status == "ok":

@@ -7,12 +7,9 @@ from functools import cache
 
 import torch
 
-from course.config import Config
-from course.data import crop_set
-from course.data.crop_set import Crops
-from course.data.loader import normalised, val_subset
-from course.runs.files import write_atomically
-from course.runs.run import TEST_FILE, Run
+from course import Config, Run
+from course.data import crop_set, normalised, val_subset
+from course.runs import write_atomically
 from labs.large_batch.measurements import load_network
 
 BATCH = 1024
@@ -25,8 +22,8 @@ def holdout_accuracy(run: Run) -> float:
     Raises:
         ValueError: the run has not saved its weights.
     """
-    if run.test:
-        return run.test["test_top1"]
+    if test := run.part("test"):
+        return test["test_top1"]
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     model = load_network(run).eval().to(device)
     indices, correct = holdout_indices(run.config), 0
@@ -35,7 +32,7 @@ def holdout_accuracy(run: Run) -> float:
         correct += int((scores.argmax(dim=1).cpu() == _crops().labels[batch]).sum())
     accuracy = correct / len(indices)
     result = {"test_top1": accuracy, "test_images": len(indices)}
-    write_atomically(run.folder / TEST_FILE, json.dumps(result, indent=1) + "\n")
+    write_atomically(run.folder / "test.json", json.dumps(result, indent=1) + "\n")
     return accuracy
 
 
@@ -49,5 +46,5 @@ def holdout_indices(config: Config) -> torch.Tensor:
 
 
 @cache
-def _crops() -> Crops:
-    return Crops(crop_set.ensure(), "val")
+def _crops() -> crop_set.Crops:
+    return crop_set.Crops(crop_set.ensure(), "val")

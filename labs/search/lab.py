@@ -1,6 +1,6 @@
 """The lab's check, its recorded runs, and what the course shows about the lab."""
 
-from course.checks.lab import Function, FunctionCheck, Lab, Recording
+from course.lab import Function, FunctionCheck, Lab, Recording
 
 
 def _halving() -> FunctionCheck:
@@ -13,7 +13,7 @@ LAB = Lab(
     title="hyperparameter search without wasting a cluster",
     minutes=60,
     functions={"search.halving": Function("successive halving", _halving)},
-    recordings=(Recording("search"),),
+    recordings=(Recording("search", keep="times"),),
     jobs="16, one after another",
     prepare="the crops, 240 MB, as 3.3",
     stuck="keep at least one trial; compare accuracies of the same round",

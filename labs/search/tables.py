@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 from labs.search.studies import Search
 from labs.search.trial_queue import is_pruned
 
@@ -132,7 +132,7 @@ def field_importance(source: Search | Iterable[Run]) -> pd.Series:
 def holdout_table(source: Search | Iterable[Run]) -> pd.DataFrame:
     """Return search, trial, state, machine, seed, val_top1 and test_top1 of each tested trial."""
     return pd.DataFrame(
-        _row(run) | {"seed": run.config.seed, "val_top1": run.record.val_top1, **run.test}
+        _row(run) | {"seed": run.config.seed, "val_top1": run.record.val_top1, **run.part("test")}
         for run in _trial_runs(source)
-        if run.test
+        if run.part("test")
     )

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import from_dict
-from course.jobs.launch import refresh
-from course.jobs.plan import Plan, plan
-from course.runs.record import Record
-from course.runs.run import Run
-from course.training.trials import ABOUT, PRUNED, open_study
+from course import Run
+from course.jobs import Plan, plan_run, refresh
+from course.lab import from_dict
+from course.runs import Record
+from labs.search.trials import ABOUT, PRUNED, open_study
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 SAMPLERS = ("grid", "random", "tpe")
 RANDOM_FIRST = 5  # trials that TPE draws at random before it has anything to learn from
+HOOKS = ("labs.search.trials:Pruning",)
 SNAPSHOT = "train.py"  # a copy of the script in the study's folder: all trials run the same
 
 
@@ -81,7 +81,8 @@ def _distributions(request: dict[str, Any]) -> dict[str, Any]:
 def _plan(folder: Path, request: dict[str, Any], number: int, params: dict[str, Any]) -> Plan:
     """Plan the launch of a trial, with the script as it was when the search began."""
     config = from_dict(request["config"] | params | {"rung": f"{request['label']}-{number:02d}"})
-    launch = plan(folder / SNAPSHOT, config, site=request["site"], time_min=request["time_min"])
+    limits = {"site": request["site"], "time_min": request["time_min"]}
+    launch = plan_run(folder / SNAPSHOT, config, **limits, hooks=HOOKS)
     trial = {"study": folder.name, "number": number, "params": params, "space": request["space"]}
     return replace(
         launch, source=Path(request["script"]), request=launch.request | {"trial": trial}

@@ -39,9 +39,9 @@ from course.runs import logs
 from course.runs import run as runs
 from course.runs.ratio import ratio
 from course.runs.run import Run
-from course.training.trials import FOLDER
 from course.widgets.queue import LiveQueue
 from labs import search as search
+from labs.search.trials import FOLDER
 from slurm_box import control
 from slurm_box.cluster import programs
 

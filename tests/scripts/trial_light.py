@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course.runs.record import write_record
 from course.runs.run import FOLDER_VARIABLE, Run, record_of
-from course.training.trials import FOLDER
+from labs.search.trials import FOLDER
 
 run = Run(Path(os.environ[FOLDER_VARIABLE]))
 trial = run.launched["trial"]

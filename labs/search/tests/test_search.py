@@ -17,12 +17,11 @@ from course.config import rung
 from course.jobs.launch import JobError
 from course.runs.recordings import recorded_runs
 from course.runs.run import FOLDER_VARIABLE
-from course.training import trials
 from course.training.recorder import recording
-from course.training.trials import ABOUT, FOLDER
 from labs import search as lab
-from labs.search import trial_queue
+from labs.search import trial_queue, trials
 from labs.search.halving import successive_halving
+from labs.search.trials import ABOUT, FOLDER
 
 LIGHT = {"script": SCRIPTS / "trial_light.py"}
 CONFIG = rung("baseline", quick=True, lr=0.5)
@@ -107,7 +106,10 @@ def test_pruning_ends_the_job_which_keeps_all_that_it_measured(
 ) -> None:
     number = trials.open_study(study).ask().number
     run = prepared(study.parent.parent / "run", "", rung("baseline", epochs=6))
-    launched = run.launched | {"trial": {"study": "one", "number": number}}
+    launched = run.launched | {
+        "trial": {"study": "one", "number": number},
+        "hooks": trial_queue.HOOKS,
+    }
     (run.folder / "launch.json").write_text(json.dumps(launched))
     monkeypatch.setenv(FOLDER_VARIABLE, str(run.folder))
     with recording() as recorder:

@@ -1,4 +1,4 @@
-"""A trial's side of a search: it reports each epoch, and learns whether to continue.
+"""A search's hook in a trial: it reports each epoch, and ends the trial if it should not continue.
 
 Trials share one file, Optuna's journal. It needs no server, only a disk that all of them can use.
 """
@@ -9,8 +9,12 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from course.runs.run import Run
+from course.training.hooks import Hook, RunEnded
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -112,6 +116,18 @@ def pruner(name: str, epochs: int) -> BasePruner:
     if name == "hyperband":
         return pruners.HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=3)
     return pruners.NopPruner()
+
+
+class Pruning(Hook):
+    """Reports the accuracy of each epoch to the study, whose pruner may end the run."""
+
+    def epoch(self, number: int, values: Mapping[str, float]) -> None:
+        folder = self.recorder.folder  # on rank 0
+        if folder and VALUE in values:
+            request = Run(folder).launched["trial"]
+            if reason := report(folder.parent, request, number, values[VALUE]):
+                total = self.recorder.config.epochs
+                raise RunEnded(f"{PRUNED} after epoch {number} of {total}: {reason}")
 
 
 def report(runs_root: Path, request: dict[str, Any], epoch: int, value: float) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from course.jobs.conductor import Conductor, RemoteConductor, start_turns
+from course.jobs.conductor import Conductor, start_turns
 from course.jobs.processes import identity, kill_left, loopback, of_runs
 from course.jobs.rank_store import start_store
 from course.jobs.scripts import (
@@ -47,6 +47,7 @@ from course.runs.run import (
     OPEN,
     RACE_BEGAN,
     RACE_CLOCK,
+    TAKES_TURNS,
     Run,
     record_of,
 )
@@ -166,13 +167,8 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
     """Run the members' scripts until they end. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
-    conductor = start_turns(
-        members[0].run,
-        tasks[0].rank,
-        members[0].context,
-        deadline,
-        has_all_ranks=len(tasks) == tasks[0].count,
-    )
+    has_rank_0 = tasks[0].rank == 0
+    conductor = start_turns(members[0].run, members[0].context) if has_rank_0 else None
     waiting, running = [*members], []
     try:
         while waiting or running:
@@ -183,7 +179,8 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
                         conductor.end(member.run, member.run.record.status)
                     continue
                 current = (running or waiting)[0].run
-                if (conductor or member.run == current) and member.may_begin():
+                is_next = conductor or not has_rank_0 or member.run == current
+                if is_next and member.may_begin():
                     waiting.remove(member)
                     running.append(member)
                     with _sigterm_held():
@@ -251,7 +248,7 @@ class SupervisedRank:
         self._task, self._env = task, env
         self._rank_0 = rank_0  # of this run, if this supervisor has it
         self._executor = run.executor
-        self._conductor: Conductor | RemoteConductor | None = None
+        self._conductor: Conductor | None = None
         self._child: BaseProcess | None = None
         self._store: BaseProcess | None = None  # of a local run's ranks, in rank 0
         self._port = 0  # of this store
@@ -269,9 +266,9 @@ class SupervisedRank:
             return True
         if self._rank_0:
             return self._rank_0._starts > self._starts
-        return len(self.run.together) == 1 or bool(self.run.started)
+        return len(self.run.together) == 1 or bool(self.run.started)  # rank 0 chooses the order
 
-    def start(self, conductor: Conductor | RemoteConductor | None) -> None:
+    def start(self, conductor: Conductor | None) -> None:
         """Start the training process, and note that the run has begun."""
         self._conductor = conductor
         try:
@@ -291,6 +288,7 @@ class SupervisedRank:
             "supervisor": identity(os.getpid()),
             "started_at": datetime.now().isoformat(timespec="seconds"),
             "processes": [],
+            "takes_turns": bool(self._conductor),
         }
         if writes_start:
             write_atomically(path, json.dumps(started))
@@ -309,7 +307,8 @@ class SupervisedRank:
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
         surroundings = Surroundings(self._environment(), self.run.folder, out, err)
-        connection = self._conductor.connect(self.run, self.rank) if self._conductor else None
+        is_conducted = self._conductor and self.rank == 0
+        connection = self._conductor.connect(self.run) if is_conducted else None
         process = self.context.Process(
             target=run_script, args=(self.run.script, surroundings, (), connection)
         )
@@ -327,6 +326,7 @@ class SupervisedRank:
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(on_node),
             FOLDER_VARIABLE: str(self.run.folder),
+            TAKES_TURNS: "1" if self.run.started.get("takes_turns") else "",
             **pretended_host(self.run, self.rank),
         }
         if self.run.config.device == "cpu":
@@ -564,6 +564,6 @@ class SupervisedCommand(SupervisedRank):
 
 
 def _unwritable(error: OSError) -> Record:
-    if isinstance(error, NotADirectoryError | ConnectionError):  # a folder of a command; turns
+    if isinstance(error, NotADirectoryError):  # a folder of a command
         return Record("failed", error=str(error))
     return Record("failed", error=f"{failures.UNWRITABLE}: {error}")

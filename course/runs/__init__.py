@@ -13,10 +13,7 @@ _NAMES = {
     "record": "PHASES Record write_record",
     "restarts": "METADATA step_of",
     "recordings": "recorded_table",
-    "run": (
-        "all_runs find_runs git_sha PROJECT RACE_CLOCK record_of RECORDED rows_of runs_root "
-        "TEST_FILE"
-    ),
+    "run": "all_runs find_runs git_sha PROJECT RACE_CLOCK record_of RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, ["recordings"], {module: names.split() for module, names in _NAMES.items()}

@@ -24,8 +24,8 @@ from course.data.loader import normalised
 from course.runs.files import write_atomically
 from course.runs.run import Run
 from course.training import models
-from course.training.race import INTERMEDIATE_WEIGHTS, NETWORK
 from race import exported_network
+from race.clock import INTERMEDIATE_WEIGHTS, NETWORK
 from race.entries import VERDICT
 
 BATCH = 128  # images: with more, activations exceed a CPU's caches

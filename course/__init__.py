@@ -1,44 +1,39 @@
-"""Helpers of the course: launch a training job, read its record, show what a rung changed.
+"""What every notebook needs: launch a training job, read its record, show what a rung changed.
 
-Importing this package costs milliseconds: names are resolved on first use, and nothing
-here imports torch until a job (or a notebook cell) needs it.
+Labs import from here and from seven other doors: `course.lab`, `course.runs`, `course.charts`,
+`course.analysis`, `course.data`, `course.training` and `course.jobs`. Importing them costs
+milliseconds: names are resolved on first use, and nothing imports torch until then.
 """
 
 import sys
 from importlib import import_module
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    ".config": "Config LADDER rung vary",
-    ".jobs.launch": "launch launch_all wait cancel explain",
-    ".jobs.plan": "batch_script device_for without_loading",
-    ".widgets.queue": "queue",
-    ".widgets.quiz": "quiz",
-    ".runs.run": "Run find_runs runs_root PROJECT",
-    ".runs.logs": "search_log tail",
-    ".runs.recordings": "recorded recorded_runs trace_path",
-    ".checks.report": "report compare",
-    ".checks.ladder": "ladder",
-    ".checks.verdict": "check launch_check",
-    ".checks.functions": "check_written",
-    ".checks.progress": "progress",
-    ".checks.predictions": "predict recall",
-    ".checks.todo": "show_todo",
-    ".checks.exercises": "script_variant",
-    ".training.memory_prediction": "predict_memory",
-    ".training.precision": "autocast channels_last half_format has_units",
-    ".analysis.communication": "comm_report",
-    ".text": "wrap_text",
+    "config": "Config LADDER rung vary",
+    "jobs.launch": "launch launch_all wait cancel explain",
+    "jobs.plan": "batch_script device_for without_loading",
+    "widgets.queue": "queue",
+    "widgets.quiz": "quiz",
+    "runs.run": "Run",
+    "runs.logs": "search_log tail",
+    "runs.recordings": "recorded recorded_runs trace_path",
+    "checks.report": "report compare",
+    "checks.ladder": "ladder",
+    "checks.verdict": "check launch_check",
+    "checks.functions": "check_written",
+    "checks.progress": "progress",
+    "checks.predictions": "predict recall",
+    "checks.todo": "show_todo",
+    "checks.exercises": "script_variant",
+    "text": "wrap_text",
 }
-_MODULES = {
-    "models": ".training.models",
-    "plots": ".charts",
-    "default_set": ".data.default_set",
-}
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _MODULES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)
 
 
 def _prepare_notebook() -> None:

@@ -1,14 +1,16 @@
 """The race: train to a given accuracy in the least time, and with the least joules."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".board": "COURSE_ENTRIES",
-    ".entries": "Entry",
-    ".notebook": "difference history margin plot_accuracy settings table",
-    ".page": "board_page published_results",
-    ".submission": "draft enter",
-    ".tracks": "tracks_table",
-    ".verification": "verify",
+    "board": "COURSE_ENTRIES",
+    "entries": "Entry",
+    "notebook": "difference history margin plot_accuracy settings table",
+    "page": "board_page published_results",
+    "submission": "draft enter",
+    "tracks": "tracks_table",
+    "verification": "verify",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.runs.files import complete_file
-from course.training.attempts import attempt
-from course.training.energy import counter
-from course.training.hooks import Hook
+from course.runs import complete_file
+from course.training import Hook, attempt, counter
 from race.supervised_clock import BEGAN
 
 NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights

@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from course.text import digits, one_line, wrap_text
+from course import wrap_text
+from course.lab import digits, one_line
 from race import tracks
 
 SCHEMA = Path(__file__).with_name("entry.schema.json")

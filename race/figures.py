@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import PercentFormatter
 
-from course.charts.base import GREY, Picture
-from course.charts.primitives import COLOURS, label, legend, limit, lines
-from course.data.default_set import PHOTOGRAPHS
-from course.text import digits
+from course.charts import COLOURS, GREY, Picture, label, legend, limit, lines
+from course.data import default_set
+from course.lab import digits
 from race.board import in_order
 from race.entries import Entry, Trial, ranked
 
-CHANCE = 1 / len(PHOTOGRAPHS)  # accuracy before training
+CHANCE = 1 / len(default_set.PHOTOGRAPHS)  # accuracy before training
 # For each measure: title, axis, words in the legend.
 MEASURES = {
     "seconds": ("Accuracy over time", "seconds since the script began", "after {} s"),

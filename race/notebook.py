@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from course.runs.run import PROJECT
-from course.text import read_utf8
+from course.lab import read_utf8
+from course.runs import PROJECT
 from race import board
 from race.entries import Entry, ranked
 from race.submission import read_settings
 from race.tracks import SIGNIFICANCE, find_track
 
 if TYPE_CHECKING:
-    from course.charts.base import Picture
+    from course.charts import Picture
 
 
 def _entries(

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from course.runs.files import write_atomically
-from course.runs.run import runs_root
-from course.text import digits, one_line
+from course.lab import digits, one_line
+from course.runs import runs_root, write_atomically
 from race import board, figures, shared_files
 from race.entries import Entry, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track

@@ -18,11 +18,9 @@ from typing import Any
 import torch
 from torch.export.passes import move_to_device_pass
 
-from course.data import crop_set
-from course.data.crop_set import Crops
-from course.data.loader import normalised
-from course.runs.files import write_atomically
-from course.runs.run import Run
+from course import Run
+from course.data import crop_set, normalised
+from course.runs import write_atomically
 from course.training import models
 from race import exported_network
 from race.clock import INTERMEDIATE_WEIGHTS, NETWORK
@@ -40,12 +38,12 @@ class Refused(Exception):
 
 def main(folders: list[str]) -> None:
     """Judge the runs in these folders."""
-    crops = Crops(crop_set.ensure(), "val")
+    crops = crop_set.Crops(crop_set.ensure(), "val")
     for folder in folders:
         write_verdict(Path(folder), crops)
 
 
-def write_verdict(folder: Path, crops: Crops) -> None:
+def write_verdict(folder: Path, crops: crop_set.Crops) -> None:
     """Judge a run, or write why it cannot be judged."""
     try:
         verdict = judge(folder, crops)
@@ -58,14 +56,14 @@ def write_verdict(folder: Path, crops: Crops) -> None:
     write_atomically(folder / VERDICT, json.dumps(verdict))
 
 
-def fingerprint(crops: Crops) -> str:
+def fingerprint(crops: crop_set.Crops) -> str:
     """Identify a set of validation crops by the beginning of its SHA-256."""
     digest = hashlib.sha256(crops.images.numpy().tobytes())
     digest.update(crops.labels.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def judge(folder: Path, crops: Crops) -> dict[str, Any]:
+def judge(folder: Path, crops: crop_set.Crops) -> dict[str, Any]:
     """Compute the accuracy of a run's weights, and of those that it saved during training.
 
     Returns:
@@ -165,7 +163,7 @@ def _device() -> torch.device:
 
 
 @torch.no_grad()
-def accuracy(net: Network, crops: Crops, finite: bool = True) -> float:
+def accuracy(net: Network, crops: crop_set.Crops, finite: bool = True) -> float:
     """Compute the share of crops whose class has the highest score, in fp32.
 
     Raises:

@@ -17,13 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from course import Run, wait
 from course.data import crop_set
-from course.jobs.launch import launch_planned, wait
-from course.jobs.plan import find_script, plan
-from course.runs.files import read_dict, write_atomically
-from course.runs.record import Record
-from course.runs.run import PROJECT, Run, git_sha
-from course.text import read_utf8
+from course.jobs import find_script, launch_planned, plan_run
+from course.lab import read_utf8
+from course.runs import PROJECT, Record, git_sha, read_dict, write_atomically
 from race import board
 from race.board import COURSE_ENTRIES
 from race.entries import VERDICT, Entry, Trial
@@ -164,7 +162,7 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
     config = track.config(entry.settings, entry.name, seed)
     minutes = track.budget_s / 60 + STARTUP_MIN
     with hidden_validation_crops():
-        planned = plan(script, config, site=site, gpus=entry.gpus, time_min=minutes)
+        planned = plan_run(script, config, site=site, gpus=entry.gpus, time_min=minutes)
         run = launch_planned(replace(planned, request=planned.request | REQUEST))
     wait(run, check=False)
     deadline = time.monotonic() + SYNC_TIMEOUT_S

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from course.runs.files import write_atomically
-from course.runs.run import Run
+from course import Run
+from course.runs import write_atomically
 
 BEGAN = "race-began"  # created by a racing run when its clock starts
 RESULT = "race-clock.json"  # the time that its supervisor measured

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from course.config import Config, from_dict
+from course import Config
+from course.lab import from_dict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from course.runs.files import write_atomically
-from course.text import digits, one_line
+from course.lab import digits, one_line
+from course.runs import write_atomically
 from race import board, shared_files
 from race.entries import Entry, digest
 from race.submission import draw_seeds, read_settings, run_all

@@ -13,7 +13,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.outputs import newest_rehearsal, with_outputs  # noqa: E402
+from tools.outputs import newest_execution, with_outputs  # noqa: E402
 
 project = "Make training fast"
 html_title = project
@@ -51,7 +51,7 @@ def find_executed_notebooks(app, config) -> None:
     folder = config.executed_notebooks
     if folder and not Path(folder).is_dir():
         raise ConfigError(f"executed_notebooks={folder!r}: expected a folder of executed notebooks")
-    config.executed_notebooks = str(folder or newest_rehearsal() or "")
+    config.executed_notebooks = str(folder or newest_execution() or "")
 
 
 def prepare_source(app, docname: str, source: list[str]) -> None:

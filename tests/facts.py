@@ -18,9 +18,11 @@ import torch
 import electives
 import labs
 from course import *
-from course import PROJECT, Run, analysis, models, recorded_runs
+from course import Run, analysis, recorded_runs
 from course.checks.discovery import exercises
 from course.checks.discovery import labs as all_labs
+from course.runs import PROJECT
+from course.training import models
 
 for _module in iter_modules(analysis.__path__):
     globals()[_module.name] = import_module(f"{analysis.__name__}.{_module.name}")

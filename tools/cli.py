@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +15,7 @@ from course.text import printable
 
 if TYPE_CHECKING:
     from labs.start_here.doctor import Check
-    from tools.rehearsal import Outcome
+    from tools.notebooks import Outcome
 
 
 @app.command()
@@ -29,30 +27,26 @@ def notebooks(
     cell_minutes: Annotated[
         float, typer.Option(help="Fail a notebook if a cell takes longer, including waiting.")
     ] = 60,
-    minutes: Annotated[
-        float, typer.Option(help="Fail a notebook if it takes longer; 0: no limit.")
-    ] = 0,
     json_: AsJson = False,
 ) -> None:
     """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
-    from tools import rehearsal as rehearsals
+    from tools import notebooks as execution
 
     with progress_to_stderr(json_):
-        rehearsal = rehearsals.rehearse(
-            rehearsals.matching(pattern),
+        outcomes = execution.execute_all(
+            execution.matching(pattern),
             site=site,
             script=script,
             quick=quick,
             cell_minutes=cell_minutes,
-            minutes=minutes,
-            command=shlex.join(["course", *sys.argv[1:]]),
             on_outcome=show_outcome,
         )
+    report, statuses = execution.report_path(site), {outcome.status for outcome in outcomes}
     if json_:
-        tables.as_json(asdict(rehearsal) | {"report": rehearsal.report})
+        tables.as_json({"report": report, "outcomes": [asdict(outcome) for outcome in outcomes]})
     else:
-        typer.echo(f"report: {rehearsal.report}")
-    raise typer.Exit(130 if rehearsal.interrupted else not rehearsal.passed)
+        typer.echo(f"report: {report}")
+    raise typer.Exit(130 if execution.INTERRUPTED in statuses else statuses != {execution.OK})
 
 
 def show_outcome(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Give the site's notebooks the outputs of a rehearsal."""
+"""Give the site's notebooks the outputs of their execution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = (
 STOPPED = " The execution stopped before the notebook's end."
 
 
-def newest_rehearsal() -> Path | None:
+def newest_execution() -> Path | None:
     """Return the folder to which `course notebooks` last wrote, or None if it never ran."""
     executed = runs_root().glob("notebooks/*/*.ipynb")
     newest = max(executed, key=lambda path: path.stat().st_mtime, default=None)

@@ -1,10 +1,18 @@
-"""Charts: the `Picture` class, primitives, and figures of runs."""
+"""Charts: for labs' figures, each a `Picture` in which these functions draw, and those of runs."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".base": "Picture",
-    ".primitives": "plot_bar_panels",
-    ".runs": "plot_ladder plot_ladder_progress plot_learning_curves plot_step_and_loss",
+    "base": (
+        "ACCENT BLUE BOX clean DARK FORMAT_COLOURS GREEN GREY ON_LIGHT ORANGE PALE PHASE_COLOURS "
+        "Picture PURPLE SKY UNDER_WHITE words_on"
+    ),
+    "primitives": (
+        "bars COLOURS describe heading label legend limit lines mark plot_bar_panels scatter_fit "
+        "stack strip timeline"
+    ),
+    "runs": "plot_ladder plot_ladder_progress plot_learning_curves plot_step_and_loss",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

@@ -280,7 +280,7 @@ def _compare(
     for name, _, _, words in runs:
         pair = learner_runs[name], solution_runs[name]
         error = error_of(pair[0])
-        facts = (*SETUP, *discovery.facts(), *RESULTS, *wanted.facts)
+        facts = (*SETUP, *discovery.facts(wanted.name), *RESULTS, *wanted.facts)
         if symptom := f": {error}" if error else next(differences(facts, *pair), ""):
             message = next(differences(wanted.causes, *pair, error), "")
             if message and error not in ("", LOST):  # the cause is not the line that failed

@@ -69,9 +69,10 @@ def exercises() -> dict[str, Exercise]:
     return found
 
 
-def facts() -> tuple[Any, ...]:
-    """Return the facts that show the labs' mechanisms, in the order of the course."""
-    return tuple(fact for lab in labs() for fact in lab.facts)
+def facts(exercise: str) -> tuple[Any, ...]:
+    """Return the facts that show the labs' mechanisms, first those of this exercise's lab."""
+    ordered = sorted(labs(), key=lambda lab: exercise not in lab.exercises)
+    return tuple(fact for lab in ordered for fact in lab.facts)
 
 
 def functions() -> dict[str, Function]:

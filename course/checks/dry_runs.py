@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations, islice, product
@@ -142,6 +143,7 @@ def loading(text: str, cfg: Config) -> Iterator[str]:
         step = first_step(text, cfg, **ANOTHER_RANK if workers else {})
         how = f"{ELSEWHERE} and " * bool(workers) + ON
         due = {"num_workers": workers, "persistent_workers": persistent, "pin_memory": pins}
+        due |= {"timeout": 0}  # a limit would end slow runs
         due |= {"prefetch_factor": prefetch} if workers else {}
         for name, value in due.items():
             given = step.loading.get(name, 0 if name == "num_workers" else None)
@@ -212,6 +214,13 @@ def splitting(text: str, cfg: Config) -> Iterator[str]:
             f"{ELSEWHERE} {step.share} of a batch's {EACH_RANK * RANKS} images are loaded, "
             f"expected {EACH_RANK}: divide by the number of all ranks, run.world_size"
         )
+    sampler = step.loading.get("sampler")
+    number, ranks = getattr(sampler, "rank", RANK), getattr(sampler, "num_replicas", RANKS)
+    if (number, ranks) != (RANK, RANKS):
+        yield (
+            f"{ELSEWHERE} the sampler has rank {number} of {ranks}, so that ranks of two nodes "
+            f"train on the same images: give it run.world_size and run.rank"
+        )
 
 
 # A small set in tar files, in which every image has a different class. The number of shards is not
@@ -273,6 +282,15 @@ def _read(text: str, cfg: Config, *counts: tuple[int, int]) -> Iterator[str]:
             reader = _reader(text, cfg, Path(folder))
             for ranks, workers in counts:
                 _check_readers(reader, ranks, workers)
+            taken: list[Any] = []
+            for rank in range(SHARDS + 1) if counts[1:] else ():
+                with suppress(Exception):  # a script's own, that the shards are too few
+                    taken += reader(rank, SHARDS + 1).worker_shards()
+            expect(
+                len(taken) == len({*taken}),
+                f"{SHARDS + 1} readers get a shard, some of them the same one: worker_shards "
+                f"returns an empty list to a reader without a shard, which then reports it",
+            )
     except Exception as error:
         yield _in_words(error).replace(f"{folder}/", "")
 

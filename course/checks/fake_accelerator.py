@@ -201,11 +201,16 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         step.activities = activities
         return MagicMock()
 
+    def pinned(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        if is_available:
+            return tensor
+        raise RuntimeError("pin_memory() fails: let the DataLoader pin, pin_memory=cfg.pin_memory")
+
     # A node has as many devices as there were ranks before its first one.
     count = (run.rank - run.local_rank) or run.world_size
     cuda, accelerator = _devices(step, count * is_available)
     set_hooks = saved_tensors_hooks.__init__
-    tensor = {"backward": backward, "__deepcopy__": _deepcopy}
+    tensor = {"backward": backward, "__deepcopy__": _deepcopy, "pin_memory": pinned}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # if a script prints one
     with ExitStack() as stack:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

@@ -72,7 +72,7 @@ class Notes:
     # outside the run's folder, which may be another file system.
     renamed: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)  # PyTorch's, of the process
-    traces: list[dict[str, bool]] = field(default_factory=list)  # whether each has shapes
+    traces: list[dict[str, bool]] = field(default_factory=list)  # of each: shapes, warm-up
 
 
 @dataclass

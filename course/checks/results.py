@@ -11,11 +11,10 @@ from typing import Any
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a function, which may not change its arguments.
 
-    It gets copies of lists and tensors, so that a check can use its own again. Those of matrices
-    and filters are stored in another order, as after `t()` or in channels_last.
+    It gets copies of lists and tensors, so that a check can use its own again.
     """
     is_mutable = [isinstance(value, list) or hasattr(value, "clone") for value in arguments]
-    copies = [_copy(value) if mutable else value for value, mutable in zip(arguments, is_mutable)]
+    copies = [copy.deepcopy(v) if mutable else v for v, mutable in zip(arguments, is_mutable)]
     result = function(*copies)
     for name, old, new, mutable in zip(
         inspect.signature(function).parameters, arguments, copies, is_mutable
@@ -26,12 +25,6 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
             f"{'list' if isinstance(old, list) else 'tensor'}"
         )
     return result
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, list) or value.dim() < 2 or value.requires_grad:
-        return copy.deepcopy(value)
-    return value.mT.contiguous().mT.clone()
 
 
 def _equal(old: Any, new: Any) -> bool:

@@ -38,11 +38,13 @@ import torch
 from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.profiler import ProfilerAction
 from torch.utils._pytree import tree_leaves
 
 from course.checks import comparable, tiny_networks
 from course.checks.notes import CompileCall, Files, Notes, ShardCall
 from course.checks.script_edits import compile_script
+from course.config import TRACE_WAIT
 from course.data import loader
 from course.data.formats import convert
 from course.resources import core_count
@@ -163,7 +165,10 @@ class Observed:
         self.notes.is_marked = True
 
     def _note_trace(self, _: Any, profiler: torch.profiler.profile) -> None:
-        self.notes.traces.append({"recording of input shapes": bool(profiler.record_shapes)})
+        actions = [profiler.schedule(step) for step in range(TRACE_WAIT)]
+        trace = {"recording of input shapes": bool(profiler.record_shapes)}
+        trace["warm-up of the profiler"] = ProfilerAction.WARMUP in actions
+        self.notes.traces.append(trace)
 
     def note_images(self, _: Any, images: torch.Tensor) -> None:
         """Note the memory layout of the images that a network gets in training."""

@@ -1,1 +1,21 @@
-"""Launch runs and supervise them until they end: sites, engines, queues and turns."""
+"""Jobs: for labs that show how Slurm and processes work, or launch runs in a way of their own.
+
+What most labs need, `launch` and `wait` for instance, is in `course`.
+"""
+
+import lazy_loader
+
+_NAMES = {
+    "launch": "enter JobError launch_planned refresh steps_done",
+    "plan": "engine find_script Plan plan_run",
+    "processes": "job_environment loopback POLL_S",
+    "scripts": "process_context",
+    "sites": "Site",
+    "slurm_partitions": "ask columns Partition partitions",
+    "supervise": "slurm_task supervise_slurm",
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    ["sites", "slurm", "slurm_partitions"],
+    {module: names.split() for module, names in _NAMES.items()},
+)

@@ -20,7 +20,7 @@ from course.config import Config
 from course.jobs import local, slurm
 from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
-from course.jobs.plan import Plan, beside, engine, in_turns, plan
+from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
 from course.jobs.sites import Site
 from course.runs import failures, recordings
 from course.runs import record as records
@@ -67,7 +67,7 @@ def launch(
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    planned = plan(script, config, site=site, gpus=gpus, time_min=time_min, hooks=hooks)
+    planned = plan_run(script, config, site=site, gpus=gpus, time_min=time_min, hooks=hooks)
     if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:
@@ -91,7 +91,7 @@ def launch_all(
     if not turns or len(configs) < 2:
         return [launch(script, config, **options) for config in configs]
     rerun = options.pop("rerun", False)
-    plans = [plan(script, config, **options) for config in configs]
+    plans = [plan_run(script, config, **options) for config in configs]
     answers = [_answer(planned) for planned in plans]
     return answers if all(answers) else _launch(in_turns(plans), rerun)
 

@@ -100,7 +100,7 @@ def _check_budgets(configs: Sequence[Config]) -> None:
         )
 
 
-def plan(
+def plan_run(
     script: str | Path,
     config: Config,
     *,
@@ -238,7 +238,7 @@ def without_loading(site: str = "local") -> dict[str, Any]:
 
 def preview(script: str | Path, config: Config, **options: Any) -> str:
     """Return the batch script that `launch` would submit with these arguments; submit nothing."""
-    planned = plan(script, config, **options)
+    planned = plan_run(script, config, **options)
     _, folder = planned.attempts()
     return _batch_script(folder, planned.request, planned.site)
 

@@ -1,9 +1,11 @@
 """Choosing a GPU by memory, speed, energy and price."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".estimates": "compare_costs compare_estimate estimate_speeds",
-    ".figures": "plot_energy",
+    "estimates": "compare_costs compare_estimate estimate_speeds",
+    "figures": "plot_energy",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course.checks.results import compare, numbers
+from course.lab import compare, numbers
 
 Cost = Callable[[float, float, float, float, float], tuple[float, float]]
 # images_per_s, watts, price, hours, kwh_price

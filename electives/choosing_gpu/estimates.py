@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from course import recorded, rung
 from course.analysis import gpus, roofline
-from course.config import rung
-from course.runs.recordings import recorded
 from electives.choosing_gpu.costs import Cost
 
 RUNG, BATCH, MEASURED, OTHER = "channels_last", 256, "H100", "H200"

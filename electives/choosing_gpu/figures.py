@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.charts.base import BLUE, GREY, Picture
-from course.charts.primitives import label, mark
+from course.charts import BLUE, GREY, Picture, label, mark
 
 PER_JOULE = (2, 4, 8)  # dotted lines
 # Of labels that would cover each other, or a dotted line.

@@ -7,8 +7,23 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.charts.base import BLUE, BOX, DARK, GREY, ORANGE, SKY, Picture, words_on
-from course.charts.primitives import bars, describe, label, legend, limit, lines, scatter_fit
+from course.charts import (
+    BLUE,
+    BOX,
+    DARK,
+    GREY,
+    ORANGE,
+    SKY,
+    Picture,
+    bars,
+    describe,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+    words_on,
+)
 
 COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
 

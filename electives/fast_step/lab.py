@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Function, FunctionCheck, Lab, Recording
-from course.config import FULL_SIZE, rung
+from course import rung
+from course.lab import FULL_SIZE, Function, FunctionCheck, Lab, Recording
 
 
 def _statistics() -> FunctionCheck:

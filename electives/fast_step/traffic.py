@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.runs import recordings
-from course.runs.run import PROJECT
+from course.runs import PROJECT, recordings
 
 MEASUREMENTS = PROJECT / "fast_resnet" / "benchmarks" / "measured_h100.jsonl"
 METHODS = ["eager", "compile", "fast"]  # as that file names them

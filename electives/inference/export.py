@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 from electives.inference.latency import time_calls
 from electives.inference.training import load_crops, top1
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.ticker import LogLocator
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import (
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
     bars,
     heading,
     label,

@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis.fresh_compiler import fresh_compiler
-from course.runs.recordings import recorded_table
+from course.analysis import fresh_compiler
+from course.runs import recorded_table
 from electives.inference.variants import LADDER, Variant, create_call, random_images
 
 Call = Callable[[], Any]

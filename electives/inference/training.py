@@ -10,9 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.data import crop_set
-from course.data.crop_set import Crops
-from course.data.loader import normalised
+from course.data import crop_set, normalised
 from course.training import models, precision
 
 NETWORK, LR = "resnet8_patches", 0.2
@@ -20,8 +18,8 @@ STEPS, BATCH = 256, 64
 
 
 @cache
-def _crops(split: str) -> Crops:
-    return Crops(crop_set.ensure(), split)
+def _crops(split: str) -> crop_set.Crops:
+    return crop_set.Crops(crop_set.ensure(), split)
 
 
 def load_crops(split: str, count: int, first: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

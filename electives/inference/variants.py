@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.optimization import fuse
 
-from course.training.precision import HALF
+from course.training import HALF
 
 Call = Callable[[], torch.Tensor]
 

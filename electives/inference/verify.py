@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from course.checks.results import call
+from course.lab import call
 from electives.inference.async_device import FakeAsyncDevice
 from electives.inference.latency import Latencies
 from electives.inference.serving import Serve, StepTime, random_arrivals, serve

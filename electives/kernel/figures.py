@@ -4,8 +4,25 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PALE, SKY, Picture
-from course.charts.primitives import bars, heading, label, legend, limit, lines, stack, strip
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    SKY,
+    Picture,
+    bars,
+    heading,
+    label,
+    legend,
+    limit,
+    lines,
+    stack,
+    strip,
+)
 
 COLOURS = {
     "Triton": BLUE,

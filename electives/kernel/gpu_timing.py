@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.runs.recordings import load, recorded_table
-from course.training.precision import set_tf32
+from course.runs import recorded_table, recordings
+from course.training import set_tf32
 
 # By kernel: the size to time, its numbers' format, and the blocks to try.
 DEFAULTS: dict[str, tuple[int, str, tuple[int, ...]]] = {
@@ -49,7 +49,7 @@ def load_measurements(machine: str) -> pd.DataFrame:
         ValueError: nothing was recorded there.
     """
     table = _add_rates(recorded_table(machine, "kernels"))
-    limits = load(machine)["ceilings"]
+    limits = recordings.load(machine)["ceilings"]
     rates = {name: limit["tflop_per_s"] for name, limit in limits.items() if type(limit) is dict}
     bandwidth_share = table["gb_per_s"] / (1e3 * limits["copy_tb_per_s"])
     product_share = table["tflop_per_s"] / table["dtype"].map(rates)

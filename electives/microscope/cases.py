@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from course.analysis.timing import FORMATS, number_format
-from course.training.precision import channels_last
+from course.analysis import FORMATS, number_format
+from course.training import channels_last
 
 DTYPES = {
     "fp64": torch.float64,

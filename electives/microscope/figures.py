@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import (
+from course.charts import (
     ACCENT,
     BLUE,
     DARK,
@@ -16,9 +16,13 @@ from course.charts.base import (
     PURPLE,
     SKY,
     Picture,
+    bars,
+    describe,
+    heading,
+    label,
+    legend,
 )
-from course.charts.primitives import bars, describe, heading, label, legend
-from course.text import digits
+from course.lab import digits
 from electives.microscope.kernel_names import family
 from electives.microscope.records import ITEMSIZE, widest_load
 

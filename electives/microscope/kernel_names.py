@@ -8,8 +8,7 @@ from functools import cache
 
 import pandas as pd
 
-from course.analysis.tensor_cores.counters import labelled
-from course.analysis.tensor_cores.rules import USED, classify
+from course.analysis import tensor_cores
 
 # How the name begins, and why the kernel does or does not use Tensor Cores.
 EXAMPLES = (
@@ -106,7 +105,9 @@ def tile(kernel: str) -> str:
 def main_kernel(kernels: Iterable[str]) -> str:
     """Return the kernel that multiplies: on Tensor Cores, or according to its name; or ""."""
     names = list(kernels)
-    on_tensor_cores = [name for name in names if classify(name).verdict == USED]
+    on_tensor_cores = [
+        name for name in names if tensor_cores.classify(name).verdict == tensor_cores.USED
+    ]
     candidates = [name for name in names if not HELPERS.search(name)]
     return next(iter(on_tensor_cores or candidates or names), "")
 
@@ -114,7 +115,7 @@ def main_kernel(kernels: Iterable[str]) -> str:
 @cache
 def labelled_examples() -> pd.DataFrame:
     """Return EXAMPLES with their full names: kernel, truth ("used" or "not"), why."""
-    table = labelled()
+    table = tensor_cores.labelled()
     rows = [table[table["kernel"].str.startswith(begin)].iloc[0] for begin, _ in EXAMPLES]
     examples = pd.DataFrame(rows)[["kernel", "truth"]].reset_index(drop=True)
     return examples.assign(why=[why for _, why in EXAMPLES])
@@ -128,5 +129,5 @@ def example_kernels() -> pd.DataFrame:
 @cache
 def counted_kernels() -> pd.DataFrame:
     """Return the labelled kernels whose truth a hardware counter of an H100 showed."""
-    table = labelled()
+    table = tensor_cores.labelled()
     return table[table["evidence"].str.startswith("ncu")].reset_index(drop=True)

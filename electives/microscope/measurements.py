@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.training.precision import has_units
-from course.training.recorder import Recorder
+from course.training import Recorder, has_units
 from electives.microscope import records, timing
 from electives.microscope.cases import Case, Product, row
 from electives.microscope.kernel_names import main_kernel

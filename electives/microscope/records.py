@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from course.analysis import gpus
-from course.analysis.tensor_cores.rules import classify
-from course.runs.recordings import origin, part
+from course.analysis import gpus, tensor_cores
+from course.runs import recordings
 from electives.microscope.cases import Case, Convolution, Product
 from electives.microscope.kernel_names import main_kernel, short_name, tile
 
@@ -48,8 +47,8 @@ def load_measurements(machine: str = MACHINE) -> Measurements:
     Raises:
         ValueError: nothing was recorded there.
     """
-    raw = part(machine, "microscope")
-    source = origin({"date": raw["date"], "versions": {"torch": raw["torch"]}})
+    raw = recordings.part(machine, "microscope")
+    source = recordings.origin({"date": raw["date"], "versions": {"torch": raw["torch"]}})
     machine = f"{raw['machine']} ({source})"
     names = [field.name for field in fields(Measurements)]
     tables = {name: case_table(raw[name]).assign(machine=machine) for name in names}
@@ -62,7 +61,7 @@ def case_table(rows: list[dict[str, Any]] | dict[str, Any]) -> pd.DataFrame:
     if "kernel" not in table:
         return table
     kernels = table["kernel"]
-    verdicts = [classify(kernel).verdict if kernel else "" for kernel in kernels]
+    verdicts = [tensor_cores.classify(kernel).verdict if kernel else "" for kernel in kernels]
     names = {"name": kernels.map(short_name), "tile": kernels.map(tile), "tensor_cores": verdicts}
     return table.assign(**names)
 

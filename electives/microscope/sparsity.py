@@ -9,8 +9,8 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from course.data.digits import handwritten_digits
-from course.runs.recordings import recorded_table
+from course.data import handwritten_digits
+from course.runs import recorded_table
 
 Prune = Callable[[torch.Tensor], torch.Tensor]
 IMAGES = 1200  # for training; 597 for validation

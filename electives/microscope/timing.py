@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from course.analysis.timing import seconds
-from course.training.attempts import attempt
+from course.analysis import seconds
+from course.training import attempt
 from electives.microscope.cases import Case, Product, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course.analysis.tensor_cores.counters import read_commented
-from course.runs.recordings import trace_folder
+from course.analysis import tensor_cores
+from course.runs import recordings
 from electives.kernel import cuda
 
 SOURCE = Path(__file__).with_name("wmma.cu")
@@ -54,7 +54,7 @@ def library_instructions() -> pd.DataFrame:
 
     Index: instruction ("none": ordinary cores). Columns: kernels, and the name of one of them.
     """
-    table = read_commented(trace_folder("nvidia-h100") / "sass.csv")
+    table = tensor_cores.read_commented(recordings.trace_folder("nvidia-h100") / "sass.csv")
     libraries = table[table["library"].str.contains("cublas|cudnn")].replace({"mma": {"": "none"}})
     groups = libraries.groupby(libraries["mma"].rename("instruction"))["kernel"]
     return groups.agg(kernels="count", example=lambda names: min(names, key=len))

@@ -14,12 +14,16 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis.timing import number_format
-from course.training import memory
-from course.training.clocks import clock_for, speed_quartiles
-from course.training.models import parameter_count
-from course.training.precision import autocast, has_units
-from course.training.recorder import Recorder
+from course.analysis import number_format
+from course.training import (
+    Recorder,
+    autocast,
+    clock_for,
+    has_units,
+    memory,
+    models,
+    speed_quartiles,
+)
 from electives.networks import catalogue
 
 CHOICES = {
@@ -96,7 +100,7 @@ def measure_workload(workload: Workload) -> dict[str, Any]:
         **asdict(setting),
         "formats": formats,
         **speed_quartiles(seconds, setting.batch),
-        "parameters": parameter_count(workload.network),
+        "parameters": models.parameter_count(workload.network),
         "first_loss": float(workload.losses[0]),
         "last_loss": float(workload.losses[-1]),
         # On a CPU, the peak would include the rest of the process.

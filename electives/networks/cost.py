@@ -8,9 +8,8 @@ import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.analysis.roofline import count_operators
-from course.training.memory_prediction import saved_tensors
-from course.training.models import parameter_count
+from course.analysis import roofline
+from course.training import models, saved_tensors
 from electives.networks.bench import Setting, Workload
 from electives.networks.catalogue import NETWORKS
 
@@ -32,7 +31,7 @@ def _cost(network: str) -> pd.Series:
             weight.grad = torch.zeros_like(weight)
         workload.optimizer.step()
         workload.optimizer.zero_grad(set_to_none=True)
-        table = count_operators(workload.step, workload.setting.batch)
+        table = roofline.count_operators(workload.step, workload.setting.batch)
     return table[["gflop", "megabytes"]].sum()
 
 
@@ -46,7 +45,7 @@ def saved_gb(network: str, precision: str) -> dict[str, float]:
     with torch.random.fork_rng(devices=[]), FakeTensorMode():
         half = "bf16" if precision in ("fp16", "bf16") else "fp32"
         workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
-        weights = parameter_count(workload.network)
+        weights = models.parameter_count(workload.network)
         saved = saved_tensors(workload.step, [])
         sizes = [t.untyped_storage().nbytes() for t in saved if t.shape[:1] == (batch,)]
     return {"weights": 3 * 4 * weights / 1e9, "image": sum(sizes) / batch / 1e9}

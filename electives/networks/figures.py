@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from course.charts.base import (
+from course.charts import (
     ACCENT,
     BLUE,
     FORMAT_COLOURS,
@@ -15,9 +15,14 @@ from course.charts.base import (
     ORANGE,
     SKY,
     Picture,
+    bars,
+    heading,
+    label,
+    legend,
+    plot_bar_panels,
+    stack,
 )
-from course.charts.primitives import bars, heading, label, legend, plot_bar_panels, stack
-from course.text import digits
+from course.lab import digits
 from electives.networks.catalogue import NETWORKS
 from electives.networks.measurements import speeds_by_setting
 

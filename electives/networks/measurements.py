@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from course.runs.recordings import recorded_table
+from course.runs import recorded_table
 from electives.networks.catalogue import NETWORKS
 from electives.networks.cost import saved_gb
 from electives.networks.verify import Audit, Row

@@ -9,9 +9,21 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from course.charts.base import DARK, FORMAT_COLOURS, GREY, SKY, Picture
-from course.charts.primitives import describe, heading, label, legend, limit, lines, scatter_fit
-from course.text import digits
+from course.charts import (
+    DARK,
+    FORMAT_COLOURS,
+    GREY,
+    SKY,
+    Picture,
+    describe,
+    heading,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+)
+from course.lab import digits
 from electives.refinement.solvers import target_error
 
 PRECISION_COLOURS = FORMAT_COLOURS | {"fp64": DARK, "fp32": SKY}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.runs.recordings import recorded_table
+from course.runs import recorded_table
 
 
 def load_measurements(machine: str) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from course.checks.results import call
+from course.lab import call
 from electives.refinement.solvers import (
     Correct,
     Factors,

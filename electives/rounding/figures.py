@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, ORANGE, SKY, Picture
-from course.charts.primitives import bars, label, legend, limit, lines
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    ORANGE,
+    SKY,
+    Picture,
+    bars,
+    label,
+    legend,
+    limit,
+    lines,
+)
 from electives.rounding.measurements import METHODS as FP8_METHODS
 from electives.rounding.updates import METHODS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Function, FunctionCheck, Lab
+from course.lab import Function, FunctionCheck, Lab
 
 
 def _carry() -> FunctionCheck:

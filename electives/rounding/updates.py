@@ -14,8 +14,8 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from course.data.digits import handwritten_digits
-from course.training.precision import HALF
+from course.data import handwritten_digits
+from course.training import HALF
 
 Add = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

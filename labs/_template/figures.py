@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course.charts.base import Picture
-from course.charts.primitives import bars
+from course.charts import Picture, bars
 
 
 def plot_doubles(values: Mapping[str, float]) -> Picture:

@@ -1,6 +1,6 @@
 """This lab's entry: what the course lists, checks and records for it."""
 
-from course.checks.lab import Exercise, Lab
+from course.lab import Exercise, Lab
 
 EXERCISES: dict[str, Exercise] = {}
 

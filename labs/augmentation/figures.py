@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.charts.base import ACCENT, BLUE, GREEN, GREY, Picture
-from course.charts.primitives import bars, describe, label, legend, lines
-from course.text import digits
+from course.charts import ACCENT, BLUE, GREEN, GREY, Picture, bars, describe, label, legend, lines
+from course.lab import digits
 from labs.augmentation.images import Batch
 
 COLUMNS = 7

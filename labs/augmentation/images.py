@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torchvision.transforms import v2
 
-from course.data import default_set
-from course.data.augment import OPERATIONS, STRENGTH
-from course.data.images import open_image
-from course.runs.run import PROJECT
+from course.data import augment, default_set, open_image
+from course.runs import PROJECT
 
 CLASSES = ("cat", "coffee", "rocket", "flower", "temple", "astronaut", "motorcycle", "coins")
 
@@ -37,7 +35,9 @@ def sample_batch(count: int = 8, image_px: int = 224) -> Batch:
 
 def apply_operations(image: torch.Tensor) -> dict[str, torch.Tensor]:
     """Apply each of RandAugment's operations separately to an image, bytes of shape (3, H, W)."""
-    return {name: operation(image, STRENGTH) for name, operation in OPERATIONS.items()}
+    return {
+        name: operation(image, augment.STRENGTH) for name, operation in augment.OPERATIONS.items()
+    }
 
 
 def load_script(script: str) -> SimpleNamespace:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.lab import Exercise, Lab, Recording
-from course.checks.lab_configs import PINNED_WORKERS
-from course.config import Config, rung
+from course import Config, rung
+from course.lab import Exercise, Lab, Recording, configs
 from labs.large_batch import configs as learning
 
 # For both runs of a check: enough images that some pairs have two classes.
@@ -21,7 +20,7 @@ AUGMENTATION_CONFIG = {
     "warmup_steps": 64,
     "val_steps": 0,
     "workers": 16,
-    **PINNED_WORKERS,
+    **configs.PINNED_WORKERS,
 }
 
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.
@@ -43,7 +42,7 @@ TRAINING = {
     "val_steps": 2,
     "workers": 12,
     "lr": 0.05,
-    **PINNED_WORKERS,
+    **configs.PINNED_WORKERS,
 }
 
 

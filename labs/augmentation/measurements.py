@@ -11,13 +11,10 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from course.analysis.timing import median_ms, time_stages
-from course.config import rung
-from course.data import default_set
-from course.data.augment import OPERATIONS, STRENGTH
-from course.data.images import epoch_px, open_image, train_view
-from course.runs.run import Run
-from course.training.evidence.operator_calls import operator_calls
+from course import Run, rung
+from course.analysis import median_ms, time_stages
+from course.data import augment, default_set, epoch_px, open_image, train_view
+from course.training import operator_calls
 
 MIXING = Path(__file__).with_name("mixing.jsonl")
 
@@ -32,8 +29,10 @@ def operation_costs(images: torch.Tensor) -> pd.DataFrame:
         One row per operation: operation, ms (mean of the images), in the order of `OPERATIONS`.
     """
     rows = []
-    for name, operation in OPERATIONS.items():
-        times = time_stages(lambda: images, [lambda image, run=operation: run(image, STRENGTH)])
+    for name, operation in augment.OPERATIONS.items():
+        times = time_stages(
+            lambda: images, [lambda image, run=operation: run(image, augment.STRENGTH)]
+        )
         rows.append((name, times[:, 1].mean()))
     return pd.DataFrame(rows, columns=["operation", "ms"])
 

@@ -13,10 +13,10 @@ from types import ModuleType
 import numpy as np
 import torch
 
+from course import Config
 from course.checks.fake_accelerator import first_step
-from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
-from course.config import Config
+from course.lab import Unexpected, expect
 from labs.augmentation.measurements import count_operators
 
 IMAGES, HEIGHT, WIDTH = 64, 64, 48  # of a batch

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis.timing import number_format, quartiles, seconds
-from course.runs.recordings import load, origin
-from course.training.recorder import Recorder
+from course.analysis import number_format, quartiles, seconds
+from course.runs import recordings
+from course.training import Recorder
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 IMAGE_PX = {"cpu": 28, "cuda": 56}
@@ -76,7 +76,7 @@ def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:
     Raises:
         ValueError: nothing is recorded for this machine or precision.
     """
-    saved = load(machine)
+    saved = recordings.load(machine)
     rows = [
         row
         for row in saved.get("convolution", {}).get("rows", [])
@@ -97,7 +97,7 @@ def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:
         passes="forward",
         batch_size=64,
         image_px=56,
-        machine=f"{saved['machine']} ({origin(saved)})",
+        machine=f"{saved['machine']} ({recordings.origin(saved)})",
     )
 
 

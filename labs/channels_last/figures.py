@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.charts.base import (
+from course.charts import (
     ACCENT,
     BLUE,
     DARK,
@@ -17,9 +17,12 @@ from course.charts.base import (
     PURPLE,
     SKY,
     Picture,
+    label,
+    legend,
+    lines,
+    stack,
     words_on,
 )
-from course.charts.primitives import label, legend, lines, stack
 
 CHANNEL_COLOURS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)
 PART_COLOURS = (BLUE, GREEN, ACCENT, GREY)  # in the order of `time_by_part`

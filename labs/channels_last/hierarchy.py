@@ -10,8 +10,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
-from course.runs.recordings import part
+from course.charts import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
+from course.runs import recordings
 
 CLUSTERS = (16, 16, 18, 16, 16, 18, 16, 16)  # multiprocessors of each; their places vary by chip
 SCHEDULERS = 4  # of a multiprocessor; each has a Tensor Core and a quarter of the registers
@@ -23,9 +23,9 @@ WARPS, WARP = 64, 32  # resident warps of a multiprocessor, threads of a warp
 
 def plot_gpu() -> Picture:
     """Draw an H100 and, enlarged, one of its multiprocessors."""
-    measured = part("nvidia-h100", "ceilings")["copy_tb_per_s"]
+    measured = recordings.part("nvidia-h100", "ceilings")["copy_tb_per_s"]
     # Of small copies, which stay in the cache; starting each takes a part of the time.
-    cache = max(row["tb_per_s"] for row in part("nvidia-h100", "caches")["rows"])
+    cache = max(row["tb_per_s"] for row in recordings.part("nvidia-h100", "caches")["rows"])
     sms = sum(CLUSTERS)
     picture = Picture(10, 4.6, alt=_alt(measured, cache))
     axes = picture.add_subplot()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from course.checks.lab import (
+from course import Run, rung
+from course.lab import (
     Exercise,
     Function,
     FunctionCheck,
     Lab,
     Recording,
+    configs,
     emulation_limits,
     expect,
 )
-from course.checks.lab_configs import GPU_RUNGS, ON_CPU
-from course.config import rung
-from course.runs.run import Run
 from labs.channels_last import mechanism
 
 
@@ -60,9 +59,9 @@ LAB = Lab(
         Recording(
             "throughput",
             [
-                GPU_RUNGS["channels_last"],
-                GPU_RUNGS["channels_last_fp16"],
-                rung("channels_last", **ON_CPU),
+                configs.GPU_RUNGS["channels_last"],
+                configs.GPU_RUNGS["channels_last_fp16"],
+                rung("channels_last", **configs.ON_CPU),
             ],
         ),
         Recording("notebook", [rung("channels_last")]),

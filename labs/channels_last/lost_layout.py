@@ -10,8 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
-from course.training import models
-from course.training.precision import channels_last
+from course.training import channels_last, models
 
 FirstLost = Callable[[nn.Module, torch.Tensor], str | None]
 BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, kinds
+from course.lab import Fact, kinds
 
 FACTS = (
     Fact("layout of the convolutions' inputs", kinds("input_layouts"),

@@ -11,9 +11,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis.traces.tables import LAYOUT, Trace
-from course.training.evidence.operator_calls import operator_calls
-from course.training.evidence.operators import layout
+from course.analysis import traces
+from course.training import layout, operator_calls
 
 PARTS = {"convolutions": "conv", "BatchNorm": "batch_norm"}  # by a word in the operator's name
 CONVERSIONS, REST = "layout conversions", "all else"
@@ -85,7 +84,7 @@ def _parent_convolution(event: Any) -> str:
     return ""
 
 
-def time_by_part(trace: Trace) -> pd.DataFrame:
+def time_by_part(trace: traces.Trace) -> pd.DataFrame:
     """Return a trace's GPU time for convolutions, BatchNorm, layout conversions, and all else.
 
     Conversions are kernels that only change or pad a layout; most run within convolutions, whose
@@ -97,7 +96,7 @@ def time_by_part(trace: Trace) -> pd.DataFrame:
     part = pd.Series(REST, index=rows.index)
     for name, word in PARTS.items():
         part[rows["operator"].str.contains(word).astype(bool)] = name
-    part[rows["kernel"].str.contains(LAYOUT).astype(bool)] = CONVERSIONS
+    part[rows["kernel"].str.contains(traces.LAYOUT).astype(bool)] = CONVERSIONS
     times = rows["duration_s"].groupby(part).agg(kernels="count", ms="sum")
     table = times.reindex([*PARTS, CONVERSIONS, REST], fill_value=0).rename_axis("part")
     table["ms"] *= 1e3
@@ -105,7 +104,7 @@ def time_by_part(trace: Trace) -> pd.DataFrame:
     return table.assign(share=share, machine=trace.device).reset_index()
 
 
-def ms_by_channels(trace: Trace, operator: str) -> pd.Series:
+def ms_by_channels(trace: traces.Trace, operator: str) -> pd.Series:
     """Return the GPU milliseconds of an operator, by the channels of its first input (N, C, H, W).
 
     Raises:

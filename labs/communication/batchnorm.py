@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
-from course.runs.run import Run
-from course.training.sync_batchnorm import FILE
+from course import Run
+from course.training import FILE
 
 
 def running_statistics(run: Run) -> pd.DataFrame:

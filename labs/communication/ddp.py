@@ -9,7 +9,7 @@ import cloudpickle
 import torch
 from torch import distributed
 
-from course.runs.run import runs_root
+from course.runs import runs_root
 
 
 def make_buckets(weights, limit):

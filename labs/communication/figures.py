@@ -6,12 +6,23 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from course.analysis.communication import computing
-from course.analysis.traces.intervals import Intervals, intervals_of, overlap_s, subtract_intervals
-from course.analysis.traces.tables import Trace, steps
-from course.charts.base import ACCENT, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture
-from course.charts.primitives import describe, label, legend, lines, mark, stack, timeline
-from course.runs.record import PHASES
+from course.analysis import communication, traces
+from course.charts import (
+    ACCENT,
+    GREEN,
+    GREY,
+    ORANGE,
+    PHASE_COLOURS,
+    Picture,
+    describe,
+    label,
+    legend,
+    lines,
+    mark,
+    stack,
+    timeline,
+)
+from course.runs import PHASES
 
 NARROW = 0.05  # of the picture's width: narrower bars have no room for words
 VISIBLE = 0.0015  # of the picture's width: shorter collectives are drawn this wide
@@ -39,7 +50,7 @@ def plot_bandwidth(links: Mapping[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def plot_timeline(trace: Trace) -> Picture:
+def plot_timeline(trace: traces.Trace) -> Picture:
     """Draw the first traced step: what the rank computes above, what it sends below.
 
     Raises:
@@ -50,7 +61,7 @@ def plot_timeline(trace: Trace) -> Picture:
         raise ValueError(f"{trace.source} has no collectives: launch with gpus=2 or more")
     number = min(set(rows["step"]) - {-1})
     rows = rows[rows["step"] == number]
-    step = steps(trace).set_index("step").loc[number]
+    step = traces.steps(trace).set_index("step").loc[number]
     # On the device, a step ends after its last kernel.
     work = pd.concat([rows, trace.kernels[trace.kernels["step"] == number]])
     start, end = step["start_s"], max(step["end_s"], (work["start_s"] + work["duration_s"]).max())
@@ -58,18 +69,22 @@ def plot_timeline(trace: Trace) -> Picture:
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)].groupby("name")
     device = "GPU: computing" if len(trace.kernels) else "CPU: computing"
     parts = {
-        "host: phase": [(intervals_of(ranges), PHASE_COLOURS[name], "") for name, ranges in phases],
-        device: [(computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES],
+        "host: phase": [
+            (traces.intervals_of(ranges), PHASE_COLOURS[name], "") for name, ranges in phases
+        ],
+        device: [
+            (communication.computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES
+        ],
     }
-    busy = computing(trace)
+    busy = communication.computing(trace)
     sizes: dict[str, list[tuple[float, str]]] = {}  # by lane: centre in ms, megabytes
     for operation, ranges in rows.groupby("operation", sort=False):
         for row, lane in zip(ranges.itertuples(), _free_lanes(ranges)):
             name = operation.replace("_", "-") + " " * lane
             span = (row.start_s, row.start_s + row.duration_s)
-            exposed = subtract_intervals(span, busy)
+            exposed = traces.subtract_intervals(span, busy)
             if row.duration_s < VISIBLE * (end - start):
-                is_hidden = overlap_s(span, busy) > row.duration_s / 2
+                is_hidden = traces.overlap_s(span, busy) > row.duration_s / 2
                 span = (row.start_s, row.start_s + VISIBLE * (end - start))
                 exposed = [] if is_hidden else [span]
             parts.setdefault(name, []).extend([([span], GREY, ""), (exposed, ACCENT, "")])
@@ -97,7 +112,7 @@ def plot_timeline(trace: Trace) -> Picture:
 
 
 def _clip(
-    spans: Intervals, colour: str, words: str, start: float, end: float
+    spans: traces.Intervals, colour: str, words: str, start: float, end: float
 ) -> list[tuple[float, float, str, str]]:
     """Cut spans to a window, in milliseconds since its start."""
     inside = [(max(begin, start), min(stop, end)) for begin, stop in spans]

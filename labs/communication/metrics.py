@@ -11,7 +11,7 @@ from torch import distributed
 from torch.profiler import profile
 from torchmetrics.classification import MulticlassAccuracy
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 
 REPEATS = 100
 

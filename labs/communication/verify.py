@@ -8,7 +8,7 @@ from functools import cache
 import cloudpickle
 import torch
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 from labs.communication.observe import BUCKETS, BYTES, STEPS, Step, observe
 
 RANKS = 3

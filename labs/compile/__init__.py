@@ -1,15 +1,16 @@
 """Graphs, kernels, recompilations and caches of torch.compile."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".compiler": (
+    "compiler": (
         "BlockEnd break_even_steps capture_graph compile_shapes find_breaks kernels measure_cache "
         "time_versions"
     ),
-    ".figures": "plot_break_even plot_losses plot_modes plot_shapes plot_traffic",
-    ".measurements": "compile_s modes_table recorded_kernel recorded_part",
-    ".verify": "make_model original_forward",
-    "course.config": "FULL_SIZE",
+    "figures": "plot_break_even plot_losses plot_modes plot_shapes plot_traffic",
+    "measurements": "compile_s modes_table recorded_kernel recorded_part",
+    "verify": "make_model original_forward",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

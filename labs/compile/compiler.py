@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis.fresh_compiler import fresh_compiler
+from course.analysis import fresh_compiler
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`

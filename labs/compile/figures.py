@@ -7,8 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, GREEN, GREY, ORANGE, PURPLE, Picture
-from course.charts.primitives import (
+from course import Run
+from course.charts import (
+    ACCENT,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    Picture,
     bars,
     describe,
     label,
@@ -18,8 +25,7 @@ from course.charts.primitives import (
     plot_bar_panels,
     stack,
 )
-from course.runs.run import Run
-from course.text import digits
+from course.lab import digits
 from labs.compile.compiler import break_even_steps
 from labs.compile.measurements import compare_losses, compile_s, recorded_part
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.checks.facts import Fact, Rank
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
-from course.checks.lab_configs import ON_CPU
-from course.checks.notes import CompileCall
-from course.config import FULL_SIZE, Config, rung
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.run import Run
+from course import Config, Run, rung
+from course.lab import (
+    FULL_SIZE,
+    NOT_APPLICABLE,
+    CompileCall,
+    Exercise,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    Rank,
+    Recording,
+    configs,
+    expect,
+)
 from labs.compile import mechanism
 
 
@@ -118,7 +126,7 @@ LAB = Lab(
     functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
     rungs=(("fused", "bf16"), ("compile", "bf16")),
     recordings=(
-        Recording("throughput", [rung(name, **ON_CPU) for name in ("fused", "compile")]),
+        Recording("throughput", [rung(name, **configs.ON_CPU) for name in ("fused", "compile")]),
         Recording("compiler", MODES),
     ),
     jobs="3, of 4 runs",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from course import Run
 from course.runs import recordings
-from course.runs.run import Run
 from labs.compile.compiler import Kernel
 
 

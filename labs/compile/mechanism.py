@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, distinct, entry
+from course.lab import Fact, distinct, entry
 
 FACTS = (
     Fact("call of torch.compile", lambda rank: distinct(rank.notes.compile_calls),

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from course.analysis.fresh_compiler import fresh_compiler
-from course.checks.results import call
+from course.analysis import fresh_compiler
+from course.lab import call
 from labs.compile.compiler import BlockEnd, find_breaks
 
 Forward = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]

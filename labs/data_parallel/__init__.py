@@ -1,11 +1,12 @@
 """Data parallelism on several GPUs."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".lab": "DDP_FULL_SIZE DDP_SETTINGS",
-    ".sampling": "plot_sampler_order sampler_order",
-    ".terminal": "run_command",
-    "course.runs.ranks": "rank_table",
+    "lab": "DDP_FULL_SIZE DDP_SETTINGS",
+    "sampling": "plot_sampler_order sampler_order",
+    "terminal": "run_command",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

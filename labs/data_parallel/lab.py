@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Exercise, Lab, Recording, expect
-from course.checks.lab_configs import RANKS
-from course.config import Config, rung
-from course.runs.run import Run
+from course import Config, Run, rung
+from course.lab import Exercise, Lab, Recording, configs, expect
 from labs.data_parallel import mechanism
 
 
@@ -52,7 +50,9 @@ DDP_FULL_SIZE = {
 
 def _pair(gpus: int) -> Iterator[tuple[Config, int]]:
     """Yield the run at full size, on one GPU and on two."""
-    yield from ((rung("device", **DDP_SETTINGS | DDP_FULL_SIZE), count) for count in (1, RANKS))
+    yield from (
+        (rung("device", **DDP_SETTINGS | DDP_FULL_SIZE), count) for count in (1, configs.RANKS)
+    )
 
 
 EXERCISES = {
@@ -64,7 +64,7 @@ EXERCISES = {
         against="device",
         describe=_describe_rank,
         settings=DDP_SETTINGS,
-        gpus=RANKS,
+        gpus=configs.RANKS,
         timed=False,
     ),
     "data_parallel": Exercise(
@@ -80,7 +80,7 @@ EXERCISES = {
         against="device",
         shows={"images of each rank": "share", "collectives in the first step": "collectives"},
         settings=DDP_SETTINGS,
-        gpus=RANKS,
+        gpus=configs.RANKS,
         on_cpu="here both ranks share the cores that one rank already used",
     ),
     "distributed_validation": Exercise(
@@ -90,7 +90,7 @@ EXERCISES = {
         against="device",
         shows={"images that the last rank validated, by epoch": "val_taken"},
         settings=DDP_SETTINGS,
-        gpus=RANKS,
+        gpus=configs.RANKS,
         timed=False,
     ),
 }

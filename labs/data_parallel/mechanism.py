@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, Rank, all_reduces, entry
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, all_reduces, entry
 
 
 def synchronised(rank: Rank) -> dict[str, int] | NotApplicable:

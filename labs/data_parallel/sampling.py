@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from torch.utils.data import DistributedSampler
 
-from course.charts.base import Picture, words_on
-from course.charts.primitives import COLOURS, label, legend
+from course.charts import COLOURS, Picture, label, legend, words_on
 
 
 def sampler_order(

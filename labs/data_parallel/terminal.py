@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Timer
 
 import slurm_box
-from course.jobs.processes import job_environment, loopback
-from course.runs.run import PROJECT
-from course.text import wrap_text
+from course import wrap_text
+from course.jobs import job_environment, loopback
+from course.runs import PROJECT
 
 STEP = 2  # after rank 1 has done this step, it gets the signal
 # A line of a traceback before its last one; faulthandler's have no comma after the line's number.

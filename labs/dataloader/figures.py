@@ -9,9 +9,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
-from course.charts.primitives import label, legend, limit, lines, scatter_fit, stack
-from course.text import digits
+from course.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    Picture,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+    stack,
+)
+from course.lab import digits
 
 LOAD, COMPUTING = "waiting for the batch", "computing"
 STEP_COLOURS = {LOAD: ORANGE, COMPUTING: BLUE}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course.checks.facts import Fact
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
-from course.checks.lab_configs import PINNED_WORKERS
-from course.config import FULL_SIZE, Config, rung
+from course import Config, rung
+from course.lab import FULL_SIZE, Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs
 from labs.dataloader import mechanism
 
 # As recorded. Warm-up is the first epoch and the start of the second, where workers start again: in
@@ -45,8 +43,8 @@ def _trial_configs() -> Iterator[Config]:
     changes = {
         "four-workers": {"workers": 4},
         "persistent": {"persistent_workers": True},
-        "pinned": PINNED_WORKERS,
-        "everything": PINNED_WORKERS | {"prefetch_factor": 4},
+        "pinned": configs.PINNED_WORKERS,
+        "everything": configs.PINNED_WORKERS | {"prefetch_factor": 4},
     }
     changes["sixteen"] = changes["everything"] | {"workers": 16}
     changes["floats"] = changes["sixteen"] | {"uint8": False}

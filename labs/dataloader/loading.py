@@ -18,12 +18,9 @@ import simplejpeg
 import torch
 from torchvision.transforms import v2
 
-from course.analysis.timing import time_stages
-from course.config import rung
-from course.data import default_set
-from course.data.images import decode_jpeg, train_view
-from course.runs.recordings import recorded_runs
-from course.runs.run import Run
+from course import Run, recorded_runs, rung
+from course.analysis import time_stages
+from course.data import decode_jpeg, default_set, train_view
 
 # Fields of `Config` that a trial may change, by column.
 SETTINGS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Rank
+from course.lab import Fact, Rank
 
 
 def loader(rank: Rank) -> dict[str, Any]:

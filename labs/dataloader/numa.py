@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 from torch.utils.data import DataLoader
 
-from course.config import rung
-from course.data.loader import image_sets
+from course import rung
+from course.data import image_sets
 
 NODES = Path("/sys/devices/system/node")
 

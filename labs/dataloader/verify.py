@@ -6,8 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from course.checks.results import call
-from course.text import digits
+from course.lab import call, digits
 from labs.dataloader.loading import recorded_speeds, training_speeds
 
 Speed = Callable[[int], float]

@@ -7,9 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, SKY, Picture
-from course.charts.primitives import describe, label, legend, lines, mark, stack
-from course.text import digits
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREY,
+    ORANGE,
+    SKY,
+    Picture,
+    describe,
+    label,
+    legend,
+    lines,
+    mark,
+    stack,
+)
+from course.lab import digits
 from labs.formats.formats import STAGES
 
 

@@ -14,13 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.analysis.timing import time_stages
-from course.data import default_set
-from course.data.formats.convert import convert
-from course.data.formats.raw import Raw
-from course.data.formats.shards import paths, shuffled
-from course.data.images import RandomCrop, decode_jpeg
-from course.runs.run import PROJECT
+from course.analysis import time_stages
+from course.data import RandomCrop, decode_jpeg, default_set, formats
+from course.runs import PROJECT
 
 STAGES = ("read", "decode", "crop and resize")
 
@@ -43,9 +39,11 @@ def core_costs(images: int = 64, image_px: int = 224) -> pd.DataFrame:
         top, left = (int(torch.randint(side - image_px + 1, ())) for side in image.shape[1:])
         return image[:, top : top + image_px, left : left + image_px].contiguous()
 
-    raw = Raw(convert("raw"), "train", unchanged)
-    shards = paths(convert("shards"), "train")
-    files, small = (_jpeg_files(folder) for folder in (default_set.ensure(), convert("small")))
+    raw = formats.Raw(formats.convert("raw"), "train", unchanged)
+    shards = formats.paths(formats.convert("shards"), "train")
+    files, small = (
+        _jpeg_files(folder) for folder in (default_set.ensure(), formats.convert("small"))
+    )
     places = np.random.default_rng(0).permutation(len(raw))[:images].tolist()
     crop = RandomCrop(image_px)
     cases: dict[str, tuple[Callable[[], Iterable[Any]], Callable, Callable]] = {
@@ -100,7 +98,10 @@ def reader_speeds(script: str | Path, images: int = 1024) -> pd.DataFrame:
     """
     import webdataset  # only here: it takes a second
 
-    files, shards = _jpeg_files(default_set.ensure()), paths(convert("shards"), "train")
+    files, shards = (
+        _jpeg_files(default_set.ensure()),
+        formats.paths(formats.convert("shards"), "train"),
+    )
     reader = runpy.run_path(str(PROJECT / script), run_name="train")["Shards"]
     images_of = reader.__new__(reader).images_of  # needs no data set
     library = webdataset.WebDataset([str(shard) for shard in shards], shardshuffle=False)
@@ -134,6 +135,6 @@ def epoch_orders(images: int = 4096) -> dict[str, np.ndarray]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for buffer in (100, 1000):
-            order = np.array([*shuffled(iter(by_shard.tolist()), buffer)])
+            order = np.array([*formats.shuffled(iter(by_shard.tolist()), buffer)])
             orders[f"and a buffer of {buffer:,}"] = order
     return orders

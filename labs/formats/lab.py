@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Exercise, Lab, Recording
-from course.checks.lab_configs import PINNED_WORKERS, READER_SETTINGS
-from course.config import CHOICES, FULL_SIZE, Config, rung
-from course.runs.run import Run
+from course import Config, Run, rung
+from course.lab import CHOICES, FULL_SIZE, Exercise, Lab, Recording, configs
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.
@@ -25,7 +23,7 @@ def _format_configs() -> Iterator[Config]:
     """Yield synthetic images, each format with all cores and with few, and what one core loads."""
     yield rung("compile", **FULL_SIZE | {"steps": 160, "warmup_steps": 40, "rung": "synthetic"})
     # One of 16 cores is left to the process that launches kernels.
-    settings = FORMAT_SETTINGS | PINNED_WORKERS | {"workers": 15}
+    settings = FORMAT_SETTINGS | configs.PINNED_WORKERS | {"workers": 15}
     for name in CHOICES["format"]:
         yield rung("compile", **settings, format=name, rung=name)
     for name, workers in (("files", 16), ("raw", 4), ("gpu_decode", 4), ("small", 8)):
@@ -48,7 +46,7 @@ EXERCISES = {
         rung="shards",
         against="dataloader",
         shows={"the DataLoader": "loader"},
-        settings=READER_SETTINGS,
+        settings=configs.READER_SETTINGS,
         timed=False,
     ),
     "worker_shards": Exercise(
@@ -59,7 +57,7 @@ EXERCISES = {
         rung="shards",
         against="dataloader",
         shows={"the DataLoader": "loader"},
-        settings=READER_SETTINGS,
+        settings=configs.READER_SETTINGS,
         timed=False,
     ),
 }

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import distributed, nn
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 from labs.saving_memory.timeline import MemoryTimeline
 
 RANKS = 3

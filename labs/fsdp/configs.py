@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.lab import Recording
-from course.checks.lab_configs import COATNET_5, IMAGES_PER_RANK, TRACED
-from course.config import SYNTHETIC, Config, rung
+from course import Config, rung
+from course.lab import SYNTHETIC, Recording, configs
 
 SMALL_GPU = {"memory_gib": 24.0}  # DDP does not fit
 # Without `fused`, which SGD does not have for shards.
@@ -21,7 +20,7 @@ RESNET: dict[str, Any] = SYNTHETIC | {
 }
 
 
-def sharded_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> Config:
+def sharded_config(gpus: int, share: int = configs.IMAGES_PER_RANK, **settings: Any) -> Config:
     """Return the config of CoAtNet-5 on several GPUs, with a label that names the strategy.
 
     Args:
@@ -35,17 +34,17 @@ def sharded_config(gpus: int, share: int = IMAGES_PER_RANK, **settings: Any) -> 
             words.append(word if number is True else f"{word}-{number}")
     words += ["compiled"] * bool(settings.get("compile"))
     words += ["traced"] * bool(settings.get("profile_steps"))
-    words += [str(share)] * (share != IMAGES_PER_RANK)
+    words += [str(share)] * (share != configs.IMAGES_PER_RANK)
     words += [f"{settings['memory_gib']:.0f}gib"] if "memory_gib" in settings else []
     size = {"rung": "-".join(words), "batch_size": share * gpus}
-    return rung("sharded", **COATNET_5 | settings | size)
+    return rung("sharded", **configs.COATNET_5 | settings | size)
 
 
 STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
     {"shard": ""},
     {},
-    {"shard": ""} | TRACED,
-    TRACED,
+    {"shard": ""} | configs.TRACED,
+    configs.TRACED,
     {"gather_bf16": True},
     {"shard": "zero2", "gather_bf16": True},
     {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4},
@@ -54,7 +53,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (  # the most important first
     {"gather_bf16": True, "unit_blocks": 8},
     {"gather_bf16": True, "unit_blocks": 11},
     {"gather_bf16": True, "unit_blocks": 15},
-    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4} | TRACED,
+    {"shard": "zero2", "gather_bf16": True, "unit_blocks": 4} | configs.TRACED,
     {"gather_bf16": True, "unit_blocks": 0},
     {"shard": "", **SMALL_GPU},
     {"gather_bf16": True, **SMALL_GPU},
@@ -75,7 +74,7 @@ def _resnet_config(gpus: int, shard: str) -> Config:
 def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in STRATEGIES)
     yield from ((_resnet_config(gpus, shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield sharded_config(gpus, 2 * IMAGES_PER_RANK, gather_bf16=True), gpus
+    yield sharded_config(gpus, 2 * configs.IMAGES_PER_RANK, gather_bf16=True), gpus
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 

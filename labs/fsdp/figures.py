@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts.base import BLUE, GREEN, ORANGE, Picture
-from course.charts.primitives import label, legend, limit, stack
+from course.charts import BLUE, GREEN, ORANGE, Picture, label, legend, limit, stack
 from labs.fsdp.measurements import TARGET_MEMORY, TARGET_SPEED
 
 KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}

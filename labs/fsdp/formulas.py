@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.config import GIB
+from course.lab import GIB
 
 # Bytes per weight in fp32: the weight, its gradient, and AdamW's two means.
 BYTES = {"weights": 4, "gradients": 4, "optimizer": 8}

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from course.checks.facts import ROUGHLY, Fact, Missing, Rank, if_complete, progress
-from course.checks.lab import Function, FunctionCheck, Lab
-from course.checks.lab_configs import of_ranks
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
-from course.runs.run import Run
+from course import Run
+from course.lab import (
+    NOT_APPLICABLE,
+    ROUGHLY,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    Missing,
+    NotApplicable,
+    Rank,
+    configs,
+    if_complete,
+    progress,
+)
 from labs.fsdp import mechanism
 from labs.fsdp.configs import RECORDINGS
 
@@ -69,7 +79,7 @@ CHECKPOINTED = (
 )  # fmt: skip
 GATHERS = {"all-gathers between computations": "gathers"}
 EXERCISES = {
-    "fully_shard": of_ranks(
+    "fully_shard": configs.of_ranks(
         title="each rank keeps its shards, and gathers unit by unit",
         configs=(
             {"rung": "large", "bucket_mb": 1.0},
@@ -86,26 +96,26 @@ EXERCISES = {
         },
         causes=SHARDING,
     ),
-    "reshard": of_ranks(
+    "reshard": configs.of_ranks(
         title="weights are gathered once for both passes",
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
         causes=SHARDING,
     ),
-    "mixed_precision_policy": of_ranks(
+    "mixed_precision_policy": configs.of_ranks(
         title="weights are gathered in bf16, and stored in fp32",
         configs=({"gather_bf16": False}, {}),
         shows={"gathered": "gathered_types", "reduced": "reduced_types"},
         changes={"gather_bf16": True, "precision": "bf16"},
     ),
-    "prefetch": of_ranks(
+    "prefetch": configs.of_ranks(
         title="the next units are gathered while one computes (optional)",
         configs=({"prefetch": 0}, {"prefetch": 1, "unit_blocks": 2}, {"prefetch": 2}),
         shows=GATHERS,
         changes={"prefetch": 2},
     ),
-    "clip_grad_norm": of_ranks(
+    "clip_grad_norm": configs.of_ranks(
         title="gradients are clipped by their norm over all ranks (optional)",
         configs=(
             {"clip": 0.0},
@@ -117,7 +127,7 @@ EXERCISES = {
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
         changes={"clip": 1.0},
     ),
-    "full_state_dict": of_ranks(
+    "full_state_dict": configs.of_ranks(
         title="only rank 0 gets the full state dict",
         # Only a ResNet has buffers: BatchNorm's statistics.
         configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
@@ -125,7 +135,7 @@ EXERCISES = {
         shows={"bytes of full weights on the last rank": "held_to_save"},
         changes={"save_weights": True},
     ),
-    "sharded_checkpoint": of_ranks(
+    "sharded_checkpoint": configs.of_ranks(
         title="each rank writes its part, and any number of ranks can resume",
         configs=(
             {"save_shards": False},
@@ -138,7 +148,7 @@ EXERCISES = {
         describe=_describe_checkpoint,
         changes={"save_shards": True},
     ),
-    "compile_blocks": of_ranks(
+    "compile_blocks": configs.of_ranks(
         title="each block is compiled separately (optional)",
         configs=(
             {"compile": ""},

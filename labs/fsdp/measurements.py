@@ -7,12 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from course.analysis.communication import computing
-from course.analysis.traces import tables
-from course.analysis.traces.collectives import NCCL
-from course.analysis.traces.intervals import intervals_of, merge_intervals, overlap_s
+from course import Run
+from course.analysis import communication, traces
 from course.runs import recordings
-from course.runs.run import Run
 
 # FSDP2's operators that copy shards into messages and out of them.
 COPIES = r"fsdp::|aten::(?:split_with_sizes_copy|_chunk_cat|_foreach_copy_)"
@@ -102,17 +99,17 @@ def step_parts(runs: Mapping[str, Run]) -> pd.DataFrame:
     include copies (of shards into messages and out of them) and casts. exposed: only NCCL runs.
     idle: no kernel runs.
     """
-    return pd.DataFrame({name: _step_parts(tables.read_run(run)) for name, run in runs.items()})
+    return pd.DataFrame({name: _step_parts(traces.read_run(run)) for name, run in runs.items()})
 
 
-def _step_parts(trace: tables.Trace) -> pd.Series:
-    steps = tables.steps(trace)["step"]
+def _step_parts(trace: traces.Trace) -> pd.Series:
+    steps = traces.steps(trace)["step"]
     kernels = trace.kernels[trace.kernels["step"].isin(steps)]
     begin = kernels["start_s"].min()
     end = (kernels["start_s"] + kernels["duration_s"]).max()
-    computing_s = overlap_s((begin, end), computing(trace))
-    running_s = overlap_s((begin, end), merge_intervals(intervals_of(kernels)))
-    own_kernels = kernels[~kernels["kernel"].str.match(NCCL).astype(bool)]
+    computing_s = traces.overlap_s((begin, end), communication.computing(trace))
+    running_s = traces.overlap_s((begin, end), traces.merge_intervals(traces.intervals_of(kernels)))
+    own_kernels = kernels[~kernels["kernel"].str.match(traces.NCCL).astype(bool)]
 
     def seconds_of(pattern: str) -> float:
         is_match = own_kernels["operator"].str.contains(pattern)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.checks.facts import Fact, Rank, distinct, entry
-from course.checks.notes import ShardCall
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable, check_path
+from course.lab import (
+    NOT_APPLICABLE,
+    Fact,
+    NotApplicable,
+    Rank,
+    ShardCall,
+    check_path,
+    distinct,
+    entry,
+)
 
 MOST = 0.5  # share of a network's weights that a rank holds only if it gathers all of them
 

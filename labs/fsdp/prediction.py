@@ -11,7 +11,8 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from course.config import GIB, Config
+from course import Config
+from course.lab import GIB
 from course.training import memory_prediction as fake
 from course.training import models, optimizers
 
@@ -57,7 +58,7 @@ def predict_rank_memory(config: Config, ranks: int) -> ShardPrediction:
     """Predict the peak GiB of rank 0 of a training on several GPUs, without computing it.
 
     The step runs on fake tensors in a fake process group, and PyTorch's FSDPMemTracker counts the
-    tensors that are alive. For DDP, this is `course.predict_memory` of the rank's images, with all
+    tensors that are alive. For DDP, this is `predict_memory` of the rank's images, with all
     gradients in DDP's buckets.
 
     Raises:

@@ -1,9 +1,11 @@
 """Training on a GPU."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".figures": "plot_launch_queue plot_network_layers plot_samples",
-    ".review": "observe_loop",
+    "figures": "plot_launch_queue plot_network_layers plot_samples",
+    "review": "observe_loop",
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

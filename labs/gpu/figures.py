@@ -7,9 +7,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, GREY, SKY, Picture
-from course.charts.primitives import label, limit, mark, plot_bar_panels, timeline
-from course.data.images import open_folder
+from course.charts import (
+    ACCENT,
+    BLUE,
+    GREY,
+    SKY,
+    Picture,
+    label,
+    limit,
+    mark,
+    plot_bar_panels,
+    timeline,
+)
+from course.data import open_folder
 
 WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
 CLASSES, PER_CLASS = 16, 3

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
-from course.checks.lab_configs import GPU_RUNGS, ON_CPU
-from course.config import rung
-from course.runs.run import Run
+from course import Run, rung
+from course.lab import Exercise, Function, FunctionCheck, Lab, Recording, configs, expect
 
 
 def _describe_device(run: Run) -> str:
@@ -42,7 +40,7 @@ LAB = Lab(
     functions={"gpu.review": Function("a loop without five mistakes", _review)},
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(
-        Recording("throughput", [rung("baseline", **ON_CPU), GPU_RUNGS["device"]]),
+        Recording("throughput", [rung("baseline", **configs.ON_CPU), configs.GPU_RUNGS["device"]]),
         Recording("notebook", [rung("device"), rung("baseline")]),
     ),
     jobs="2",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.config import FULL_SIZE, Config, rung
+from course import Config, rung
+from course.lab import FULL_SIZE
 
 SEEDS = (0, 1, 2)
 # Every training uses all crops six times, regardless of its batch size.

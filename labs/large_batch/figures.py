@@ -8,10 +8,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from course.charts.base import ACCENT, DARK, GREY, ON_LIGHT, ORANGE, Picture
-from course.charts.primitives import COLOURS, describe, label, legend, lines, scatter_fit
-from course.config import Config
-from course.text import digits
+from course import Config
+from course.charts import (
+    ACCENT,
+    COLOURS,
+    DARK,
+    GREY,
+    ON_LIGHT,
+    ORANGE,
+    Picture,
+    describe,
+    label,
+    legend,
+    lines,
+    scatter_fit,
+)
+from course.lab import digits
 from labs.large_batch.measurements import (
     CriticalBatch,
     GradientNoise,

@@ -6,14 +6,22 @@ from collections.abc import Callable
 from math import isclose
 from typing import Any
 
-from course.checks.facts import Fact, Rank, distinct
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
-from course.checks.lab_configs import READER_SETTINGS
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.run import Run
+from course import Run
+from course.lab import (
+    NOT_APPLICABLE,
+    Exercise,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    Rank,
+    Recording,
+    configs,
+    distinct,
+)
 from labs.large_batch import configs as learning
 
-UPDATED = READER_SETTINGS | {"workers": 0}
+UPDATED = configs.READER_SETTINGS | {"workers": 0}
 
 
 def _describe_rates(run: Run) -> str:

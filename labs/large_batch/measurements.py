@@ -11,13 +11,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from course.config import GIB, Config, rung
-from course.data import crop_set
-from course.data.crop_set import Crops
-from course.data.loader import normalised
-from course.runs.run import Run
-from course.training import models, optimizers
-from course.training.memory_prediction import fake_step
+from course import Config, Run, rung
+from course.data import crop_set, normalised
+from course.lab import GIB
+from course.training import fake_step, models, optimizers
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
@@ -266,7 +263,7 @@ def load_network(run: Run) -> nn.Module:
 
 def crop_batches(count: int, size: int) -> list[Batch]:
     """Return random batches of training crops: images (size, 3, 32, 32), normalised, and labels."""
-    crops = Crops(crop_set.ensure(), "train")
+    crops = crop_set.Crops(crop_set.ensure(), "train")
     order = torch.randperm(len(crops), generator=torch.Generator().manual_seed(0))
     return [
         (normalised(crops.images[indices]), crops.labels[indices])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from course.config import all_settings, from_dict
-from course.runs.run import Run
+from course import Run
+from course.lab import all_settings, from_dict
 from labs.memory.peaks import finished
 
 TEXTS = ["status", "machine", "memory_kind"]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import (
+from course.charts import (
     ACCENT,
     BLUE,
     DARK,
@@ -19,9 +19,15 @@ from course.charts.base import (
     PURPLE,
     SKY,
     Picture,
+    heading,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+    stack,
 )
-from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, stack
-from course.text import digits
+from course.lab import digits
 from labs.memory.batch_sweep import Fit
 
 KIND_COLOURS = {

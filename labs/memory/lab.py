@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Function, FunctionCheck, Lab, Recording
-from course.config import SYNTHETIC, rung, vary
+from course import rung, vary
+from course.lab import SYNTHETIC, Function, FunctionCheck, Lab, Recording
 
 SWEEP = SYNTHETIC | {"steps": 20, "warmup_steps": 5}
 SHORT = SYNTHETIC | {"steps": 3, "warmup_steps": 1}

@@ -8,8 +8,9 @@ import pandas as pd
 import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from course.config import GIB, Config
-from course.training.memory_prediction import FakeStep, fake_step, tracked
+from course import Config
+from course.lab import GIB
+from course.training import FakeStep, fake_step, tracked
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from course.config import CHOICES, Config, all_settings, from_dict
-from course.runs import recordings
-from course.runs.run import Run, rows_of
-from course.training.memory_prediction import NO_STRATEGY, memory_strategy, predict_memory
+from course import Config, Run
+from course.lab import CHOICES, all_settings, from_dict
+from course.runs import recordings, rows_of
+from course.training import NO_STRATEGY, memory_strategy, predict_memory
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.checks.results import call, compare, numbers
-from course.config import GIB
-from course.training.memory_prediction import saved_tensors, tracked
+from course.lab import GIB, call, compare, numbers
+from course.training import saved_tensors, tracked
 from labs.memory.unet3d import WIDTHS, UNet3D
 
 MULTIPLE = 2 ** (len(WIDTHS) - 1)  # sides must be multiples of it

@@ -6,8 +6,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import ACCENT, BLUE, DARK, FORMAT_COLOURS, GREY, ORANGE, SKY, Picture
-from course.charts.primitives import label, legend, limit, lines, scatter_fit, strip
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    FORMAT_COLOURS,
+    GREY,
+    ORANGE,
+    SKY,
+    Picture,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+    strip,
+)
 from labs.mixed_precision.rounding import fp16_shares
 
 BIT_COLOURS = {"sign": ACCENT, "exponent: the range": ORANGE, "mantissa: the precision": SKY}

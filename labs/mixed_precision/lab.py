@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Exercise, Lab, Place, Recording, emulation_limits, expect
-from course.checks.lab_configs import GPU_RUNGS, ON_CPU
-from course.config import Config, rung
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.run import Run
+from course import Config, Run, rung
+from course.lab import (
+    NOT_APPLICABLE,
+    Exercise,
+    Fact,
+    Lab,
+    Place,
+    Recording,
+    configs,
+    emulation_limits,
+    expect,
+    if_complete,
+)
 from labs.mixed_precision import mechanism
 
 TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -41,6 +49,9 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return emulation_limits(cfg, place)
 
 
+LOGGED = Fact("recorded loss",
+    if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
+    "backward needs the scaled loss, and meter.lap the loss itself")  # fmt: skip
 EXERCISES = {
     "amp": Exercise(
         title="the forward pass runs under autocast",
@@ -65,6 +76,7 @@ EXERCISES = {
             {"precision": "tf32", "overflow_step": 0},
         ),
         calls=("course.checks.dry_runs:agreeing",),
+        causes=(LOGGED,),
         rung="amp",
         against="device",
         describe=_describe_scaler,
@@ -83,7 +95,10 @@ LAB = Lab(
     recordings=(
         Recording(
             "throughput",
-            [*(GPU_RUNGS[name] for name in ("amp", "tf32", "amp_fp16")), rung("amp", **ON_CPU)],
+            [
+                *(configs.GPU_RUNGS[name] for name in ("amp", "tf32", "amp_fp16")),
+                rung("amp", **configs.ON_CPU),
+            ],
         ),
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),

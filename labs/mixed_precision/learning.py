@@ -8,8 +8,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.data.digits import handwritten_digits
-from course.data.images import one_thread
+from course.data import handwritten_digits, one_thread
 
 BATCH = 64
 # By name: whether autocast uses fp16, and whether a scaler scales the loss.

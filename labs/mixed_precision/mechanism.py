@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.checks.facts import Fact, Rank, entry, kinds
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable, value_at
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, entry, kinds, value_at
+
+SMALL = 4  # a factor that lets most small gradients underflow
 
 
 def loss_start(path: str) -> Callable[[Rank], Any]:
@@ -17,7 +18,7 @@ def loss_start(path: str) -> Callable[[Rank], Any]:
         factor = factor_of(rank)
         if factor is NOT_APPLICABLE or rank.config.pipeline:
             return NOT_APPLICABLE
-        return "a scale" if rank.config.precision == "fp16" and factor > 1 else factor
+        return "a scale" if rank.config.precision == "fp16" and factor > SMALL else factor
 
     return read
 
@@ -44,13 +45,13 @@ FACTS = (
     Fact("autocast in the backward pass", entry("autocast_in_backward"),
          "leave autocast before backward"),
     Fact("factor of the loss at the start of backward", loss_start("loss_gradient"),
-         "multiply the loss only by the scaler's scale, in fp16 (on Day 4 also by a micro-batch's "
-         "share of the batch); DDP itself averages over the ranks"),
+         "multiply the loss only by the scaler's scale, in fp16, which is large at first (on Day 4 "
+         "also by a micro-batch's share of the batch); DDP itself averages over the ranks"),
     Fact("factor of the loss in a later step", loss_start("later.loss_gradient"),
          "call scaler.scale(loss).backward() in every step"),
     Fact("scale of the loss after an overflow", rescaled,
-         "the scaler halves it: create one scaler before the loop, and call scaler.update() after "
-         "each scaler.step(optimizer)"),
+         "the scaler halves it: create one scaler before the loop, with PyTorch's factors and "
+         "interval, and call scaler.update() after each scaler.step(optimizer)"),
     Fact("skipping of the step with an overflow", entry("overflow.skipped"),
          "use one scaler for all steps: scaler.step(optimizer), then scaler.update()"),
 )  # fmt: skip

@@ -14,10 +14,9 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.config import Config
-from course.data.loader import image_sets, loaders, normalised
-from course.training import models
-from course.training.evidence.operator_calls import operator_calls
+from course import Config
+from course.data import image_sets, loaders, normalised
+from course.training import models, operator_calls
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

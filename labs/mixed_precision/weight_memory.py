@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.training.memory_prediction import tracked
+from course.training import tracked
 
 WIDTH, LAYERS = 8192, 4  # 268 million weights: 1 GiB in fp32
 

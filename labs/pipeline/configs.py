@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from course import Config, rung
 from course.checks.exercises import open_todos
-from course.checks.lab_configs import COATNET_5
-from course.config import SYNTHETIC, Config, rung
-from course.jobs.plan import find_script
-from course.text import read_utf8
+from course.jobs import find_script
+from course.lab import SYNTHETIC, configs, read_utf8
 
 BATCH = 96  # images of a pipeline's update: 48 per GPU, all of which GPipe keeps
 # Large enough that a pass takes longer than the launches and messages around it.
@@ -52,7 +51,7 @@ def _recorded_pipeline(
 ) -> Config:
     """Return the config of CoAtNet-5 in stages at full size."""
     words = ["pipe", pipeline, str(micro_batches)]
-    settings = COATNET_5 | {"batch_size": BATCH, "steps": 14, "warmup_steps": 6}
+    settings = configs.COATNET_5 | {"batch_size": BATCH, "steps": 14, "warmup_steps": 6}
     if stage_split:
         words.append(f"cut-{stage_split}")
         settings["stage_split"] = stage_split

@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, SKY, Picture
-from course.charts.primitives import bars, label, legend, limit, timeline
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    SKY,
+    Picture,
+    bars,
+    label,
+    legend,
+    limit,
+    timeline,
+)
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.orders import Function, collect_order, find_problem
 from labs.pipeline.schedules import (
@@ -23,7 +36,7 @@ from labs.pipeline.schedules import (
 from labs.pipeline.stages import stage_ranges
 
 if TYPE_CHECKING:
-    from course.runs.run import Run
+    from course import Run
 
 # By the kind of a pass: the colour of the rank's first stage, and of its second.
 COLOURS = {

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Rank, if_complete, kinds, updated
-from course.checks.lab import Function, FunctionCheck, Lab, Recording
-from course.checks.lab_configs import of_ranks
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
-from course.runs.run import Run
-from labs.pipeline import configs, mechanism
+from course import Run
+from course.lab import (
+    NOT_APPLICABLE,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    NotApplicable,
+    Rank,
+    Recording,
+    configs,
+    if_complete,
+    kinds,
+    updated,
+)
+from labs.pipeline import mechanism
+from labs.pipeline.configs import recorded_configs
 
 
 def _describe_schedule(run: Run) -> str:
@@ -56,7 +67,7 @@ STAGES = (
 )  # fmt: skip
 PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}
 EXERCISES = {
-    "pipeline_stages": of_ranks(
+    "pipeline_stages": configs.of_ranks(
         title="each rank stores a part of the network, and sends on its output",
         configs=(
             {"rung": "large"},
@@ -74,7 +85,7 @@ EXERCISES = {
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,
     ),
-    "pipeline_schedule": of_ranks(
+    "pipeline_schedule": configs.of_ranks(
         title="ranks run their passes in the order of the config's schedule",
         configs=(
             {"pipeline": "gpipe"},
@@ -94,7 +105,7 @@ LAB = Lab(
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
-    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    recordings=(Recording("parallel", several=recorded_configs),),
     jobs="11, most of 2 processes",
     prepare="nothing",
     stuck="fewer micro-batches than stages; `net` is this rank's part only",

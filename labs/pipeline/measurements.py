@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 from labs.pipeline.schedules import compare_idle_shares, micro_batch_count
 
 

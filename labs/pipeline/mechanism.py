@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, Rank
-from course.runs.evidence import NOT_APPLICABLE
+from course.lab import NOT_APPLICABLE, Fact, Rank
 
 
 def actions(rank: Rank) -> list[str]:

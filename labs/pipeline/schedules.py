@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.run import Run
+from course import Run
+from course.lab import NOT_APPLICABLE
 from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.pipelines import SCHEDULES
 

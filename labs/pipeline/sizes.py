@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from course.config import GIB, Config
+from course import Config
+from course.lab import GIB
 from course.training import memory_prediction, models
 from labs.pipeline import pipelines
 from labs.pipeline.schedules import max_in_flight

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.analysis.traces.tables import Trace, by_operator, steps
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PHASE_COLOURS, Picture
-from course.charts.primitives import bars, label, legend, stack, timeline
-from course.runs.record import PHASES
+from course.analysis import traces
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PHASE_COLOURS,
+    Picture,
+    bars,
+    label,
+    legend,
+    stack,
+    timeline,
+)
+from course.runs import PHASES
 
 CPU_LANES = 6  # operators on a CPU's timeline
 MOST_BARS = 10
@@ -21,7 +34,7 @@ PARTS = (
 )
 
 
-def plot_timeline(trace: Trace) -> Picture:
+def plot_timeline(trace: traces.Trace) -> Picture:
     """Plot the last complete step: the host's phases and operators above the GPU's work.
 
     Args:
@@ -61,9 +74,9 @@ def plot_timeline(trace: Trace) -> Picture:
     return picture
 
 
-def _window(trace: Trace) -> tuple[float, float, int]:
+def _window(trace: traces.Trace) -> tuple[float, float, int]:
     """Return begin and end in seconds, and the number, of the last step; -1 for all of a trace."""
-    complete = steps(trace)
+    complete = traces.steps(trace)
     spans = pd.concat([trace.operators, trace.kernels, trace.ranges])[["start_s", "duration_s"]]
     if spans["start_s"].isna().all():
         raise ValueError(f"{trace.source} has no times for a timeline: use plot_time_by instead")
@@ -75,12 +88,12 @@ def _window(trace: Trace) -> tuple[float, float, int]:
     return last["start_s"], max(ends), int(last["step"])
 
 
-def _lanes(trace: Trace, start: float, end: float) -> list[tuple[str, pd.DataFrame, float]]:
+def _lanes(trace: traces.Trace, start: float, end: float) -> list[tuple[str, pd.DataFrame, float]]:
     """Return lanes from top to bottom: label, rows between two times, height of the bars."""
     phases = trace.ranges[trace.ranges["name"].isin(PHASES)]
     lanes = [("host: phase", phases.assign(phase=phases["name"]), 0.8)]
     if trace.kernels.empty:
-        for name in by_operator(trace)["name"].head(CPU_LANES):
+        for name in traces.by_operator(trace)["name"].head(CPU_LANES):
             operators = trace.operators[trace.operators["name"] == name]
             lanes.append((_short_name(name), operators, 0.62))
     else:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course.checks.facts import Fact
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording, expect
-from course.checks.lab_configs import GPU_RUNGS
-from course.config import Config, rung
-from course.runs.recordings import TRACE, trace_name
-from course.runs.run import Run
+from course import Config, Run, rung
+from course.lab import Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs, expect
+from course.runs import recordings
 from labs.profiler import mechanism
 
 
 def _describe_trace(run: Run) -> str:
-    from course.analysis.traces import tables
+    from course.analysis import traces
 
     expect(
         run.record.trace,
         "no trace was written: start() the profiler, step() it after every step, and give it "
         "on_trace_ready=run.save_trace",
     )
-    found = tables.read(run.folder / run.record.trace)
+    found = traces.read(run.folder / run.record.trace)
     expect(found.operators["input_shapes"].map(len).any(), "no shapes: record_shapes=True")
     on_gpu = run.record.device == "cuda"
     expect(
@@ -39,7 +36,7 @@ TRACED = {"profile_steps": 1, "warmup_steps": 4}
 
 def _traced(config: Config) -> Config:
     """Return a short config of the same training with one traced step, named by its differences."""
-    name = TRACE + trace_name(config)
+    name = recordings.TRACE + recordings.trace_name(config)
     return replace(config, rung=name, steps=8, warmup_steps=5, profile_steps=1)
 
 
@@ -49,14 +46,19 @@ def _limit_of() -> FunctionCheck:
     return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
 
 
-ONCE = Fact("number of written traces", lambda rank: max(1, len(rank.notes.traces)),
-    "a schedule starts again unless repeat=1: use profiling.schedule(cfg)")  # fmt: skip
+ONCE = (
+    Fact("number of written traces", lambda rank: max(1, len(rank.notes.traces)),
+         "a schedule starts again unless repeat=1: use profiling.schedule(cfg)"),
+    Fact("place of profiler.stop()",
+         lambda rank: "in the loop" if "SIGSEGV" in rank.error else "after the loop",
+         "after it, profiler.step() ends the process: stop the profiler after the last epoch"),
+)  # fmt: skip
 EXERCISES = {
     "profiler": Exercise(
         title="a step is traced, and the measured ones are not slowed",
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
         calls=("course.checks.dry_runs:tracing",),
-        causes=(ONCE,),
+        causes=ONCE,
         rung="device",
         against="device",
         describe=_describe_trace,
@@ -73,7 +75,7 @@ LAB = Lab(
     facts=mechanism.FACTS,
     functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},
     recordings=(
-        Recording("trace", [_traced(config) for config in GPU_RUNGS.values()]),
+        Recording("trace", [_traced(config) for config in configs.GPU_RUNGS.values()]),
         Recording(
             "notebook",
             [rung("device", warmup_steps=4), rung("device", warmup_steps=4, profile_steps=1)],

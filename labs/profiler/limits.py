@@ -8,16 +8,11 @@ from functools import cache
 
 import pandas as pd
 
-from course.analysis.traces.intervals import (
-    Intervals,
-    intervals_of,
-    merge_intervals,
-    overlap_s,
-)
-from course.analysis.traces.tables import Trace, by_operator, read, steps
-from course.runs.recordings import part, recorded, recorded_table, trace_folder, trace_path
+from course import recorded, trace_path
+from course.analysis import traces
+from course.runs import recorded_table, recordings
 
-LimitOf = Callable[[Trace], str]
+LimitOf = Callable[[traces.Trace], str]
 COMPUTE, MEMORY, INPUT = "compute", "memory", "input"
 SYNCHRONISATION, LAUNCHES = "synchronisation", "launches"
 LIMITS = (COMPUTE, MEMORY, INPUT, SYNCHRONISATION, LAUNCHES)
@@ -27,14 +22,19 @@ BUSY, FEW = 0.9, 10  # share of a device that is the limit; synchronisations tha
 
 
 @cache
-def unknown_traces() -> dict[str, Trace]:
+def unknown_traces() -> dict[str, traces.Trace]:
     """Return the four traces, of one or two steps each, by letter."""
-    paths = {letter: trace_folder(MACHINE) / f"unknown-{letter}.json.gz" for letter in _answers()}
-    return {name: replace(read(path), source=f"trace {name}") for name, path in paths.items()}
+    paths = {
+        letter: recordings.trace_folder(MACHINE) / f"unknown-{letter}.json.gz"
+        for letter in _answers()
+    }
+    return {
+        name: replace(traces.read(path), source=f"trace {name}") for name, path in paths.items()
+    }
 
 
 def _answers() -> dict[str, str]:
-    return {row["trace"]: row["limit"] for row in part(MACHINE, PART)["rows"]}
+    return {row["trace"]: row["limit"] for row in recordings.part(MACHINE, PART)["rows"]}
 
 
 def recorded_fixes() -> pd.DataFrame:
@@ -49,19 +49,19 @@ def recorded_fixes() -> pd.DataFrame:
     return table
 
 
-def evidence(trace: Trace) -> pd.Series:
+def evidence(trace: traces.Trace) -> pd.Series:
     """Return what shows a trace's limit, over its complete steps.
 
     busy_share: of the time, with a kernel running (the mean of the devices); load_share: with the
     host in "load"; convolution_share: of the device's time; waits: calls in which the host waited
     for the device, per step.
     """
-    complete = steps(trace)
+    complete = traces.steps(trace)
     begin = complete["start_s"].min()
     end = (trace.kernels["start_s"] + trace.kernels["duration_s"]).max()
     window = [(begin, end)]
     load = trace.ranges[trace.ranges["name"] == "load"]
-    operators = by_operator(trace)
+    operators = traces.by_operator(trace)
     waits = trace.calls["name"].str.contains("Synchronize").sum()
     return pd.Series(
         {
@@ -75,18 +75,21 @@ def evidence(trace: Trace) -> pd.Series:
     )
 
 
-def _busy_share(kernels: pd.DataFrame, window: Intervals) -> float:
+def _busy_share(kernels: pd.DataFrame, window: traces.Intervals) -> float:
     devices = kernels.groupby("device", dropna=False)
     return pd.Series([_share(rows, window) for _, rows in devices]).mean()
 
 
-def _share(rows: pd.DataFrame, window: Intervals) -> float:
+def _share(rows: pd.DataFrame, window: traces.Intervals) -> float:
     """Return the share of a window that rows of a trace cover."""
-    covered = sum(overlap_s(interval, window) for interval in merge_intervals(intervals_of(rows)))
+    covered = sum(
+        traces.overlap_s(interval, window)
+        for interval in traces.merge_intervals(traces.intervals_of(rows))
+    )
     return covered / (window[0][1] - window[0][0])
 
 
-def limit_of(trace: Trace) -> str:
+def limit_of(trace: traces.Trace) -> str:
     """Return which of `LIMITS` holds in a trace."""
     facts = evidence(trace)
     if facts["busy_share"] > BUSY:
@@ -117,12 +120,12 @@ def check_variants(function: LimitOf) -> str:
         ("nvidia-h200", "channels_last", MEMORY),
     )
     for machine, name, limit in recorded:
-        trace = replace(read(trace_path(machine, name)), source="")
+        trace = replace(traces.read(trace_path(machine, name)), source="")
         _check(function, trace, limit, f"{name} on {machine}")
     return "the same at other speeds, and for traces of the ladder"
 
 
-def _other_causes() -> Iterator[tuple[str, str, str, Trace]]:
+def _other_causes() -> Iterator[tuple[str, str, str, traces.Trace]]:
     """Yield traces whose cause is taken away, or another one added: letter, limit, words, trace.
 
     The host waits for the device to copy a number to it, so calls and copies change together.
@@ -144,7 +147,7 @@ def _other_causes() -> Iterator[tuple[str, str, str, Trace]]:
         yield letters[old], new, words, replace(trace, calls=calls, copies=copies, source="")
 
 
-def scaled(trace: Trace, factor: float) -> Trace:
+def scaled(trace: traces.Trace, factor: float) -> traces.Trace:
     """Return a trace whose times are multiplied, its rows in a different order."""
     tables = {}
     for name, table in _tables(trace).items():
@@ -153,12 +156,12 @@ def scaled(trace: Trace, factor: float) -> Trace:
     return replace(trace, **tables, source="")
 
 
-def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
+def _tables(trace: traces.Trace) -> dict[str, pd.DataFrame]:
     values = {field.name: getattr(trace, field.name) for field in fields(trace)}
     return {name: value for name, value in values.items() if isinstance(value, pd.DataFrame)}
 
 
-def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
+def _check(function: LimitOf, trace: traces.Trace, limit: str, name: str) -> None:
     tables = {name: table.copy() for name, table in _tables(trace).items()}
     answer = function(trace)
     for table, old in tables.items():
@@ -171,7 +174,7 @@ def _check(function: LimitOf, trace: Trace, limit: str, name: str) -> None:
     )
 
 
-def _contradiction(trace: Trace, answer: str, limit: str) -> str:
+def _contradiction(trace: traces.Trace, answer: str, limit: str) -> str:
     """Return the evidence against a wrong answer."""
     facts = evidence(trace)
     busy = f"the device is busy for {facts['busy_share']:.0%} of the time (`busy_share`)"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.facts import Fact, Rank
-from course.runs.evidence import NOT_APPLICABLE
+from course.lab import NOT_APPLICABLE, Fact, Rank
 
 
 def traced(rank: Rank) -> list[str]:
@@ -16,5 +15,6 @@ FACTS = (
     Fact("list of traced steps", traced,
          "use profiling.schedule(cfg), and call profiler.step() at the end of every step"),
     Fact("the written trace", lambda rank: NOT_APPLICABLE if rank.rank else rank.notes.traces,
-         "on_trace_ready=run.save_trace and record_shapes=True", "trace"),
+         "schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace and record_shapes=True",
+         "trace"),
 )  # fmt: skip

@@ -5,10 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import describe, label, legend
-from course.config import GIB
-from course.runs.recordings import origin, part, trace_folder
+from course.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    describe,
+    label,
+    legend,
+)
+from course.lab import GIB
+from course.runs import recordings
 
 MACHINE, PART = "nvidia-h100", "memory_snapshot"
 CATEGORY_COLOURS = {  # from bottom to top
@@ -28,9 +39,9 @@ def recorded_memory() -> pd.DataFrame:
     ("before": what the step began with); where, the line of the network or script. The table's
     `attrs` have machine, batch_size, image_px and peak_bytes.
     """
-    table = pd.read_csv(trace_folder(MACHINE) / "memory.csv.gz", keep_default_na=False)
-    saved = part(MACHINE, PART)
-    date = origin({"date": saved["date"], "versions": {"torch": saved["torch"]}})
+    table = pd.read_csv(recordings.trace_folder(MACHINE) / "memory.csv.gz", keep_default_na=False)
+    saved = recordings.part(MACHINE, PART)
+    date = recordings.origin({"date": saved["date"], "versions": {"torch": saved["torch"]}})
     table.attrs = saved | {"machine": f"{saved['machine']} ({date})"}
     return table
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from course.analysis.traces.reader import Row, Trace, TraceError, assemble, timed
+from course.analysis import traces
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's numbers
 NSYS_COMMAND = "export one with: nsys export --type sqlite report.nsys-rep"
@@ -35,7 +35,7 @@ UNITS = {  # seconds
 TENSOR_COUNTER = re.compile(r"sm__pipe_tensor\w*_cycles_active.*pct")
 
 
-def read_nsys(path: str | Path) -> Trace:
+def read_nsys(path: str | Path) -> traces.Trace:
     """Read an Nsight Systems report that was exported to SQLite.
 
     Phases, steps and operators come from its NVTX ranges, if the script had any (operators from
@@ -46,7 +46,7 @@ def read_nsys(path: str | Path) -> Trace:
     """
     path = Path(path)
     if not path.is_file():
-        raise TraceError(f"{path}: no such file; {NSYS_COMMAND}")
+        raise traces.TraceError(f"{path}: no such file; {NSYS_COMMAND}")
     schema = "unknown"
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
@@ -55,11 +55,11 @@ def read_nsys(path: str | Path) -> Trace:
             _check_kernels(export, path)
             source = f"{path.name}, Nsight Systems"
             rows, dropped = _nsys_rows(export)
-            return assemble(rows, device=export.device, source=source, dropped=dropped)
-        except TraceError:
+            return traces.assemble(rows, device=export.device, source=source, dropped=dropped)
+        except traces.TraceError:
             raise
         except (sqlite3.DatabaseError, KeyError, TypeError, ValueError) as error:
-            raise TraceError(
+            raise traces.TraceError(
                 f"{path} cannot be read as an Nsight Systems export, schema version {schema} "
                 f"({type(error).__name__}: {error}): {NSYS_COMMAND}"
             ) from None
@@ -76,7 +76,7 @@ class _Export:
         self.schema = settings.get("EXPORT_SCHEMA_VERSION", "unknown")
         self.device = str(next(iter(self.rows("TARGET_INFO_GPU")), {}).get("name") or "")
 
-    def rows(self, name: str) -> list[Row]:
+    def rows(self, name: str) -> list[traces.Row]:
         """Return all rows of a table, or of its newest version that has rows."""
         versions = [
             table_name for table_name in self._names if re.fullmatch(rf"{name}_V\d+", table_name)
@@ -91,29 +91,29 @@ class _Export:
 def _check_kernels(export: _Export, path: Path) -> None:
     """Raise TraceError without kernels; a CUDA graph recorded as one event hides its kernels."""
     if graphs := export.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-        graphs_timed = timed(map(_event, graphs), Counter())
+        graphs_timed = traces.timed(map(_event, graphs), Counter())
         seconds = sum(row["duration_s"] for row in graphs_timed) / 1e9
-        raise TraceError(
+        raise traces.TraceError(
             f"{path} has CUDA graphs without their kernels ({len(graphs)} launched, "
             f"{seconds:.3g} s in total), so every share would be wrong. Record again with: "
             f"nsys profile --cuda-graph-trace=node --trace cuda,nvtx; then {NSYS_COMMAND}"
         )
     if not export.rows("CUPTI_ACTIVITY_KIND_KERNEL"):
-        raise TraceError(
+        raise traces.TraceError(
             f"{path} has no table CUPTI_ACTIVITY_KIND_KERNEL with rows (schema version "
             f"{export.schema}): the report has no CUDA kernel. "
             f"Record with: nsys profile --trace cuda,nvtx; then {NSYS_COMMAND}"
         )
 
 
-def _nsys_rows(export: _Export) -> tuple[dict[str, list[Row]], Counter[str]]:
+def _nsys_rows(export: _Export) -> tuple[dict[str, list[traces.Row]], Counter[str]]:
     """Return the rows of each table in seconds, and counts of those without a valid time."""
     texts = {row["id"]: row["value"] for row in export.rows("StringIds")}
     # The export has its own numbers for kinds of memory, which differ from CUPTI's.
     kinds = export.rows("ENUM_CUDA_MEM_KIND")
     memory = {row["id"]: row.get("label", row.get("name")) for row in kinds}
 
-    def event(row: Row, *columns: str) -> Row:
+    def event(row: traces.Row, *columns: str) -> traces.Row:
         """Return a row of the export, named by the first of the columns that is not empty."""
         names = (texts.get(row[column]) for column in columns if row.get(column) is not None)
         return _event(row, row.get("text") or next(filter(None, names), "?"))
@@ -143,7 +143,7 @@ def _nsys_rows(export: _Export) -> tuple[dict[str, list[Row]], Counter[str]]:
         "ranges": [row for row in ranges if "::" not in row["name"]],
     }
     dropped: Counter[str] = Counter()
-    rows = {name: timed(table, dropped) for name, table in rows.items()}
+    rows = {name: traces.timed(table, dropped) for name, table in rows.items()}
     events = [row for table in rows.values() for row in table]
     origin = min((row["start_s"] for row in events), default=0)
     for row in events:
@@ -152,7 +152,7 @@ def _nsys_rows(export: _Export) -> tuple[dict[str, list[Row]], Counter[str]]:
     return rows, dropped
 
 
-def _event(row: Row, name: str = "") -> Row:
+def _event(row: traces.Row, name: str = "") -> traces.Row:
     """Return a row of the export as one of a trace, its times still in nanoseconds, or None."""
     thread = row.get("globalTid")
     process = row.get("globalPid") if thread is None else thread
@@ -170,14 +170,14 @@ def _event(row: Row, name: str = "") -> Row:
     }
 
 
-def _copy(row: Row, memory: dict[int, str]) -> Row:
+def _copy(row: traces.Row, memory: dict[int, str]) -> traces.Row:
     ends = [memory.get(row.get(end), "") for end in ("srcKind", "dstKind")]
     kind = COPY_KINDS.get(row.get("copyKind"), f"kind {row.get('copyKind')}")
     memory_kinds = " -> ".join(ends) if all(ends) else ""
     return {"kind": kind, "memory": memory_kinds, "bytes": row.get("bytes") or 0}
 
 
-def read_ncu(path: str | Path) -> Trace:
+def read_ncu(path: str | Path) -> traces.Trace:
     """Read what `ncu --csv` printed, also between other output of the program.
 
     Nsight Compute runs each kernel separately, several times, so its kernels have a duration and
@@ -194,29 +194,31 @@ def read_ncu(path: str | Path) -> Trace:
             head = next((line for line in heads if "Metric Value" in line), None)
             if head is None:
                 reason = "has no line of column names with Metric Value"
-                raise TraceError(f"{path} {reason}: {NCU_COMMAND}")
+                raise traces.TraceError(f"{path} {reason}: {NCU_COMMAND}")
             kernels = _ncu_kernels(chain([head], lines))
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}; {NCU_COMMAND}") from None
+        raise traces.TraceError(f"{path}: {error.strerror}; {NCU_COMMAND}") from None
     except (csv.Error, KeyError) as error:
-        raise TraceError(f"{path} is no table of ncu ({error}): {NCU_COMMAND}") from None
+        raise traces.TraceError(f"{path} is no table of ncu ({error}): {NCU_COMMAND}") from None
     kernels = [  # a kernel may have only the other counter
         kernel
         for kernel in kernels
-        if math.isnan(kernel["duration_s"]) or timed([kernel], dropped, "duration_s")
+        if math.isnan(kernel["duration_s"]) or traces.timed([kernel], dropped, "duration_s")
     ]
     measured = ("duration_s", "tensor_active")
     if not np.isfinite([kernel[name] for kernel in kernels for name in measured]).any():
-        raise TraceError(f"{path} has neither durations nor Tensor Core counters: {NCU_COMMAND}")
+        raise traces.TraceError(
+            f"{path} has neither durations nor Tensor Core counters: {NCU_COMMAND}"
+        )
     capability = kernels[0]["capability"]
     device = f"GPU of compute capability {capability}" if capability else ""
     source = f"{path.name}, Nsight Compute"
-    return assemble({"kernels": kernels}, device=device, source=source, dropped=dropped)
+    return traces.assemble({"kernels": kernels}, device=device, source=source, dropped=dropped)
 
 
-def _ncu_kernels(lines: Iterable[str]) -> list[Row]:
+def _ncu_kernels(lines: Iterable[str]) -> list[traces.Row]:
     """Return one row per launch of a table that begins with the line of column names."""
-    kernels: dict[tuple, Row] = {}
+    kernels: dict[tuple, traces.Row] = {}
     for row in csv.DictReader(lines):
         if not (row["Metric Value"] and row["ID"].isdigit()):  # output of the program
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.checks.lab import Lab
+from course.lab import Lab
 
 LAB = Lab(
     title="train to an accuracy, in the least time",

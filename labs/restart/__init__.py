@@ -1,13 +1,15 @@
 """Checkpoints and reproducibility."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
 _NAMES = {
-    ".figures": ("plot_checkpoint_interval plot_restart plot_step_times"),
-    ".measurements": (
+    "figures": ("plot_checkpoint_interval plot_restart plot_step_times"),
+    "measurements": (
         "checkpoint_config compare_losses compare_speed lost_share saving_costs stop_after"
     ),
-    ".preemption": "preemption_settings recorded_signals",
-    ".reproducibility": ("compare_crops compare_machines compare_repeats compare_sums"),
+    "preemption": "preemption_settings recorded_signals",
+    "reproducibility": ("compare_crops compare_machines compare_repeats compare_sums"),
 }
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from course.runs.restarts import METADATA, step_of
+from course.runs import METADATA, step_of
 
 KEPT = 2  # the newest one may turn out to be damaged
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save

@@ -6,10 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, Picture
-from course.charts.primitives import describe, label, legend, limit, lines
-from course.runs.run import Run
-from course.text import digits
+from course import Run
+from course.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    Picture,
+    describe,
+    label,
+    legend,
+    limit,
+    lines,
+)
+from course.lab import digits
 from labs.restart.measurements import compare_losses, first_step, lost_share, step_times
 
 COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Fact, Missing, Rank, if_complete
-from course.checks.lab import Exercise, Lab
-from course.checks.lab_configs import SMALL_VIT_SETTINGS, of_ranks
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
-from course.runs.failures import is_early_end
+from course.lab import (
+    NOT_APPLICABLE,
+    Exercise,
+    Fact,
+    Lab,
+    Missing,
+    NotApplicable,
+    Rank,
+    configs,
+    if_complete,
+)
+from course.runs import is_early_end
 from labs.restart import mechanism
 from labs.restart.measurements import RECORDINGS
 
@@ -38,7 +45,7 @@ SMALL_RESTART: dict[str, Any] = {
 } | {"optimizer": "adamw", "lr": 1e-3, "precision": "fp32", "epochs": 2, "steps": 4}
 
 # Of several ranks, rank 0's loss is recorded; with such a low rate, losses of images differ little.
-SAVED: dict[str, Any] = SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
+SAVED: dict[str, Any] = configs.SMALL_VIT_SETTINGS | {"steps": 3, "deterministic": True, "lr": 1e-6}
 
 
 def _interrupted(title: str, changes: dict[str, Any], **options: Any) -> Exercise:
@@ -115,7 +122,7 @@ SIGNAL = (
     *RESTORING,
 )  # fmt: skip
 EXERCISES = {
-    "checkpoint": of_ranks(
+    "checkpoint": configs.of_ranks(
         "one rank saves, and a checkpoint is complete or absent",
         configs=(
             {"save_every": 0, "ranks": 1},

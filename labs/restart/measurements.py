@@ -8,13 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from course.checks.lab import Recording
-from course.config import FULL_SIZE, SYNTHETIC, Config, rung
-from course.jobs.launch import JobError, cancel, refresh, steps_done
-from course.jobs.slurm_partitions import ask
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.ratio import ratio
-from course.runs.run import Run
+from course import Config, Run, cancel, rung
+from course.jobs import JobError, ask, refresh, steps_done
+from course.lab import FULL_SIZE, NOT_APPLICABLE, SYNTHETIC, Recording
+from course.runs import ratio
 
 # A save between two turns, or between two epochs, is not timed. After 7 steps of warm-up, turns of
 # 4 steps, and of 2 where steps are slow, begin at odd steps, and every save is within a turn.

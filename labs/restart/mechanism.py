@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.checks.facts import Contents, Fact, Rank, entry
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+from course.lab import NOT_APPLICABLE, Contents, Fact, NotApplicable, Rank, entry
 
 
 def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
@@ -13,6 +12,7 @@ def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
     if not rank.notes.is_restarted:
         return NOT_APPLICABLE
     state = {"checksum of the random numbers": rank.notes.random[0], **rank.notes.began}
+    state["learning rate of each update"] = [group["lr"] for (group, *_), *_ in rank.notes.groups]
     if rank.config.precision == "fp16":
         state["scaler's scale"] = rank.evidence.loss_gradient
     return state

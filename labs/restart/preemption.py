@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.jobs.slurm_partitions import ask
+from course.jobs import ask
 
 RECORDED = Path(__file__).with_name("signals.jsonl")  # by research/slurm_signals.py
 

@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch.utils._pytree import tree_map_only
 
-from course.config import Config
+from course import Config
 
 # cuBLAS chooses algorithms by the size of its workspace; a fixed size gives the same ones.
 WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

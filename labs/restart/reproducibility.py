@@ -11,9 +11,8 @@ import pandas as pd
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from course.config import Config
-from course.data.images import RandomCrop
-from course.runs.run import Run
+from course import Config, Run
+from course.data import RandomCrop
 from labs.restart.seeded import Seeded
 
 WORKERS = (0, 1, 2)

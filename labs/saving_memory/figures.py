@@ -7,8 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from course.charts.base import ACCENT, BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import (
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
     bars,
     describe,
     heading,
@@ -18,8 +26,8 @@ from course.charts.primitives import (
     mark,
     stack,
 )
-from course.text import digits
-from course.training.memory_prediction import NO_STRATEGY
+from course.lab import digits
+from course.training import NO_STRATEGY
 from labs.saving_memory.measurements import on_pareto_front
 
 KINDS = {

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import ROUGHLY, Fact, all_reduces, if_complete, progress
-from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
-from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
-from course.config import SYNTHETIC, Config, rung
+from course import Config, rung
+from course.lab import (
+    ROUGHLY,
+    SYNTHETIC,
+    Exercise,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    Recording,
+    all_reduces,
+    configs,
+    if_complete,
+    progress,
+)
 from labs.saving_memory import mechanism
 
 # A transformer has no BatchNorm, so that micro-batches have exactly the losses of the full batch.
 # Ten images make micro-batches of three; the last has one image.
-WHOLE = SMALL_VIT_SETTINGS | {"batch_size": 10}
+WHOLE = configs.SMALL_VIT_SETTINGS | {"batch_size": 10}
 
 
 # CoAtNet-3, 167 million weights, at full size on one GPU.
@@ -83,7 +94,7 @@ EXERCISES = {
             # The last batch has 8 images, which make fewer micro-batches.
             {"micro_batch": 7, "batch_size": 20, "drop_last": False},
         ),
-        small=SMALL_TRANSFORMER,
+        small=configs.SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
         shows={"images and factor of the loss of each micro-batch": "passes"},
@@ -100,7 +111,7 @@ EXERCISES = {
             {"micro_batch": 3},
             {"micro_batch": 2, "batch_size": 12},
         ),
-        small=SMALL_TRANSFORMER,
+        small=configs.SMALL_TRANSFORMER,
         rung="accumulated",
         against="large",
         shows={
@@ -121,7 +132,7 @@ EXERCISES = {
             # Its blocks have other names.
             {"checkpointing": "every", "model": "resnet18", "ranks": 2},
         ),
-        small=SMALL_TRANSFORMER,
+        small=configs.SMALL_TRANSFORMER,
         rung="checkpointed",
         against="large",
         shows={"GiB kept for backward": "kept_gib", "recomputed in backward": "recomputed"},
@@ -137,7 +148,7 @@ EXERCISES = {
             {"rung": "offloaded", "checkpointing": "every"},
         ),
         calls=("course.checks.dry_runs:offloading",),
-        small=SMALL_TRANSFORMER,
+        small=configs.SMALL_TRANSFORMER,
         rung="offloaded",
         against="large",
         shows={"GiB kept on the device for backward": "kept_gib"},

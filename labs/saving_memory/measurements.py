@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course.runs.evidence import NOT_APPLICABLE
-from course.runs.run import Run
-from course.training.memory_prediction import memory_strategy
+from course import Run
+from course.lab import NOT_APPLICABLE
+from course.training import memory_strategy
 
 
 def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:

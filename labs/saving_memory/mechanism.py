@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.checks.facts import Fact, Rank, distinct, entry
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, distinct, entry
 
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from course.config import GIB, Config
-from course.training.memory_prediction import fake_step
+from course import Config
+from course.lab import GIB
+from course.training import fake_step
 
 
 class MemoryTimeline(TorchDispatchMode):

@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import pandas as pd
 
-from course.runs.recordings import recorded_runs
+from course import recorded_runs
 from labs.saving_memory.measurements import memory_strategies
 
 BUSY = 32  # images in a pass: with fewer, the GPU waits for Python

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts.base import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, label, legend
-from course.text import digits
+from course.charts import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, bars, label, legend
+from course.lab import digits
 from labs.start_here.nodes import format_minutes
 
 DEVICE_COLOURS = {  # by generation; others are PURPLE

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from course.checks.results import compare, numbers
-from course.runs.recordings import recorded, recorded_runs
+from course import recorded, recorded_runs
+from course.lab import compare, numbers
 from labs.scale.published import EPOCHS, IMAGENET_IMAGES
 
 FullTraining = Callable[[float, float, int], tuple[float, float, float]]

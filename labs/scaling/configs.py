@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from course.checks.lab_configs import PINNED_WORKERS
-from course.config import FULL_SIZE, Config, rung, vary
-from course.runs.recordings import SETUP
+from course import Config, rung, vary
+from course.lab import FULL_SIZE, configs
+from course.runs import recordings
 
 FASTEST_RUNGS = ("channels_last", "compile", "algebra")
-IMAGES_PER_GPU = SETUP["batch_size"]  # per step
+IMAGES_PER_GPU = recordings.SETUP["batch_size"]  # per step
 # Workers only read files, and on one GPU four were as good as fifteen. Each makes two batches
 # ahead and a thread decodes four more: warm-up is longer than these last.
-FROM_FILES: dict[str, Any] = PINNED_WORKERS | {
+FROM_FILES: dict[str, Any] = configs.PINNED_WORKERS | {
     "data": "default",
     "format": "gpu_decode",
     "workers": 4,
@@ -64,7 +64,7 @@ def traced(gpus: int) -> Runs:
 def larger(gpus: int) -> Runs:
     """Yield runs on files that workers decode, and runs with more images on each GPU."""
     # Each epoch uses all of the default set, so that no batch is loaded without being used.
-    files = PINNED_WORKERS | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
+    files = configs.PINNED_WORKERS | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
     for count in gpu_counts(gpus):
         yield rung("dataloader", **files, batch_size=64 * count), count
     for count in (1, gpus):

@@ -15,9 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from course.runs import recordings
-from course.runs.ratio import ratio
-from course.runs.run import Run
+from course import Run
+from course.runs import ratio, recordings
 from labs.dataloader.loading import trials
 from labs.scaling.configs import IMAGES_PER_GPU
 

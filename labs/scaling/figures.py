@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import (
+from course.charts import (
     ACCENT,
     BLUE,
     DARK,
@@ -19,9 +19,15 @@ from course.charts.base import (
     SKY,
     UNDER_WHITE,
     Picture,
+    heading,
+    label,
+    legend,
+    limit,
+    lines,
+    scatter_fit,
+    timeline,
 )
-from course.charts.primitives import heading, label, legend, limit, lines, scatter_fit, timeline
-from course.text import digits
+from course.lab import digits
 from labs.scaling.model import Link, all_reduce_s
 
 

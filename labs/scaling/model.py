@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.runs.run import Run
+from course import Run
 from course.training import models
 
 MIB = 1024**2  # DDP's megabyte

@@ -10,11 +10,10 @@ from textwrap import dedent
 
 import pandas as pd
 
-from course.checks.exercises import SOLUTION, script_variant
-from course.config import SYNTHETIC, rung
-from course.jobs.launch import launch, wait
+from course import Run, launch, rung, script_variant, wait
+from course.checks.exercises import SOLUTION
+from course.lab import SYNTHETIC
 from course.runs import recordings
-from course.runs.run import Run
 from labs.scaling.model import Link, config_buckets, exposed_s
 
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"

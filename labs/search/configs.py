@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from course.config import Config
+from course import Config
 from labs.large_batch.configs import crops_config
 
 # An H100 trains on all crops six times, 1,024 per batch, in eight seconds. 1,024 crops validate, so

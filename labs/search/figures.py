@@ -8,8 +8,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from course.charts.base import ACCENT, BLUE, DARK, GREY, ORANGE, Picture
-from course.charts.primitives import heading, label, legend, lines, scatter_fit
+from course.charts import (
+    ACCENT,
+    BLUE,
+    DARK,
+    GREY,
+    ORANGE,
+    Picture,
+    heading,
+    label,
+    legend,
+    lines,
+    scatter_fit,
+)
 from labs.search.halving import Replay, rank_correlation
 from labs.search.replay import AccuracyGrid
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 
 Train = Callable[[int, int], float]
 Halving = Callable[[list[int], Train], int]

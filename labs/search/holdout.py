@@ -7,12 +7,9 @@ from functools import cache
 
 import torch
 
-from course.config import Config
-from course.data import crop_set
-from course.data.crop_set import Crops
-from course.data.loader import normalised, val_subset
-from course.runs.files import write_atomically
-from course.runs.run import Run
+from course import Config, Run
+from course.data import crop_set, normalised, val_subset
+from course.runs import write_atomically
 from labs.large_batch.measurements import load_network
 
 BATCH = 1024
@@ -49,5 +46,5 @@ def holdout_indices(config: Config) -> torch.Tensor:
 
 
 @cache
-def _crops() -> Crops:
-    return Crops(crop_set.ensure(), "val")
+def _crops() -> crop_set.Crops:
+    return crop_set.Crops(crop_set.ensure(), "val")

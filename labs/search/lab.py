@@ -1,6 +1,6 @@
 """The lab's check, its recorded runs, and what the course shows about the lab."""
 
-from course.checks.lab import Function, FunctionCheck, Lab, Recording
+from course.lab import Function, FunctionCheck, Lab, Recording
 
 
 def _halving() -> FunctionCheck:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 from labs.large_batch.measurements import final_epochs
 from labs.search.trial_queue import sampler
 

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from course.config import Config, from_dict
+from course import Config
+from course.lab import from_dict
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

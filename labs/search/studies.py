@@ -17,13 +17,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course.config import Config
-from course.jobs import sites
-from course.jobs.launch import JobError, explain, launch_planned
-from course.jobs.plan import plan
-from course.runs import run as runs
-from course.runs.files import write_atomically
-from course.runs.run import Run
+from course import Config, Run, explain
+from course.jobs import JobError, launch_planned, plan_run, sites
+from course.runs import runs_root, write_atomically
 from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
 from labs.search.trials import ABOUT, FOLDER, PRUNERS, open_study
@@ -130,7 +126,7 @@ def _request(
         raise ValueError("val_steps=0: a search needs a validation after each epoch")
     if sites.get(site).executor == "recorded":
         raise ValueError(f"site {site!r} starts no jobs: recorded_runs has its searches")
-    job = plan(script, config, site=site)
+    job = plan_run(script, config, site=site)
     values = {field: getattr(config, field) for field in space}
     first = [*combinations(space)] if sampler == "grid" else [values] * contains(space, values)
     request = {
@@ -163,7 +159,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
         ValueError: a different search has this name.
     """
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:8]
-    folder = runs.runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
+    folder = runs_root() / FOLDER / (name or f"{request['label']}-{digest}")
     folder.mkdir(parents=True, exist_ok=True)
     with trial_queue.locked(folder):
         if (folder / ABOUT).exists():
@@ -198,7 +194,7 @@ def _run(folder: Path, count: int, workers: int) -> None:
     """Keep up to this number of trials running until all have ended."""
     with _progress_bar(folder, count) as update:
         while True:
-            running = trial_queue.finish_ended(folder, runs.runs_root())
+            running = trial_queue.finish_ended(folder, runs_root())
             update()
             while len(running) < workers:
                 run = _quietly(lambda: trial_queue.take(folder, count, launch_planned))
@@ -247,7 +243,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]
-        cause = explain(Run(runs.runs_root() / names[0])) if names else "None of them began a run"
+        cause = explain(Run(runs_root() / names[0])) if names else "None of them began a run"
         raise JobError(f"the first {len(finished)} trials of {folder.name} failed. {cause}")
     values = [trial.value for trial in finished if trial.state.name == "COMPLETE"]
     return len(finished), max(values, default=0.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 from labs.search.studies import Search
 from labs.search.trial_queue import is_pruned
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from course.config import from_dict
-from course.jobs.launch import refresh
-from course.jobs.plan import Plan, plan
-from course.runs.record import Record
-from course.runs.run import Run
+from course import Run
+from course.jobs import Plan, plan_run, refresh
+from course.lab import from_dict
+from course.runs import Record
 from labs.search.trials import ABOUT, PRUNED, open_study
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def _plan(folder: Path, request: dict[str, Any], number: int, params: dict[str, 
     """Plan the launch of a trial, with the script as it was when the search began."""
     config = from_dict(request["config"] | params | {"rung": f"{request['label']}-{number:02d}"})
     limits = {"site": request["site"], "time_min": request["time_min"]}
-    launch = plan(folder / SNAPSHOT, config, **limits, hooks=HOOKS)
+    launch = plan_run(folder / SNAPSHOT, config, **limits, hooks=HOOKS)
     trial = {"study": folder.name, "number": number, "params": params, "space": request["space"]}
     return replace(
         launch, source=Path(request["script"]), request=launch.request | {"trial": trial}

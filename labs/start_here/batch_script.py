@@ -16,9 +16,9 @@ from pathlib import Path
 
 from course.checks.store import UNTIMED, save_check
 from course.checks.verdict import FAILED, PASSED, Checked, Part
-from course.jobs.slurm_partitions import ask, partitions
-from course.runs.run import runs_root
-from course.text import read_utf8
+from course.jobs import ask, partitions
+from course.lab import read_utf8
+from course.runs import runs_root
 from labs.start_here.lab import LAB
 from labs.start_here.nodes import gpu_count
 

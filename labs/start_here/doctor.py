@@ -18,13 +18,11 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from course.config import GIB, rung
+from course import launch, rung
 from course.data import default_set
-from course.jobs import launch, sites
-from course.jobs.plan import engine
-from course.jobs.processes import POLL_S
-from course.resources import memory_bytes
-from course.runs import run as runs
+from course.jobs import POLL_S, engine, sites
+from course.lab import GIB, memory_bytes
+from course.runs import PROJECT, runs_root
 
 JOB_LIMIT_MIN = 3
 ENDS_WITHIN_S = 30  # for a job to end after its record is written
@@ -111,11 +109,11 @@ def clone() -> Result:
     here = Path.cwd()
     parents = (here, *here.parents)
     clone_root = next((p for p in parents if (p / "course" / "config").is_dir()), None)
-    if clone_root and clone_root.resolve() != runs.PROJECT:
-        result = f"Python imports the course of {runs.PROJECT}, and you are in {clone_root}"
+    if clone_root and clone_root.resolve() != PROJECT:
+        result = f"Python imports the course of {PROJECT}, and you are in {clone_root}"
         fix = f"export PYTHONPATH={clone_root}, or your edits do nothing"
         return "fail", result, fix
-    return "ok", f"the course in {runs.PROJECT}"
+    return "ok", f"the course in {PROJECT}"
 
 
 def memory() -> Result:
@@ -135,7 +133,7 @@ def memory() -> Result:
 
 def disk() -> Result:
     """Check the free space where runs and the data set are written."""
-    places = {"runs": runs.runs_root(), "data": default_set.default_root()}
+    places = {"runs": runs_root(), "data": default_set.default_root()}
     free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
     result = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
     if min(free.values()) < 1 * GIB:
@@ -146,7 +144,7 @@ def disk() -> Result:
 
 def write_access() -> Result:
     """Check that this user can write runs and data, by trying: quotas are not visible."""
-    places = {"COURSE_RUNS": runs.runs_root()}
+    places = {"COURSE_RUNS": runs_root()}
     if not default_set.is_complete(default_set.default_root()):  # a shared one may be read-only
         places["COURSE_DATA"] = default_set.default_root().parent
     for name, path in places.items():
@@ -173,8 +171,7 @@ def accelerator() -> Result:
     """Report the accelerator, and the 16-bit formats that it has units for."""
     import torch
 
-    from course.training.precision import HALF, has_units
-    from course.training.recorder import device_name
+    from course.training import HALF, device_name, has_units
 
     device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     formats = [name for name in HALF if has_units(device, name)]

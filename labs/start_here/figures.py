@@ -6,8 +6,21 @@ from collections import Counter
 
 from matplotlib.axes import Axes
 
-from course.charts.base import BLUE, BOX, DARK, GREEN, GREY, PALE, PURPLE, SKY, Picture
-from course.charts.primitives import bars, describe, label, strip
+from course.charts import (
+    BLUE,
+    BOX,
+    DARK,
+    GREEN,
+    GREY,
+    PALE,
+    PURPLE,
+    SKY,
+    Picture,
+    bars,
+    describe,
+    label,
+    strip,
+)
 from labs.start_here.nodes import Machine
 
 FEWEST_CELLS = 12  # in the width of a row, so that a few cores are not drawn huge

@@ -14,9 +14,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from course.config import GIB
-from course.jobs.slurm_partitions import ask, columns, partitions
-from course.resources import core_count, memory_bytes
+from course.jobs import ask, columns, partitions
+from course.lab import GIB, core_count, memory_bytes
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 AVAILABLE = ("idle", "mixed", "allocated", "completing", "planned")  # states that accept jobs
@@ -81,9 +80,9 @@ class Cluster:
 
 def machine() -> Machine:
     """Return this node as it is now."""
-    from course.data.default_set import default_root
-    from course.runs.run import runs_root
-    from course.training.recorder import cpu_name
+    from course.data import default_set
+    from course.runs import runs_root
+    from course.training import cpu_name
 
     (memory, memory_free), threads = memory_bytes(), psutil.cpu_count() or 1
     socket_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
@@ -97,7 +96,7 @@ def machine() -> Machine:
         memory_gib=memory / GIB,
         memory_free_gib=memory_free / GIB,
         gpus=_gpus(),
-        disks=disks({"runs": runs_root(), "data": default_root(), "home": Path.home()}),
+        disks=disks({"runs": runs_root(), "data": default_set.default_root(), "home": Path.home()}),
         job_id=os.environ.get("SLURM_JOB_ID", ""),
     )
 
@@ -105,7 +104,7 @@ def machine() -> Machine:
 def _gpus() -> tuple[Gpu, ...]:
     import torch
 
-    from course.training.recorder import device_name
+    from course.training import device_name
 
     device = torch.accelerator.current_accelerator(check_available=True)
     if device is None:

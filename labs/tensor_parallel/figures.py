@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from course.charts.base import BLUE, GREY, ORANGE, Picture
+from course.charts import BLUE, GREY, ORANGE, Picture
 
 # x → gelu(x A) B: each matrix's name, left edge, width and height, the owners of its parts (rank
 # 0, rank 1, or 2 for both), and the words below it.

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from course.checks.facts import ROUGHLY, Fact, Rank, all_reduces, entry, kinds, progress
-from course.checks.lab import Lab, Recording
-from course.checks.lab_configs import of_ranks
-from course.runs.evidence import NOT_APPLICABLE, NotApplicable
+from course.lab import (
+    NOT_APPLICABLE,
+    ROUGHLY,
+    Fact,
+    Lab,
+    NotApplicable,
+    Rank,
+    Recording,
+    all_reduces,
+    configs,
+    entry,
+    kinds,
+    progress,
+)
 from labs.fsdp.lab import SHARDING
-from labs.tensor_parallel import configs
+from labs.tensor_parallel.configs import recorded_configs
 
 GROUP = "pass group= to the collective: it must add up these ranks' parts, and no others"
 GRID = 4  # ranks: two copies of the network, each sharded over two ranks
@@ -55,7 +65,7 @@ def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
 
 STORED = {"numbers that a rank stores": "parameters"}
 EXERCISES = {
-    "device_mesh": of_ranks(
+    "device_mesh": configs.of_ranks(
         title="ranks that share a network get the same images",
         configs=(
             {"rung": "large"},
@@ -69,7 +79,7 @@ EXERCISES = {
         gpus=GRID,
         causes=GROUPS,
     ),
-    "column_parallel": of_ranks(
+    "column_parallel": configs.of_ranks(
         title="each rank stores some hidden channels of every MLP",
         configs=(
             {"rung": "large"},
@@ -88,7 +98,7 @@ EXERCISES = {
             *_sums("forward", "for each MLP, Exit.forward sums the results over the group, once"),
         ),
     ),
-    "input_gradient": of_ranks(
+    "input_gradient": configs.of_ranks(
         title="layers before an MLP learn from all of its parts",
         configs=({"rung": "large"}, {}, {"ranks": 4}),
         shows={
@@ -100,7 +110,7 @@ EXERCISES = {
             "backward", "for each MLP, Entry.backward sums the parts of the gradient over ctx.group"
         ),
     ),
-    "mesh_2d": of_ranks(
+    "mesh_2d": configs.of_ranks(
         title="the copies divide what a rank stores",
         configs=(
             {"shard": ""},
@@ -121,7 +131,7 @@ LAB = Lab(
     title="tensor parallelism",
     minutes=60,
     exercises=EXERCISES,
-    recordings=(Recording("parallel", several=configs.recorded_configs),),
+    recordings=(Recording("parallel", several=recorded_configs),),
     jobs="6, of 2 or 4 processes",
     prepare="nothing",
     stuck="a tensor-parallel group gets the same images; the last bias is added once; "

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from course import Run
 from course.runs import recordings
-from course.runs.run import Run
 
 
 def parallel_runs() -> dict[str, Run]:

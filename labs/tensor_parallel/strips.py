@@ -10,7 +10,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 from labs.tensor_parallel.tensors import relative_error
 
 SIDE, KERNEL = 64, 3

@@ -15,10 +15,10 @@ from timm.layers import Mlp
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from course.analysis.ranks import on_ranks
-from course.jobs.plan import find_script
-from course.runs.run import PROJECT
-from course.text import read_utf8
+from course.analysis import on_ranks
+from course.jobs import find_script
+from course.lab import read_utf8
+from course.runs import PROJECT
 from course.training import models
 
 RANKS = 2

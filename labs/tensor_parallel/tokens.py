@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Shard, parallel
 from torch.distributed.tensor.debug import CommDebugMode
 
-from course.analysis.ranks import on_ranks
+from course.analysis import on_ranks
 from labs.tensor_parallel.tensors import RANKS, Block, relative_error
 
 TOKENS = 64

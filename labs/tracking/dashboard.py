@@ -8,8 +8,9 @@ from typing import Any
 
 from ipywidgets import HTML, Dropdown, VBox
 
-from course.charts.base import Picture
-from course.runs.run import Run, all_runs
+from course import Run
+from course.charts import Picture
+from course.runs import all_runs
 from course.widgets import widget_view
 from labs.tracking.figures import plot_dashboard
 from labs.tracking.trackers import tags

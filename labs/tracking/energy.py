@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from course.runs.run import Run
+from course import Run
 from labs.tracking.counters import J_PER_KWH
 
 EMBER = "Ember, yearly electricity data, by Our World in Data"

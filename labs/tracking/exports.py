@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from course.runs.run import PROJECT, Run, runs_root
+from course import Run
+from course.runs import PROJECT, runs_root
 
 COMMANDS = {
     "tensorboard": "tensorboard --logdir {folder}",

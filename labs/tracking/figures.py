@@ -8,10 +8,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from course.charts.base import BLUE, GREY, ORANGE, Picture, clean
-from course.charts.primitives import COLOURS, bars, describe, label, legend, lines, stack
-from course.runs.run import Run
-from course.text import digits
+from course import Run
+from course.charts import (
+    BLUE,
+    COLOURS,
+    GREY,
+    ORANGE,
+    Picture,
+    bars,
+    clean,
+    describe,
+    label,
+    legend,
+    lines,
+    stack,
+)
+from course.lab import digits
 from labs.tracking.tracking import settings_that_differ
 
 MOST = len(COLOURS)  # runs in a dashboard

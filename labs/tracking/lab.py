@@ -1,6 +1,6 @@
 """The lab's check, and what the course shows about the lab."""
 
-from course.checks.lab import Function, FunctionCheck, Lab
+from course.lab import Function, FunctionCheck, Lab
 
 
 def _energy() -> FunctionCheck:

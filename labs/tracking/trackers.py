@@ -18,9 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from course.config import DEFAULTS
-from course.runs.record import Record
-from course.runs.run import Run
+from course import Run
+from course.lab import DEFAULTS
+from course.runs import Record
 
 PROJECT = "course"  # in Trackio and Weights & Biases
 # Fields of a record that are exported elsewhere, or too long for a table.

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from course.config import Config, all_settings
-from course.runs.run import Run
+from course import Config, Run
+from course.lab import all_settings
 from labs.large_batch.configs import crops_config
 from labs.tracking.trackers import tags
 

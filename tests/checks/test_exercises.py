@@ -167,7 +167,7 @@ def test_an_exercise_in_another_encoding_is_named_and_can_be_replaced(workshop: 
     line = saved[: saved.index(b"\xe9")].count(b"\n") + 1
     workshop.write_bytes(saved)
     message = f"exercises/train.py, line {line}: the byte 0xe9 is no text in UTF-8: save"
-    for read in (exercises.states, lambda: plan.plan(workshop, rung("baseline", quick=True))):
+    for read in (exercises.states, lambda: plan.plan_run(workshop, rung("baseline", quick=True))):
         with pytest.raises(ValueError, match=message):
             read()
     assert exercises.write(()).read_bytes() == saved  # the backup

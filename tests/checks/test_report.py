@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from course import compare, plots, predict, recall, report, rung
+from course import compare, predict, recall, report, rung
+from course.charts import plot_ladder
 from course.checks import exercises
 from course.checks.ladder import ladder
 from course.checks.predictions import prediction
@@ -316,7 +317,7 @@ def test_ladder_keeps_a_failed_rung_and_can_be_drawn(make_run, tmp_path: Path) -
     table = ladder_table([good, bad])
     assert list(table["status"]) == ["ok", "oom"]
     assert table["ratio"][0] == pytest.approx(1)
-    plots.plot_ladder(table).savefig(tmp_path / "ladder.png")
+    plot_ladder(table).savefig(tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 1000
 
 

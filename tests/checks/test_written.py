@@ -87,7 +87,10 @@ REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
 NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
-PLAIN, AGAIN = "[(n, '') for n in sizes if n >= 32]", "[(n, 'every') for n in sizes]"
+PLAIN, AGAIN = (
+    "[(n, '') for n in sizes if n >= min(32, batch_size)]",
+    "[(n, 'every') for n in sizes]",
+)
 FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
 SCORES = "scores = {trial: train(trial, epoch) for trial in trials}"
 RANKED = "ranked = sorted(trials, key=scores.get, reverse=True)"
@@ -139,7 +142,8 @@ RIGHT = {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
             "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
-            f"[*filter(lambda pair: pair[0] > 31, [(n, '') for n in sizes]), *{AGAIN}]",
+            f"[*filter(lambda pair: pair[0] in (batch_size, *range(32, 9999)), "
+            f"[(n, '') for n in sizes]), *{AGAIN}]",
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
         ),
     ],
@@ -212,8 +216,8 @@ RIGHT = {
     "microscope.prune": [
         (f"return {PRUNED}",),
         (
-            "least = weight.abs().view(-1, 4).argsort(1)[:, :2]; "
-            "return weight.clone().view(-1, 4).scatter_(1, least, 0.0).view_as(weight)",
+            "least = weight.abs().reshape(-1, 4).argsort(1)[:, :2]; "
+            "return weight.reshape(-1, 4).scatter(1, least, 0.0).view_as(weight)",
         ),
     ],
     "inference.latencies": [(ANSWERED, ANSWERED, SINCE)],
@@ -488,8 +492,8 @@ WRONG = {
         ("return weight * (weight.abs() > 1)",): "numbers remain, expected half",
         (f"return weight.copy_({PRUNED})",): "it changes its argument `weight`",
         (
-            "least = weight.abs().view(-1, 4).sort(1).values[:, 2:3]; "
-            "return weight * (weight.abs().view(-1, 4) >= least).view_as(weight)",
+            "least = weight.abs().reshape(-1, 4).sort(1).values[:, 2:3]; "
+            "return weight * (weight.abs().reshape(-1, 4) >= least).view_as(weight)",
         ): "of four equal numbers, 4 remain",
     },
     "inference.serve": {

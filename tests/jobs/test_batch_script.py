@@ -57,7 +57,7 @@ def test_the_whole_script(
     runs_root: Path, own_sites: None, site: str, gpus: int, time_min: float | None
 ) -> None:
     config = replace(CONFIG, batch_size=16)  # an image for each of 16 GPUs
-    asked = plan.plan("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
+    asked = plan.plan_run("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
     text = plan.preview("solutions/train.py", config, site=site, gpus=gpus, time_min=time_min)
     found = without_places(text, runs_root / asked.name).replace(asked.name, "RUN_NAME")
     golden = GOLDEN / f"{site}.sh"

@@ -21,7 +21,7 @@ from job_helpers import (
 from course.config import rung
 from course.jobs import launch
 from course.jobs.conductor import Conductor, RemoteConductor
-from course.runs import ratio
+from course.runs.ratio import explain_ratio, pair, ratio
 from course.runs.run import Run, all_runs
 
 # A step of steps.py sleeps for `lr` seconds.
@@ -59,21 +59,21 @@ def test_only_one_computes_in_blocks_of_half_a_second_and_the_ratio_is_theirs() 
     # 40 steps of 0.05 s are less than 8 blocks of half a second, so a block has 4 of them.
     assert blocks.iloc[:-1].between(0.19, 0.4).all()
     assert a.record.turns == len(blocks)
-    found = ratio.ratio(b, a)
+    found = ratio(b, a)
     assert found.turns >= 8
     assert found.low <= found.value <= found.high
     assert found.value == pytest.approx(0.5, rel=0.1)
-    assert "in turns" in ratio.explain_ratio(found, b)
+    assert "in turns" in explain_ratio(found, b)
 
 
 def test_an_early_end_comes_with_a_budget_once_the_ratio_is_sure() -> None:
     ample = {"steps": 400, "budget_s": 30.0}
     a, b = launch_pair(replace(SLOWER, **ample), replace(SLEEPY, **ample))
     over(a), over(b)
-    found = ratio.ratio(b, a)
+    found = ratio(b, a)
     assert a.record.steps_measured < 398
     assert 8 <= found.turns <= 12
-    assert "within 5%" in ratio.explain_ratio(found, b)
+    assert "within 5%" in explain_ratio(found, b)
 
 
 def test_the_budget_ends_turns_that_stay_unsure() -> None:
@@ -81,8 +81,8 @@ def test_the_budget_ends_turns_that_stay_unsure() -> None:
     a, b = launch_pair(replace(SLOWER, **few), replace(SLEEPY, **few))
     over(a), over(b)
     assert a.record.turns == b.record.turns < 8
-    assert "the budget of 1 s" in ratio.explain_ratio(ratio.ratio(b, a), b)
-    assert "the extremes" in ratio.explain_ratio(ratio.ratio(b, a), b)
+    assert "the budget of 1 s" in explain_ratio(ratio(b, a), b)
+    assert "the extremes" in explain_ratio(ratio(b, a), b)
 
 
 def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
@@ -96,7 +96,7 @@ def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
     assert repeat.name == before.name
     assert repeat.status == "ok"
-    assert ratio.pair(run, before) == (run, repeat)
+    assert pair(run, before) == (run, repeat)
     assert {each.name for each in all_runs()} == {before.name, run.name}  # it is not a separate run
     assert launch.launch(script, SLOWER, against=before) == run
     assert launch.launch(script, SLOWER) != run
@@ -173,7 +173,7 @@ def test_several_ranks_take_one_turn(tmp_path: Path) -> None:
     before = over(launch.launch(script, config))
     run = launch.launch(script, config, gpus=2, against=before)
     launch.wait(run, timeout_s=180)
-    assert ratio.ratio(run, before).turns == run.record.turns > 0
+    assert ratio(run, before).turns == run.record.turns > 0
     assert [run.rank_steps(rank)["turn"].tolist() for rank in (0, 1)] == [
         run.steps["turn"].tolist()
     ] * 2
@@ -224,9 +224,9 @@ def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> N
     assert [over(a).status, over(b).status] == ["ok", "ok"]
     assert "turn" not in a.steps
     assert max(end for _, end in spans(a)) <= min(begin for begin, _ in spans(b))
-    found = ratio.ratio(b, a)
+    found = ratio(b, a)
     assert found.turns == 0
-    assert "GiB of the host's memory" in ratio.explain_ratio(found, b)
+    assert "GiB of the host's memory" in explain_ratio(found, b)
 
 
 @pytest.mark.parametrize("turns", [6, 12])

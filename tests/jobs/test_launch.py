@@ -212,13 +212,13 @@ def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path
 def test_two_ranks_cannot_share_one_gpu(monkeypatch, there, refused):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: there)
     ask = {"script": "solutions/train.py", "gpus": 2}
-    plan.plan(config=rung("baseline", batch_size=8), **ask)  # on the CPU, any number
+    plan.plan_run(config=rung("baseline", batch_size=8), **ask)  # on the CPU, any number
     config = rung("device", batch_size=8)
     if refused:
         with pytest.raises(ValueError, match="gpus=2: this machine has fewer GPUs.*device='cpu'"):
-            plan.plan(config=config, **ask)
+            plan.plan_run(config=config, **ask)
     else:
-        assert plan.plan(config=config, **ask).request["gpus"] == 2
+        assert plan.plan_run(config=config, **ask).request["gpus"] == 2
 
 
 def test_a_script_that_would_ignore_what_a_config_asks_is_refused(runs_root: Path) -> None:
@@ -234,12 +234,12 @@ def test_a_script_that_would_ignore_what_a_config_asks_is_refused(runs_root: Pat
 
 
 def test_a_config_becomes_one_of_the_launched_script(runs_root: Path, tmp_path: Path) -> None:
-    parallel = plan.plan("exercises/train_parallel.py", rung("large")).config
+    parallel = plan.plan_run("exercises/train_parallel.py", rung("large")).config
     assert type(parallel) is ParallelConfig and "clip" not in vars(parallel)
     snapshot = tmp_path / "train.py"  # that of a run of any script has this name
     snapshot.write_text("print()")
     (tmp_path / "launch.json").write_text('{"script": "exercises/train_sharded.py"}')
-    assert plan.plan(snapshot, rung("large", clip=1)).config.clip == 1
+    assert plan.plan_run(snapshot, rung("large", clip=1)).config.clip == 1
 
 
 def test_ranks_meet_where_no_connection_of_another_process_can_be():

@@ -379,7 +379,7 @@ def test_a_search_runs_trials_as_jobs_and_goes_on_without_those_that_end(runs_ro
     table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]
     ended = table["state"].drop(complete.index)
-    assert ended.to_dict() == {KILLED: "failed", CANCELLED: "cancelled"}
+    assert ended.to_dict() == {KILLED: "lost", CANCELLED: "cancelled"}
     left = [rate for number, rate in enumerate(RATES) if number not in ended]
     assert complete["lr"].tolist() == pytest.approx(left)  # all others, each once
     again = conduct()  # finds all of it done

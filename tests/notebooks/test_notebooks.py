@@ -6,24 +6,22 @@ import pytest
 from job_helpers import nothing_left  # noqa: F401 - every test of this file ends its runs
 
 from course.runs.run import all_runs
-from tools import rehearsal
-from tools.rehearsal import rehearse
+from tools import notebooks
 
 pytestmark = pytest.mark.slow
 
 
-def execute(name: str, **options: object) -> list[dict]:
-    """Execute a notebook with the solution; return the runs that it used."""
-    (outcome,) = rehearse(rehearsal.matching(name), cell_minutes=5, **options).outcomes
+def execute(name: str, **options: object) -> None:
+    """Execute a notebook with the solution."""
+    (outcome,) = notebooks.execute_all(notebooks.matching(name), cell_minutes=5, **options)
     assert outcome.status == "ok", f"{outcome.error}\nin cell {outcome.cell}"
-    return list(outcome.runs)
 
 
 def test_day_0_on_slurm(slurm: Path, runs_root: Path) -> None:
-    used = execute("start_here", site="slurm", quick=True)
-    assert {run["status"] for run in used} == {"ok", "cancelled", "timeout", "failed"}
-    ended = [run for run in used if run["status"] == "ok"]
-    assert all(run["job_id"].isdigit() for run in ended)  # Slurm numbered them
+    execute("start_here", site="slurm", quick=True)
+    assert {run.status for run in all_runs()} == {"ok", "cancelled", "timeout", "failed"}
+    ended = [run for run in all_runs() if run.status == "ok"]
+    assert all(run.launched["job_id"].isdigit() for run in ended)  # Slurm numbered them
 
 
 def test_several_gpus_are_answered_from_recorded_runs(runs_root: Path) -> None:

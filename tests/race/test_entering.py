@@ -15,8 +15,7 @@ from course.runs.run import get
 from race import board, page, referee, submission, tracks
 from race.entries import Entry
 from race.verification import read_outcomes
-from tools import rehearsal
-from tools.rehearsal import rehearse
+from tools import notebooks
 
 pytestmark = pytest.mark.slow
 # With two seeds a t-test is only sure about values far above the target.
@@ -51,9 +50,9 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Entry, Pat
         patch.setenv("COURSE_RUNS", str(place / "runs"))
         patch.setenv("IPYTHONDIR", str(place / "ipython"))
         patch.setitem(tracks.TRACKS, "quick", EASY)
-        (outcome,) = rehearse(
-            rehearsal.matching("race"), script=str(script), cell_minutes=5, quick=True
-        ).outcomes
+        (outcome,) = notebooks.execute_all(
+            notebooks.matching("race"), script=str(script), cell_minutes=5, quick=True
+        )
         assert outcome.status == "ok", f"{outcome.error} in cell {outcome.cell}"
         entries = board.read_entries(place / "runs/race", recorded=False)
         assert [entry.name for entry in entries] == ["mine", "mine-again"]

@@ -126,7 +126,7 @@ def test_variants_are_packed_and_only_answer_for_the_same_lines(
     shipped, lines = tmp_path / "shipped", {CRITERION: "print('noted')"}
     script = script_variant("noted", lines)
     run = launch.wait(launch.launch(script, PLAIN))
-    _, repeat = plan.beside(plan.plan("solutions/train.py", PLAIN), run)
+    _, repeat = plan.beside(plan.plan_run("solutions/train.py", PLAIN), run)
     assert repeat.name == run.name and repeat.request["added"] == lines
     unfinished = prepared(runs_root / "open", "", PLAIN)
     request = unfinished.launched | {"added": {}, "launched_at": ""}

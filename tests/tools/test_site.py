@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from course.runs.run import PROJECT
-from tools.outputs import NO_OUTPUTS, STOPPED, newest_rehearsal, with_outputs
+from tools.outputs import NO_OUTPUTS, STOPPED, newest_execution, with_outputs
 
 INDEX = PROJECT / "site" / "index.md"
 
@@ -57,11 +57,11 @@ def test_a_page_says_that_it_has_no_outputs_or_not_all() -> None:
     assert STOPPED in with_outputs(notebook("a"), executed).cells[1].source
 
 
-def test_newest_rehearsal_is_the_folder_written_last(tmp_path, monkeypatch) -> None:
+def test_newest_execution_is_the_folder_written_last(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path))
-    assert newest_rehearsal() is None
+    assert newest_execution() is None
     for name in ("older", "newer"):
         folder = tmp_path / "notebooks" / name
         folder.mkdir(parents=True)
         (folder / "lab.ipynb").touch()
-    assert newest_rehearsal() == folder
+    assert newest_execution() == folder

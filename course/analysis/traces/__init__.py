@@ -1,6 +1,13 @@
 """Profilers' traces as tables."""
 
-from course.lazy import lazy_exports
+import lazy_loader
 
-_NAMES = {".tables": "by_kernel by_operator idle read read_run"}
-__getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
+_NAMES = {
+    "collectives": "NCCL",
+    "intervals": "Intervals intervals_of merge_intervals overlap_s subtract_intervals",
+    "reader": "assemble Row timed TraceError",
+    "tables": "by_kernel by_operator idle LAYOUT layout_kernels read read_run steps Trace",
+}
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, None, {module: names.split() for module, names in _NAMES.items()}
+)

@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 from written_helpers import cell_of, defined, filled
 
+from course.analysis import recorded_links
 from course.checks.exercises import script_variant
 from course.checks.functions import check_written
 from course.config import rung
@@ -57,7 +58,7 @@ def average_gradients(weights, limit):
     futures, bucket = {}, []
     for weight in [*weights][::-1]:
         bucket.append(weight)
-        if sum(4 * each.numel() for each in bucket) >= limit:
+        if sum(each.nbytes for each in bucket) >= limit:
             register(bucket, futures)
             bucket = []
     if bucket:
@@ -158,7 +159,7 @@ WRONG = [
     (
         "make_buckets",
         "def make_buckets(weights, limit):\n    w = [*weights]\n    return [w[:2], w[2:4], w[4:]]",
-        "3, of .108, 288, 96. .* 3, of .140, 256, 96. bytes. Begin with the last weight",
+        "3, of .288, 108, 96. .* 3, of .256, 140, 96. bytes. Begin with the last weight",
     ),
     ("send", ["[w.grad for w in bucket]", "None"], "in line 3 of `send`: Tensors must"),
     (
@@ -343,7 +344,7 @@ def test_one_message_is_enough_for_a_metric() -> None:
 
 
 def test_bandwidth_is_drawn_by_size() -> None:
-    links = lab.recorded_links("nvidia-h100-x4")
+    links = recorded_links("nvidia-h100-x4")
     links = {name: rows.assign(bus_gb_s=rows["bytes"] / rows["seconds"] / 1e9)
              for name, rows in links.items()}  # fmt: skip
     assert "4 GPUs, 2 hosts" in lab.plot_bandwidth(links).alt

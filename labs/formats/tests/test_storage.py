@@ -9,6 +9,7 @@ from job_helpers import small_disk
 
 from course.analysis import timing
 from course.checks import discovery
+from course.data import formats
 from labs import formats as lab
 from labs.formats.formats import STAGES
 
@@ -58,7 +59,7 @@ def test_three_readers_yield_the_same_images() -> None:
     assert table["images"].nunique() == 1 and (table["images_per_s"] > 0).all()
     with pytest.raises(NotImplementedError, match="images_of"):
         lab.reader_speeds("exercises/train.py")
-    shard = lab.paths(lab.convert("shards"), "train")[0]
+    shard = formats.paths(formats.convert("shards"), "train")[0]
     members = lab.shard_members(shard)
     assert [Path(name).suffix for name in members["name"]] == [".jpg", ".cls"] * 2
     begin = int(members["begins_at"][0])

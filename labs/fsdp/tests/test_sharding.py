@@ -8,6 +8,7 @@ import pytest
 
 from course.analysis.ranks import on_ranks
 from course.config import rung
+from course.lab import configs
 from course.training import models
 from labs import fsdp as lab
 from labs.fsdp.configs import sharded_config
@@ -22,7 +23,7 @@ def test_each_stage_shards_one_kind_more() -> None:
 @pytest.mark.slow
 def test_more_ranks_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "create", narrow.create)
-    config = rung("sharded", **lab.SMALL_VIT_SETTINGS | {"device": "auto"})
+    config = rung("sharded", **configs.SMALL_VIT_SETTINGS | {"device": "auto"})
     two, four = (lab.predict_rank_memory(config, ranks) for ranks in (2, 4))
     assert four.weights_gib == pytest.approx(two.weights_gib / 2, rel=0.01)
     assert four.optimizer_gib == pytest.approx(two.optimizer_gib / 2, rel=0.01)

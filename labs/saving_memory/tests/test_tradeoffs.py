@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from course import predict_memory
 from course.config import rung
 from course.runs.evidence import Evidence
-from course.training import models
+from course.training import models, predict_memory
 from course.training.evidence.operators import Kept
 from labs import saving_memory as lab
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import distributed
 
+from course.analysis import recorded_links
 from course.config import rung
 from course.runs.record import Record
 from course.runs.run import Run
@@ -153,7 +154,7 @@ def test_a_node_that_is_not_recorded_is_not_drawn() -> None:
 
 
 def test_runs_on_pretended_hosts_are_as_slow_as_predicted() -> None:
-    machine, links = "nvidia-h100-x4", lab.recorded_links("nvidia-h100-x4")
+    machine, links = "nvidia-h100-x4", recorded_links("nvidia-h100-x4")
     assert [*links][:2] == ["2 GPUs, 1 host", "2 GPUs, 2 hosts"]
     table = lab.predict_hosts(machine, "compile", {(4, 2): Link(15e-6, 4e9)})
     assert table["predicted"][0] == pytest.approx(table["measured"][0], abs=2)

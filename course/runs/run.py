@@ -104,7 +104,7 @@ class Run:
 
     @property
     def reports_steps(self) -> bool:
-        """Whether its script reports steps: neither a command nor a script of its own kind does."""
+        """Whether its script reports steps: a command does not, nor some with their own loop."""
         return not self.is_command and self.launched.get("reports_steps", True)
 
     @property

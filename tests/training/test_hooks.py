@@ -59,11 +59,8 @@ def test_a_wrong_name_is_refused(hooked: Run, name: str) -> None:
 
 
 def test_hooks_identify_a_run(runs_root: Path) -> None:
-    script = "solutions/train.py"
-    plain, hooked = (
-        plan_run(script, CONFIG),
-        plan_run(script, CONFIG, hooks=["labs.search.trials:Pruning"]),
-    )
+    script, hooks = "solutions/train.py", ["labs.search.trials:Pruning"]
+    plain, hooked = plan_run(script, CONFIG), plan_run(script, CONFIG, hooks=hooks)
     assert "hooks" not in plain.request and plain.name != hooked.name
     against = prepared(runs_root / hooked.name, "", CONFIG)
     (against.folder / "launch.json").write_text(json.dumps(against.launched | hooked.request))

@@ -45,13 +45,13 @@ from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
     OPEN,
-    RACE_BEGAN,
-    RACE_CLOCK,
     TAKES_TURNS,
     Run,
     record_of,
 )
 from course.runs.scripts import calls
+from course.training import hooks
+from course.training.attempts import attempt
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
@@ -257,8 +257,8 @@ class SupervisedRank:
         self._must_restart = False
         self._has_finished = False  # this rank, without an error
         self._verdict_since = 0.0  # when a record appeared, if the process goes on
-        self._times_race = self.rank == 0 and "race" in run.launched
-        self._race_began_s: float | None = None  # by the disk's clock
+        names = run.launched.get("observers", []) if self.rank == 0 else []
+        self._observers = [hooks.load(name)(run) for name in names]
 
     def may_begin(self) -> bool:
         """Return whether rank 0 has begun this start of the run, and the others may follow."""
@@ -374,13 +374,15 @@ class SupervisedRank:
             return False
         self.ask_to_save()  # if it has not ended by itself
         self.end()
-        self._write_race_clock()
+        for observer in self._observers:
+            attempt(f"the result of {type(observer).__name__}", observer.end)
         self.write_verdict(verdict)
         return True
 
     def _find_verdict(self, deadline: float) -> Record | None:
         """Return the verdict from the current state; None: the run goes on."""
-        self._look_at_race()
+        for observer in self._observers:
+            attempt(f"the result of {type(observer).__name__}", observer.look)
         now, record, code = time.monotonic(), self.run.record, self._child.exitcode
         if now > deadline:
             return self.stopped("timeout")
@@ -414,30 +416,6 @@ class SupervisedRank:
         if calls(self.run.script.read_text(), "recording"):
             return failures.ended_early("before its first step", is_exit=True)
         return ""  # without a recorder, a script may do anything
-
-    def _look_at_race(self) -> None:
-        """Note when the clock of a race started, the first time that the file is there."""
-        if self._times_race and self._race_began_s is None:
-            with suppress(FileNotFoundError):
-                self._race_began_s = (self.run.folder / RACE_BEGAN).stat().st_ctime
-
-    def _write_race_clock(self) -> None:
-        """Write how long a race took until its last weights, by a clock that no script sets.
-
-        It is the time of change of two files (ctime). The process is over, so it cannot change
-        the result.
-        """
-        self._look_at_race()
-        if self._race_began_s is None:
-            return
-        seconds = None
-        with suppress(FileNotFoundError):
-            ended_s = (self.run.folder / "weights.pt").stat().st_ctime
-            seconds = ended_s - self._race_began_s
-            if self._race_began_s.is_integer() and ended_s.is_integer():
-                seconds -= 1  # a disk that counts whole seconds, such as Lustre: it took no less
-        with suppress(OSError):  # a full disk: the referee refuses a run without this time
-            write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
         """Return whether the process ended before the run did, so that another must continue."""

@@ -7,13 +7,13 @@ import lazy_loader
 
 _NAMES = {
     "failures": "advice is_early_end summarize",
-    "files": "read_dict write_atomically",
+    "files": "complete_file read_dict write_atomically",
     "ranks": "rank_table",
     "ratio": "ratio",
     "record": "PHASES Record write_record",
     "restarts": "METADATA step_of",
     "recordings": "recorded_table",
-    "run": "all_runs find_runs git_sha PROJECT RACE_CLOCK record_of RECORDED rows_of runs_root",
+    "run": "all_runs find_runs git_sha PROJECT record_of RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, ["recordings"], {module: names.split() for module, names in _NAMES.items()}

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("local", "slurm", "recorded")  # how a site runs jobs
 WAITING_FILE = "waiting"
-RACE_BEGAN = "race-began"  # created by a racing run when its clock starts
-RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the subfolder of a run that was repeated to take turns with this one
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
@@ -61,7 +59,7 @@ OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a record
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
-RECORDED = PROJECT / "recordings"  # a folder for each machine, and the race's entries
+RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
@@ -104,6 +102,11 @@ class Run:
     def is_command(self) -> bool:
         """Whether this is not a training run, but a command in the queue."""
         return (self.folder / COMMAND).exists()
+
+    @property
+    def reports_steps(self) -> bool:
+        """Whether its script reports steps: a command does not, nor some with their own loop."""
+        return not self.is_command and self.launched.get("reports_steps", True)
 
     @property
     def purpose(self) -> str:
@@ -449,7 +452,7 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     if not run.is_command:
         config = run.requested_config
         known |= {"config": asdict(config), "data": config.data}
-    if values["status"] == "ok" and not run.is_command and "race" not in request:
+    if values["status"] == "ok" and run.reports_steps:
         values = values | _unmeasured(values)
     now, began = datetime.now(), run.started.get("started_at")
     known["started_at"] = began or request.get("launched_at", "")

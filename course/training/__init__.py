@@ -9,8 +9,10 @@ import lazy_loader
 _NAMES = {
     "attempts": "attempt",
     "clocks": "clock_for speed_quartiles",
+    "energy": "counter",
     "evidence.operator_calls": "operator_calls",
     "evidence.operators": "layout",
+    "hooks": "Hook RunEnded",
     "memory_prediction": (
         "fake_step FakeStep memory_strategy NO_STRATEGY predict_memory saved_tensors tracked"
     ),

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course.runs.run import Run
-from course.training.hooks import Hook, RunEnded
+from course import Run
+from course.training import Hook, RunEnded
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from course.checks.facts import ROUGHLY, Fact, if_complete, progress
+from course.checks.facts import ROUGHLY, Fact, all_reduces, if_complete, progress
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Recording
 from course.checks.lab_configs import SMALL_TRANSFORMER, SMALL_VIT_SETTINGS
 from course.config import SYNTHETIC, Config, rung
@@ -63,6 +63,8 @@ NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
          "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
+    Fact("number of all-reduces per update", all_reduces("backward_collectives"),
+         "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
          if_complete(
              lambda rank: len({f"{peer.notes.gradients['0']:.4g}" for peer in rank.peers})),

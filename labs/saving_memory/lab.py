@@ -55,6 +55,7 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
+    mechanism.FACTS[0],
     Fact("training", progress,
          "pair images with their labels, and weight a loss by its share of the images in this "
          "batch, `len(targets) / len(labels)`: the last batch may be smaller", "step", ROUGHLY),

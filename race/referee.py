@@ -22,8 +22,8 @@ from course import Run
 from course.data import crop_set, normalised
 from course.runs import write_atomically
 from course.training import models
-from course.training.race import INTERMEDIATE_WEIGHTS, NETWORK
 from race import exported_network
+from race.clock import INTERMEDIATE_WEIGHTS, NETWORK
 from race.entries import VERDICT
 
 BATCH = 128  # images: with more, activations exceed a CPU's caches

@@ -21,16 +21,22 @@ from course import Run, wait
 from course.data import crop_set
 from course.jobs import find_script, launch_planned, plan_run
 from course.lab import read_utf8
-from course.runs import PROJECT, RACE_CLOCK, Record, git_sha, read_dict, write_atomically
+from course.runs import PROJECT, Record, git_sha, read_dict, write_atomically
 from race import board
 from race.board import COURSE_ENTRIES
 from race.entries import VERDICT, Entry, Trial
+from race.supervised_clock import RESULT
 from race.tracks import TRACKS, Track, find_track
 
 LONG_BUDGET_S = 100  # with a longer budget, the first run is judged before the others start
 REFEREE_LIMIT = 5.0  # budgets per run: the referee may have only a CPU
 CLOCK_TOLERANCE_S = 0.25  # how far a script's clock may be behind its supervisor's
 SYNC_TIMEOUT_S = 60.0  # until files of a different node are visible here
+REQUEST = {  # of a racing run, in its launch.json
+    "hooks": ["race.clock:Clock"],
+    "observers": ["race.supervised_clock:SupervisedClock"],
+    "reports_steps": False,  # its loop is its own
+}
 STARTUP_MIN = 2.0  # for a run to import its libraries, before its clock starts
 
 
@@ -157,11 +163,10 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
     minutes = track.budget_s / 60 + STARTUP_MIN
     with hidden_validation_crops():
         planned = plan_run(script, config, site=site, gpus=entry.gpus, time_min=minutes)
-        request = planned.request | {"race": {"track": track.name}}
-        run = launch_planned(replace(planned, request=request))
+        run = launch_planned(replace(planned, request=planned.request | REQUEST))
     wait(run, check=False)
     deadline = time.monotonic() + SYNC_TIMEOUT_S
-    while run.record.status == "ok" and not (run.folder / RACE_CLOCK).exists():
+    while run.record.status == "ok" and not (run.folder / RESULT).exists():
         if time.monotonic() > deadline:
             break  # `_trial` reports it
         time.sleep(0.05)
@@ -230,7 +235,7 @@ def _machine(record: Record) -> str:
 
 
 def _trial(run: Run, track: Track) -> Trial:
-    record, race = run.record, run.record.race
+    record, race = run.record, _times(run.record.extra)
     trial = Trial(run.config.seed, run.name)
     if record.status == "timeout":
         return replace(trial, failure=f"took longer than the budget of {track.budget_s:g} s")
@@ -243,7 +248,7 @@ def _trial(run: Run, track: Track) -> Trial:
     if race["seconds"] > track.budget_s:
         failure = f"took {race['seconds']:.1f} s, and the budget is {track.budget_s:g} s"
         return replace(trial, failure=failure)
-    ranks = [rank.get("race", {}).get("joules") for rank in run.ranks] or [race["joules"]]
+    ranks = [_times(rank["extra"]).get("joules") for rank in run.ranks] or [race["joules"]]
     marks = zip([*race["on_the_way"], race], [*verdict["on_the_way"], verdict["top1"]])
     return replace(
         trial,
@@ -256,10 +261,15 @@ def _trial(run: Run, track: Track) -> Trial:
     )
 
 
+def _times(extra: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the hook has added to a record, or to a rank's report."""
+    return (extra or {}).get("race", {})
+
+
 def _clock_failure(run: Run) -> str:
     """Explain why a run's time is wrong; empty if its supervisor measured no more."""
-    clock = read_dict(run.folder / RACE_CLOCK)
-    reported, measured = run.record.race.get("seconds"), clock.get("seconds")
+    clock = read_dict(run.folder / RESULT)
+    reported, measured = _times(run.record.extra).get("seconds"), clock.get("seconds")
     if not isinstance(reported, int | float) or measured is None:
         return "it has no time, or its supervisor could not measure one: call recording() once"
     if reported >= measured - CLOCK_TOLERANCE_S:

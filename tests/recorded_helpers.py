@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from course.runs import rows
-from course.runs.run import TRACES, Run, rank_file, steps_file
+from course.runs.run import TRACES, RecordedRun, Run, rank_file, steps_file
 
 
 def copy_row(run: Run, machine: Path, name: str, **parts: dict) -> Run:
@@ -15,7 +15,7 @@ def copy_row(run: Run, machine: Path, name: str, **parts: dict) -> Run:
     row |= {part: row[part] | values for part, values in parts.items()}
     rows.write(machine / rows.RUNS, row)
     rows.write(machine / rows.STEPS, rows.read(home / rows.STEPS, run.name) | {"run": name})
-    return Run(machine / TRACES / name)
+    return RecordedRun(machine / TRACES / name)
 
 
 def own_copy(run: Run, folder: Path, **changes: object) -> Run:

@@ -27,7 +27,7 @@ from course.runs.recordings import (
     VARIANT,
     origin,
 )
-from course.runs.run import TRACES, Run, all_runs, git_sha, runs_root
+from course.runs.run import TRACES, RecordedRun, Run, all_runs, git_sha, runs_root
 from labs.search import configs as tuned
 from tools import thin_trace
 
@@ -177,7 +177,7 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
     target.mkdir(parents=True, exist_ok=True)
     row = {"run": run.name} | _row(run, target.name, purpose, keep)
     steps = [_columns(run.rank_steps(rank), keep) for rank in range(run.gpus)]
-    packed = Run(target / TRACES / run.name)
+    packed = RecordedRun(target / TRACES / run.name)
     with tempfile.TemporaryDirectory(dir=target) as draft:
         new, old = Path(draft, "new"), Path(draft, "old")
         new.mkdir()

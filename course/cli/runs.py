@@ -52,7 +52,7 @@ def data(
         raise ValueError("--data-root and --skip-damaged require --as shards, small or raw")
     if as_ == "crops":
         folder, training = crop_set.ensure(), crop_set.ensure_blind()
-        typer.echo(f"the crops are in {folder}; the race's runs read {training}-crops")
+        typer.echo(f"the crops are in {folder}; those without validation in {training}-crops")
         return
     root = default_set.ensure()
     manifest = json.loads((root / default_set.MANIFEST).read_text())

@@ -117,7 +117,7 @@ class Crops:
         arrays = []
         for name in (f"{split}.npy", f"{split}-labels.npy"):
             if name not in manifest:
-                raise DataError(f"{root} has no {split} crops: a run of a race is not given any")
+                raise DataError(f"{root} has no {split} crops: this run is not given any")
             arrays.append(torch.from_numpy(np.load(root / name)))
         self.images, self.labels = arrays
 

@@ -13,17 +13,14 @@ import contextlib
 import itertools
 import json
 import math
-import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import AuthenticationError, Pipe
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
-from pathlib import Path
 
 import numpy as np
 
@@ -31,52 +28,36 @@ from course.config import Config
 from course.jobs.memory_check import why_not_together
 from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
-from course.runs.ratio import LEAST_TURNS, is_sure
+from course.runs.ratio import LEAST_TURNS, NO_TURNS, is_sure
 from course.runs.run import Run
 from course.training.turns import NO_MORE
 
-LISTENING_THREADS = 8  # for connections of processes on other nodes
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 
 
-def start_turns(
-    run: Run, rank: int, context: BaseContext, deadline: float, *, has_all_ranks: bool
-) -> Conductor | RemoteConductor | None:
+def start_turns(run: Run, context: BaseContext) -> Conductor | None:
     """Decide whether the runs of a job take turns; the supervisor of rank 0 conducts them.
 
     Args:
         run: the job's first run.
-        rank: the first one of this supervisor; without rank 0, it reads the decision from a file.
         context: starts processes.
-        deadline: when to stop waiting for the decision, in `time.monotonic` seconds.
-        has_all_ranks: whether this is the job's only supervisor.
 
     Returns:
         What connects a training process with the conductor; None: the runs take no turns.
     """
     if len(run.together) == 1:
         return None
-    path = run.job.folder / f"turns-{os.environ.get('SLURM_RESTART_COUNT', '0')}.json"
-    if rank > 0:
-        while not path.exists():
-            if time.monotonic() > deadline or all(member.record for member in run.together):
-                return None
-            time.sleep(POLL_S)
-        decision = json.loads(path.read_text())
-        return None if "why_not" in decision else RemoteConductor(**decision)
     active = [member for member in run.together if not member.record]
     try:
         reason = why_not_together(active, context)
         if not reason:
             conductor = Conductor(active)
-            if not has_all_ranks:
-                conductor.listen(os.environ["SLURM_LAUNCH_NODE_IPADDR"], path)
             conductor.start()
             return conductor
     except Exception as error:  # any error: the runs can run one after another
         reason = f"{type(error).__name__}: {error}"
-    with contextlib.suppress(OSError):  # a full disk: the other supervisors give up in time
-        write_atomically(path, json.dumps({"why_not": reason}))
+    with contextlib.suppress(OSError):  # a full disk
+        write_atomically(run.job.folder / NO_TURNS, json.dumps({"why_not": reason}))
     return None
 
 
@@ -86,7 +67,7 @@ class Member:
 
     run: Run
     config: Config
-    connections: dict[int, Connection] = field(default_factory=dict)  # by rank
+    connection: Connection | None = None  # to its rank 0, which passes on what it receives
     granted_steps: int = 0  # in all turns so far
     images_per_s: list[float] = field(default_factory=list)  # of each block
     fastest_step_s: float = math.inf
@@ -96,8 +77,8 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all its ranks have started, or never will."""
-        return self.is_gone or len(self.connections) == self.run.gpus
+        """Whether it has started, or never will."""
+        return self.is_gone or self.connection is not None
 
     @property
     def steps_left(self) -> int:
@@ -122,10 +103,7 @@ class Member:
 
 
 class Conductor:
-    """Decides whose turn it is, in a thread of the supervisor of rank 0.
-
-    Processes of this supervisor connect by a pipe, those of another one by TCP.
-    """
+    """Decides whose turn it is, in a thread of the supervisor of rank 0."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._by_folder = {str(run.folder): Member(run, run.config) for run in runs}
@@ -134,36 +112,14 @@ class Conductor:
         self._last_turn = 0
 
     def start(self) -> None:
-        """Begin to conduct, once all connections are possible."""
+        """Begin to conduct."""
         threading.Thread(target=self._conduct, daemon=True).start()
 
-    def connect(self, run: Run, rank: int) -> Connection:
-        """Return a connection for a rank's process, which this process must then close."""
+    def connect(self, run: Run) -> Connection:
+        """Return a connection for a run's rank 0, which this process must then close."""
         ours, theirs = Pipe()
-        self._by_folder[str(run.folder)].connections[rank] = ours
+        self._by_folder[str(run.folder)].connection = ours
         return theirs
-
-    def listen(self, host: str, path: Path) -> None:
-        """Accept connections; write address and key to a file that only this user can read."""
-        key = secrets.token_bytes(16)
-        listener = Listener((host, 0), backlog=128, authkey=key)
-        host, port = listener.address
-        decision = {"host": host, "port": port, "key": key.hex()}
-        write_atomically(path, json.dumps(decision), mode=0o600)
-        for _ in range(LISTENING_THREADS):
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-
-    def _accept(self, listener: Listener) -> None:
-        while True:
-            # Other programs of the network, which do not have the key, may connect, too. One that
-            # then sends nothing keeps this thread waiting.
-            with contextlib.suppress(OSError, EOFError, AuthenticationError):
-                connection = listener.accept()
-                folder, rank = connection.recv()
-                if self._is_closing or folder not in self._by_folder:
-                    connection.close()
-                else:
-                    self._by_folder[folder].connections[rank] = connection
 
     def end(self, run: Run, status: str) -> None:
         """Note that this run's processes have ended, perhaps before they requested a turn."""
@@ -187,13 +143,13 @@ class Conductor:
             self._is_closing = True
             for member in self.members:
                 self._send(member, NO_MORE, 0)
-            while any(member.connections for member in self.members):
+            while any(member.connection for member in self.members):
                 self._receive()
         finally:  # a waiting member notices that the turns are over
             self._is_closing = True
             for member in self.members:
-                for connection in member.connections.values():
-                    connection.close()
+                if member.connection:
+                    member.connection.close()
 
     def _playing(self) -> list[Member]:
         """Return the members that get further turns: none, if only repetitions are left."""
@@ -201,18 +157,18 @@ class Conductor:
         return members if any(not member.run.is_repeat for member in members) else []
 
     def _grant_block(self, member: Member, turn: int) -> None:
-        """Let a member compute a block of steps, and wait until all its ranks have finished it."""
+        """Let a member compute a block of steps, and wait until it has finished it."""
         steps = self._block(member, turn) if turn else member.config.warmup_steps
         if not steps:
             return
         member.granted_steps += steps
         self._send(member, turn, steps)
-        due = set(member.connections.values())
-        while due & set(member.connections.values()):
-            for connection, step_times in self._receive():
-                due.discard(connection)
-                if connection is member.connections.get(0):
+        is_due = True
+        while is_due and member.connection:
+            for reporting, step_times in self._receive():
+                if reporting is member:
                     member.add(step_times, turn)
+                    is_due = False
 
     def _block(self, member: Member, turn: int) -> int:
         """Return a member's steps in this turn: all members finish theirs in the same turn."""
@@ -227,26 +183,23 @@ class Conductor:
 
     def _send(self, member: Member, turn: int, steps: int) -> None:
         left = [member.run.name for member in self.members if member.has_left]
-        for connection in member.connections.values():
+        if member.connection:
             with contextlib.suppress(OSError):  # it has just ended; the next receive shows it
-                connection.send((turn, steps, left))
+                member.connection.send((turn, steps, left))
 
-    def _receive(self) -> list[tuple[Connection, list[float]]]:
+    def _receive(self) -> list[tuple[Member, list[float]]]:
         """Return the blocks that were reported just now; drop processes that have ended."""
-        owners = {
-            connection: (member, rank)
-            for member in self.members
-            for rank, connection in member.connections.items()
-        }
+        owners = {member.connection: member for member in self.members if member.connection}
         reported = []
         for connection in wait([*owners], timeout=POLL_S):
+            member = owners[connection]
             try:
-                reported.append((connection, connection.recv()))
+                reported.append((member, connection.recv()))
             except (EOFError, OSError):
-                member, rank = owners[connection]
-                del member.connections[rank]
                 connection.close()
-                member.is_gone = member.is_gone or not member.connections
+                if member.connection is connection:  # and no new process has connected
+                    member.connection = None
+                member.is_gone = True
                 # Tell the others now, because its processes may take a while to end.
                 member.has_left |= member.steps_left > 0 and not self._is_closing
         return reported
@@ -262,29 +215,6 @@ class Conductor:
         if len(first.images_per_s) < LEAST_TURNS:
             return False
         return all(is_sure(_ratios(member, first)) for member in others)
-
-
-class RemoteConductor:
-    """The conductor in the supervisor of rank 0, from a different supervisor."""
-
-    def __init__(self, host: str, port: int, key: str) -> None:
-        self._address, self._key = (host, port), bytes.fromhex(key)
-
-    def connect(self, run: Run, rank: int) -> Connection:
-        """Return a connection for a rank's process, which this process must then close.
-
-        Raises:
-            ConnectionError: the conductor does not answer.
-        """
-        try:
-            connection = Client(self._address, authkey=self._key)
-            connection.send((str(run.folder), rank))
-        except (OSError, EOFError, AuthenticationError) as error:
-            host, port = self._address
-            raise ConnectionError(
-                f"no process controls the turns at {host}:{port} ({error}). Launch again"
-            ) from None
-        return connection
 
 
 def _ratios(member: Member, first: Member) -> np.ndarray:

@@ -353,7 +353,7 @@ def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
 
 def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = False) -> None:
     total = run.config.epochs * run.config.steps
-    has_steps = reports_steps(run)
+    has_steps = run.reports_steps
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}" if has_steps else "{desc} {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
         bar.start_t, shown = began, None  # several are waited for at once, one is shown at a time
@@ -391,11 +391,6 @@ def _state(run: Run, status: str, steps: int) -> str:
     if status == "running" and run.is_waiting_for_turn:
         return "running, waiting for its turn"
     return "running, importing" if (status, steps) == ("running", 0) else status
-
-
-def reports_steps(run: Run) -> bool:
-    """Return whether the run's script reports its steps: those of the race do not."""
-    return not run.is_command and "race" not in run.launched
 
 
 def steps_done(run: Run) -> int:

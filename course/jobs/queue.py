@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from course.jobs.launch import refresh, reports_steps, steps_done
+from course.jobs.launch import refresh, steps_done
 from course.jobs.plan import engine
 from course.runs.run import Run, all_jobs
 from course.text import clock, printable
@@ -105,5 +105,5 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
         "gpus": request.get("gpus", 1),
         **state,
         "step": step,
-        "steps": run.config.epochs * run.config.steps if reports_steps(run) else 0,
+        "steps": run.config.epochs * run.config.steps if run.reports_steps else 0,
     }

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from course.jobs.conductor import Conductor, RemoteConductor, start_turns
+from course.jobs.conductor import Conductor, start_turns
 from course.jobs.processes import identity, kill_left, loopback, of_runs
 from course.jobs.rank_store import start_store
 from course.jobs.scripts import (
@@ -45,12 +45,13 @@ from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
     OPEN,
-    RACE_BEGAN,
-    RACE_CLOCK,
+    TAKES_TURNS,
     Run,
     record_of,
 )
 from course.runs.scripts import calls
+from course.training import hooks
+from course.training.attempts import attempt
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
@@ -166,13 +167,8 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
     """Run the members' scripts until they end. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
-    conductor = start_turns(
-        members[0].run,
-        tasks[0].rank,
-        members[0].context,
-        deadline,
-        has_all_ranks=len(tasks) == tasks[0].count,
-    )
+    has_rank_0 = tasks[0].rank == 0
+    conductor = start_turns(members[0].run, members[0].context) if has_rank_0 else None
     waiting, running = [*members], []
     try:
         while waiting or running:
@@ -183,7 +179,8 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
                         conductor.end(member.run, member.run.record.status)
                     continue
                 current = (running or waiting)[0].run
-                if (conductor or member.run == current) and member.may_begin():
+                is_next = conductor or not has_rank_0 or member.run == current
+                if is_next and member.may_begin():
                     waiting.remove(member)
                     running.append(member)
                     with _sigterm_held():
@@ -251,7 +248,7 @@ class SupervisedRank:
         self._task, self._env = task, env
         self._rank_0 = rank_0  # of this run, if this supervisor has it
         self._executor = run.executor
-        self._conductor: Conductor | RemoteConductor | None = None
+        self._conductor: Conductor | None = None
         self._child: BaseProcess | None = None
         self._store: BaseProcess | None = None  # of a local run's ranks, in rank 0
         self._port = 0  # of this store
@@ -260,8 +257,8 @@ class SupervisedRank:
         self._must_restart = False
         self._has_finished = False  # this rank, without an error
         self._verdict_since = 0.0  # when a record appeared, if the process goes on
-        self._times_race = self.rank == 0 and "race" in run.launched
-        self._race_began_s: float | None = None  # by the disk's clock
+        names = run.launched.get("observers", []) if self.rank == 0 else []
+        self._observers = [hooks.load(name)(run) for name in names]
 
     def may_begin(self) -> bool:
         """Return whether rank 0 has begun this start of the run, and the others may follow."""
@@ -269,9 +266,9 @@ class SupervisedRank:
             return True
         if self._rank_0:
             return self._rank_0._starts > self._starts
-        return len(self.run.together) == 1 or bool(self.run.started)
+        return len(self.run.together) == 1 or bool(self.run.started)  # rank 0 chooses the order
 
-    def start(self, conductor: Conductor | RemoteConductor | None) -> None:
+    def start(self, conductor: Conductor | None) -> None:
         """Start the training process, and note that the run has begun."""
         self._conductor = conductor
         try:
@@ -291,6 +288,7 @@ class SupervisedRank:
             "supervisor": identity(os.getpid()),
             "started_at": datetime.now().isoformat(timespec="seconds"),
             "processes": [],
+            "takes_turns": bool(self._conductor),
         }
         if writes_start:
             write_atomically(path, json.dumps(started))
@@ -309,7 +307,8 @@ class SupervisedRank:
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
         surroundings = Surroundings(self._environment(), self.run.folder, out, err)
-        connection = self._conductor.connect(self.run, self.rank) if self._conductor else None
+        is_conducted = self._conductor and self.rank == 0
+        connection = self._conductor.connect(self.run) if is_conducted else None
         process = self.context.Process(
             target=run_script, args=(self.run.script, surroundings, (), connection)
         )
@@ -327,6 +326,7 @@ class SupervisedRank:
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(on_node),
             FOLDER_VARIABLE: str(self.run.folder),
+            TAKES_TURNS: "1" if self.run.started.get("takes_turns") else "",
             **pretended_host(self.run, self.rank),
         }
         if self.run.config.device == "cpu":
@@ -374,13 +374,15 @@ class SupervisedRank:
             return False
         self.ask_to_save()  # if it has not ended by itself
         self.end()
-        self._write_race_clock()
+        for observer in self._observers:
+            attempt(f"the result of {type(observer).__name__}", observer.end)
         self.write_verdict(verdict)
         return True
 
     def _find_verdict(self, deadline: float) -> Record | None:
         """Return the verdict from the current state; None: the run goes on."""
-        self._look_at_race()
+        for observer in self._observers:
+            attempt(f"the result of {type(observer).__name__}", observer.look)
         now, record, code = time.monotonic(), self.run.record, self._child.exitcode
         if now > deadline:
             return self.stopped("timeout")
@@ -414,30 +416,6 @@ class SupervisedRank:
         if calls(self.run.script.read_text(), "recording"):
             return failures.ended_early("before its first step", is_exit=True)
         return ""  # without a recorder, a script may do anything
-
-    def _look_at_race(self) -> None:
-        """Note when the clock of a race started, the first time that the file is there."""
-        if self._times_race and self._race_began_s is None:
-            with suppress(FileNotFoundError):
-                self._race_began_s = (self.run.folder / RACE_BEGAN).stat().st_ctime
-
-    def _write_race_clock(self) -> None:
-        """Write how long a race took until its last weights, by a clock that no script sets.
-
-        It is the time of change of two files (ctime). The process is over, so it cannot change
-        the result.
-        """
-        self._look_at_race()
-        if self._race_began_s is None:
-            return
-        seconds = None
-        with suppress(FileNotFoundError):
-            ended_s = (self.run.folder / "weights.pt").stat().st_ctime
-            seconds = ended_s - self._race_began_s
-            if self._race_began_s.is_integer() and ended_s.is_integer():
-                seconds -= 1  # a disk that counts whole seconds, such as Lustre: it took no less
-        with suppress(OSError):  # a full disk: the referee refuses a run without this time
-            write_atomically(self.run.folder / RACE_CLOCK, json.dumps({"seconds": seconds}))
 
     def _goes_on(self, code: int) -> bool:
         """Return whether the process ended before the run did, so that another must continue."""
@@ -564,6 +542,6 @@ class SupervisedCommand(SupervisedRank):
 
 
 def _unwritable(error: OSError) -> Record:
-    if isinstance(error, NotADirectoryError | ConnectionError):  # a folder of a command; turns
+    if isinstance(error, NotADirectoryError):  # a folder of a command
         return Record("failed", error=str(error))
     return Record("failed", error=f"{failures.UNWRITABLE}: {error}")

@@ -7,12 +7,12 @@ import lazy_loader
 
 _NAMES = {
     "failures": "advice is_early_end summarize",
-    "files": "read_dict write_atomically",
+    "files": "complete_file read_dict write_atomically",
     "ranks": "rank_table",
     "ratio": "ratio",
     "record": "PHASES Record",
     "recordings": "recorded_table",
-    "run": "all_runs find_runs git_sha PROJECT RACE_CLOCK RECORDED rows_of runs_root",
+    "run": "all_runs find_runs git_sha PROJECT record_of RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

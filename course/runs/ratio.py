@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 SURE = 0.05  # a ratio is certain enough if its interval extends at most this far on either side
 CONFIDENCE = 0.95
+NO_TURNS = "no-turns.json"  # in a job's folder: why its runs took no turns
 LEAST_TURNS = 8  # before a ratio can be certain: few turns may agree at random
 # Values for an interval with this confidence, turns or the measured steps of a run: the extremes of
 # n values contain the median with a probability of 1 - 2 / 2**n, which is below 95 % for n < 6.
@@ -232,9 +233,7 @@ def few_steps(run: Run) -> str:
 
 def why_not(run: Run) -> str:
     """Return why the runs of this run's group did not take turns; "" if they did."""
-    for path in sorted(run.job.folder.glob("turns-*.json"), reverse=True):
-        return read_dict(path).get("why_not", "")
-    return ""
+    return read_dict(run.job.folder / NO_TURNS).get("why_not", "")
 
 
 def idle_gpu_warning(run: Run, against: Run | None = None) -> str:

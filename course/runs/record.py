@@ -67,7 +67,7 @@ class Record:
     val_top1: float | None = None
     val_images: int | None = None
     weights_by: list[int] = field(default_factory=list)  # the ranks that wrote weights.pt
-    race: dict[str, Any] = field(default_factory=dict)  # seconds and joules at marks
+    extra: dict[str, Any] = field(default_factory=dict)  # what hooks add, by their owner's name
     wall_s: float | None = None
     started_at: str = ""
     ended_at: str = ""

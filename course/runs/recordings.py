@@ -24,7 +24,7 @@ from filelock import FileLock
 from course.config import QUICK, RUNGS, Config, all_settings, from_dict, resolve_half
 from course.runs import rows
 from course.runs.files import write_atomically
-from course.runs.run import RECORDED, TRACES, Run
+from course.runs.run import RECORDED, TRACES, RecordedRun, Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,8 +114,8 @@ def recorded_runs(machine: str, *purposes: str) -> list[Run]:
 
 
 @lru_cache(maxsize=32)  # every query reads all runs of a machine
-def _runs(table: Path, _version: tuple[int, ...]) -> list[Run]:
-    runs = [Run(table.parent / TRACES / name) for name in rows.names(table)]
+def _runs(table: Path, _version: tuple[int, ...]) -> list[RecordedRun]:
+    runs = [RecordedRun(table.parent / TRACES / name) for name in rows.names(table)]
     return sorted(runs, key=lambda run: (run.record.started_at, run.name))
 
 

@@ -16,7 +16,7 @@ checkpoints/   (weights.pt, report.png, …) what the script or `report` saved
 beside/        a run that was repeated to take turns with this one: a folder like this one
 logs/          standard output and error
 
-A recorded run is a row of its machine's tables instead (`course.runs.rows`). Its folder,
+A RecordedRun is a row of its machine's tables instead (`course.runs.rows`). Its folder,
 recordings/MACHINE/traces/RUN, exists only if the run has a trace or a different file.
 
 A job that runs any other script, command.sh, also has such a folder, with launch.json, started.json
@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course.config import Config, change, from_dict
 from course.runs import rows
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("local", "slurm", "recorded")  # how a site runs jobs
 WAITING_FILE = "waiting"
-RACE_BEGAN = "race-began"  # created by a racing run when its clock starts
-RACE_CLOCK = "race-clock.json"  # the time that its supervisor measured
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the subfolder of a run that was repeated to take turns with this one
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
+TAKES_TURNS = "COURSE_TAKES_TURNS"  # set for each rank of a run that takes turns
 # Fields that a machine may change (see course.training.precision.resolve).
 RESOLVED = ("precision", "gather_bf16")
 JOB_FILE = "job.json"
@@ -60,7 +59,7 @@ OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a record
 COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
-RECORDED = PROJECT / "recordings"  # a folder for each machine, and the race's entries
+RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
@@ -87,6 +86,8 @@ class Run:
     """A run. All its attributes are read from its folder, so any process may use it."""
 
     folder: Path
+    is_recorded: ClassVar[bool] = False  # whether it is a RecordedRun
+    recorded_on: ClassVar[str] = ""
 
     @property
     def name(self) -> str:
@@ -94,9 +95,7 @@ class Run:
 
     @property
     def script(self) -> Path:
-        """The script that ran; for a recorded run, which keeps no copy, today's solution."""
-        if self.is_recorded:
-            return PROJECT / "solutions" / self.requested_config.script
+        """The copy of the script that the job executes."""
         return self.folder / (COMMAND if self.is_command else "train.py")
 
     @property
@@ -105,23 +104,9 @@ class Run:
         return (self.folder / COMMAND).exists()
 
     @property
-    def is_recorded(self) -> bool:
-        """Whether it is a run of a different machine, a row of that machine's tables."""
-        return bool(self._row)
-
-    @property
-    def recorded_on(self) -> str:
-        """The machine of a recorded run, such as nvidia-h100; "" if it is not recorded."""
-        return self.folder.parent.parent.name if self.is_recorded else ""
-
-    @cached_property
-    def _row(self) -> dict[str, Any]:
-        """Its row in the machine's table of runs; {} if it is not recorded."""
-        return self._read_row(rows.RUNS)
-
-    def _read_row(self, table: str) -> dict[str, Any]:
-        folder = self.folder.parent
-        return rows.read(folder.parent / table, self.name) if folder.name == TRACES else {}
+    def reports_steps(self) -> bool:
+        """Whether its script reports steps: a command does not, nor some with their own loop."""
+        return not self.is_command and self.launched.get("reports_steps", True)
 
     @property
     def purpose(self) -> str:
@@ -136,8 +121,6 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
-        if row := self._row:
-            return _config(json.dumps(row["config"]))
         return _config((self.folder / "config.json").read_text())
 
     @property
@@ -165,14 +148,12 @@ class Run:
     @property
     def launched(self) -> dict[str, Any]:
         """The request, with the job id once there is one."""
-        if row := self._row:
-            return dict(row["request"])
         return read_dict(self.folder / "launch.json") | read_dict(self.folder / JOB_FILE)
 
     @property
     def executor(self) -> str:
         """How its site runs jobs, one of EXECUTORS."""
-        return "recorded" if self.is_recorded else self.launched.get("executor", "local")
+        return self.launched.get("executor", "local")
 
     @property
     def gpus(self) -> int:
@@ -183,12 +164,12 @@ class Run:
     def together(self) -> list[Run]:
         """The runs of its job, which take turns."""
         paths = self.launched.get("together", ["."])
-        return [Run((self.folder / path).resolve()) for path in paths]
+        return [type(self)((self.folder / path).resolve()) for path in paths]
 
     @property
     def job(self) -> Run:
         """The run whose folder has the logs of its job, which is itself unless it takes turns."""
-        return Run((self.folder / self.launched.get("job_folder", ".")).resolve())
+        return type(self)((self.folder / self.launched.get("job_folder", ".")).resolve())
 
     @property
     def repeats(self) -> list[Run]:
@@ -217,9 +198,6 @@ class Run:
     @property
     def record(self) -> Record | None:
         """The record, or None while the run is not over."""
-        if row := self._row:  # its record has only those fields of the config that changed
-            config = row["config"] | row["record"]["config"]
-            return Record.from_values(row["record"] | {"config": config})
         path = self.folder / "record.json"
         try:
             return Record.from_json(path.read_text())
@@ -258,9 +236,6 @@ class Run:
         """Return `steps` of one rank: its times, and the loss of its share of the batch."""
         import pandas as pd
 
-        if self.is_recorded:
-            ranks = self._read_row(rows.STEPS).get("ranks", [])
-            return pd.DataFrame(ranks[rank] if rank < len(ranks) else [])
         path, steps = self.folder / steps_file(rank), []
         with path.open("rb") if path.exists() else nullcontext([]) as lines:
             for line in lines:
@@ -271,8 +246,6 @@ class Run:
     @property
     def ranks(self) -> list[dict[str, Any]]:
         """The report of each rank at its end, in order; empty for a run of one process."""
-        if row := self._row:
-            return row.get("ranks", [])
         reports = [read_dict(self.folder / rank_file(rank)) for rank in range(self.gpus)]
         return [report for report in reports if report]
 
@@ -284,8 +257,8 @@ class Run:
         return self.record.evidence if self.record else Evidence()
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return what a lab has stored with the run, in NAME.json or its row; {} if nothing."""
-        return self._row.get(name) or read_dict(self.folder / f"{name}.json")
+        """Return what a lab has stored with the run, in NAME.json; {} if nothing."""
+        return read_dict(self.folder / f"{name}.json")
 
     @property
     def logs(self) -> list[Path]:
@@ -297,6 +270,60 @@ class Run:
 
     def __repr__(self) -> str:
         return f"{self.name} [{self.status}]"
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedRun(Run):
+    """A run of a different machine: a row of that machine's tables."""
+
+    is_recorded = True
+    executor = "recorded"
+
+    @property
+    def recorded_on(self) -> str:
+        """The machine, such as nvidia-h100."""
+        return self._machine.name
+
+    @property
+    def _machine(self) -> Path:
+        return self.folder.parent.parent
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """Its row in the machine's table of runs; {} if it has none."""
+        return rows.read(self._machine / rows.RUNS, self.name)
+
+    @property
+    def script(self) -> Path:
+        """Today's solution, because no copy is kept of the script that ran."""
+        return PROJECT / "solutions" / self.requested_config.script
+
+    @cached_property
+    def requested_config(self) -> Config:
+        return _config(json.dumps(self.row["config"]))
+
+    @property
+    def launched(self) -> dict[str, Any]:
+        return dict(self.row["request"])
+
+    @property
+    def record(self) -> Record:
+        # The row has only those fields of the computed config that differ from the requested one.
+        config = self.row["config"] | self.row["record"]["config"]
+        return Record.from_values(self.row["record"] | {"config": config})
+
+    def rank_steps(self, rank: int) -> pd.DataFrame:
+        import pandas as pd
+
+        ranks = rows.read(self._machine / rows.STEPS, self.name).get("ranks", [])
+        return pd.DataFrame(ranks[rank] if rank < len(ranks) else [])
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        return self.row.get("ranks", [])
+
+    def part(self, name: str) -> dict[str, Any]:
+        return self.row.get(name) or super().part(name)
 
 
 def steps_file(rank: int) -> str:
@@ -425,7 +452,7 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     if not run.is_command:
         config = run.requested_config
         known |= {"config": asdict(config), "data": config.data}
-    if values["status"] == "ok" and not run.is_command and "race" not in request:
+    if values["status"] == "ok" and run.reports_steps:
         values = values | _unmeasured(values)
     now, began = datetime.now(), run.started.get("started_at")
     known["started_at"] = began or request.get("launched_at", "")

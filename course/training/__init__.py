@@ -8,6 +8,7 @@ import lazy_loader
 
 _NAMES = {
     "attempts": "attempt",
+    "energy": "counter",
     "evidence.operator_calls": "operator_calls",
     "evidence.operators": "layout",
     "hooks": "Hook RunEnded",

@@ -1,14 +1,19 @@
 """Hooks: what a lab adds to the training process of a run that it launches.
 
 `launch(…, hooks=["labs.NAME.MODULE:CLASS"])` writes their names into the run's launch.json, and
-`recording()` imports and creates them.
+`recording()` imports and creates them. "observers" there names classes that rank 0's supervisor
+creates with the run, so that no script can change them: it calls `look()` now and then, and `end()`
+once the process is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 class RunEnded(BaseException):  # so that no handler of errors takes it for one
@@ -21,7 +26,8 @@ class RunEnded(BaseException):  # so that no handler of errors takes it for one
 class Hook:
     """What happens at the events of a run. A class overrides the methods that it needs.
 
-    The course calls `epoch` and `end`: an error in them is printed, and training continues.
+    The course calls `epoch` and `end`: an error in them is printed, and training continues. The
+    script calls the others, as methods of the recorder, and errors in them reach it.
     """
 
     def __init__(self, recorder: Any) -> None:  # a course.training.recorder.Recorder
@@ -29,6 +35,18 @@ class Hook:
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         """Receive the results of an epoch, counted from 1."""
+
+    def ready(self) -> None:
+        """Note the end of the preparation."""
+
+    def keep_weights(self, net: torch.nn.Module) -> None:
+        """Keep the current weights."""
+
+    def weights_saved(self) -> None:
+        """Note that `save_weights` has written the weights."""
+
+    def save_network(self, net: torch.nn.Module) -> None:
+        """Save what the network computes."""
 
     def end(self, status: str) -> None:
         """Add to the record with `recorder.set`, before it is written."""

@@ -85,7 +85,7 @@ class Meter:
         run.set(**attempt("machine", run.describe, device, default={}))
         memory.limit(device, self.config.memory_gib)
         attempt("peak memory", memory.reset_peak, device)
-        self.turns = turns.Turns(turns.connection, run.rank_folder) if turns.connection else None
+        self.turns = turns.join(run.rank, run.world_size, run.rank_folder)
         # Several ranks would reach the end of a budget at different steps, and deadlock.
         is_single = run.world_size == 1 and not self.turns
         self._budget_s = self.config.budget_s if is_single else 0.0

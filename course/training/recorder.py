@@ -8,7 +8,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,7 +35,6 @@ from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
     OPEN,
-    RACE_BEGAN,
     Run,
     rank_file,
     record_of,
@@ -46,11 +45,10 @@ from course.training import attempts, hooks, memory
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
-from course.training.race import Watch, write_network
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
-RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weights_by race"
+RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weights_by extra"
 # By default, the streams of a process share 8 connections to the GPU. Decoding the next batch would
 # wait for a complete step that another stream has put into the same connection.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
@@ -114,9 +112,10 @@ class Recorder:
     """Collects the fields of the record, and writes it once at the end, on rank 0."""
 
     def __init__(self, run: Run | None) -> None:
-        is_race = run is not None and "race" in run.launched
+        self._reports_steps = run is None or run.reports_steps
         requested = run.config if run else rung("baseline", quick=True)
-        self.config: Config = resolve(requested, scales_loss=not is_race)  # entries need not
+        # A script with a loop of its own need not scale its loss.
+        self.config: Config = resolve(requested, scales_loss=self._reports_steps)
         self.rank = int(os.environ.get("RANK", 0))
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0))  # within its node
         self.world_size = int(os.environ.get("WORLD_SIZE", 1))
@@ -128,16 +127,16 @@ class Recorder:
         self.before_epoch: Callable[[], None] = lambda: None  # hooks of the meter
         self.before_end: Callable[[], None] = lambda: None
         self.steps_missing: Callable[[], str] | None = None
-        self._start = time.perf_counter()
-        on_gpu = self.config.device != "cpu"
-        self._watch = Watch(self._start, on_gpu, self.local_rank) if is_race else None
-        if self._watch and self._is_main:
-            (run.folder / RACE_BEGAN).touch()
         if run:
             with suppress(OSError):  # a full disk
                 (run.folder / OPEN.format(rank=self.rank)).touch()
         names = run.launched.get("hooks", []) if run else []
         self._hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The fields of the record so far."""
+        return self._values
 
     def set(self, **values: Any) -> None:
         """Set fields of the record."""
@@ -239,26 +238,26 @@ class Recorder:
         with complete_file(self._run.folder / "weights.pt", sync=False) as file:
             torch.save(state, file)
         self.set(weights_by=[self.rank])
-        if self._watch:  # the race's time ends here
-            self.set(race=self._watch.stop())
+        for hook in self._hooks:
+            hook.weights_saved()
 
     def ready(self) -> None:
-        """In a race: mark the end of the preparation, which the board shows separately."""
-        if self._watch:
-            self._watch.ready()
+        """Tell hooks that the preparation has ended; without hooks, do nothing."""
+        for hook in self._hooks:
+            hook.ready()
 
     def keep_weights(self, net: torch.nn.Module) -> None:
-        """In a race: keep the current weights, so that the referee can measure their accuracy."""
-        if self._watch and self.rank == 0:
-            self._watch.keep(net)
+        """Let hooks keep the current weights; without hooks, do nothing."""
+        for hook in self._hooks:
+            hook.keep_weights(net)
 
     def save_network(self, net: torch.nn.Module) -> None:
-        """In a race: save the computation of a network that is not part of the course.
+        """Let hooks save the computation of a network that is not part of the course.
 
-        Call it after `save_weights`, which ends the time, because it takes seconds.
+        Call it after `save_weights`, because it takes seconds.
         """
-        if self._watch and self._is_main:
-            write_network(net, self.config.image_px, self._run.folder)
+        for hook in self._hooks:
+            hook.save_network(net)
 
     @property
     def folder(self) -> Path | None:
@@ -322,7 +321,7 @@ class Recorder:
         Raises:
             RuntimeError: steps or epochs are missing, and neither a budget nor the images ended.
         """
-        missing = "before its first step" if exited and not self._watch else ""
+        missing = "before its first step" if exited and self._reports_steps else ""
         if self.steps_missing:
             missing = self.steps_missing()
         if missing and not self.is_interrupted:
@@ -390,12 +389,6 @@ class Recorder:
             attempt(f"the result of {type(hook).__name__}", hook.end, status)
         with suppress(AttributeError, OSError):  # Windows has none
             self.set(load=os.getloadavg()[0] / os.cpu_count())
-        if self._watch and status == "ok":
-            self.set(race=self._watch.end())  # if the weights were not saved
-            if self._is_main:
-                self._watch.write(self._run.folder)
-                if "machine" not in self._values:
-                    self.set(**self.describe(self._watch.device))
         if self._run is None:
             if self.rank == 0:
                 keys = ("device", "images_per_s", "peak_gib", "last_loss", "val_top1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from course import Config, Run, rung
@@ -10,11 +9,9 @@ from course.lab import (
     FULL_SIZE,
     NOT_APPLICABLE,
     Exercise,
-    Fact,
     Function,
     FunctionCheck,
     Lab,
-    Rank,
     Recording,
     configs,
     expect,
@@ -42,38 +39,13 @@ def _describe_compiled(run: Run) -> str:
     return f"{graphs} without a break, compiled once and used in {epochs} epochs"
 
 
-def _compiling(words: Callable[[Any], str]) -> Callable[[Rank], str]:
-    """Return a function of a rank that describes its last call of torch.compile."""
-    return lambda rank: ["missing", *map(words, rank.notes.compile_calls)][-1]
-
-
-def _saved(rank: Rank) -> str:
-    names = () if rank.files.weights is NOT_APPLICABLE else rank.files.weights
-    return "compiled" if any(name.startswith("_orig_mod") for name in names) else "the original one"
-
-
-COMPILING = (
-    Fact("number of calls of torch.compile",
-         lambda rank: NOT_APPLICABLE if rank.config.compile else len(rank.notes.compile_calls),
-         'cfg.compile is "" in this rung: compile only if cfg.compile is set'),
-    Fact("place of torch.compile",
-         _compiling(lambda call: "in the loop" if call.in_the_loop else "before the loop"),
-         "if cfg.compile, compile the network before the loop, on every rank"),
-    Fact("argument of torch.compile",
-         _compiling(lambda call: "DDP" if call.around_ddp else "the network"),
-         "compile the network first, and wrap the result, `DDP(…)`"),
-    Fact("mode of torch.compile", _compiling(lambda call: call.mode),
-         "cfg.compile is the mode as text: mode=cfg.compile"),
-    Fact("network in weights.pt", _saved,
-         "call `torch.compile(…)` at its TODO, below channels_last and `net = model`"),
-)  # fmt: skip
 # Two epochs, to notice graphs that are compiled again in each. The first step compiles.
 COMPILED: dict[str, Any] = {"epochs": 2, "steps": 8, "warmup_steps": 4, "budget_s": 0.0}
 EXERCISES = {
     "compile": Exercise(
         title="the compiler writes the kernels of the network that trains",
         rung="compile",
-        causes=COMPILING,
+        causes=mechanism.FACTS[:1],
         against="fused",
         describe=_describe_compiled,
         on_cpu="a CPU compiles for longer than this check trains",

@@ -6,8 +6,8 @@ from course.lab import Fact, facts
 
 FACTS = (
     Fact("call of torch.compile", lambda rank: facts.distinct(rank.notes.compile_calls),
-         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and the loop; "
-         "in train_sharded.py each block"),
+         "if cfg.compile, compile the network once with mode=cfg.compile, before DDP and "
+         "the loop, on every rank; in train_sharded.py each block"),
     Fact("number of layers in compiled graphs", lambda rank: rank.notes.compiled_layers,
          "compile all of the network or all of its blocks, and call what `torch.compile(…)` "
          "returns"),

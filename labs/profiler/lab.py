@@ -46,19 +46,15 @@ def _limit_of() -> FunctionCheck:
     return FunctionCheck(limits.limit_of, limits.check_unknown, limits.check_variants)
 
 
-ONCE = (
-    Fact("number of written traces", lambda rank: max(1, len(rank.notes.traces)),
-         "a schedule starts again unless repeat=1: use profiling.schedule(cfg)"),
-    Fact("place of profiler.stop()",
-         lambda rank: "in the loop" if "SIGSEGV" in rank.error else "after the loop",
-         "after it, profiler.step() ends the process: stop the profiler after the last epoch"),
-)  # fmt: skip
+STOPPED = Fact("place of profiler.stop()",
+    lambda rank: "in the loop" if "SIGSEGV" in rank.error else "after the loop",
+    "after it, profiler.step() fails: stop the profiler after the last epoch")  # fmt: skip
 EXERCISES = {
     "profiler": Exercise(
         title="a step is traced, and the measured ones are not slowed",
         configs=({}, {"profile_steps": 2, "warmup_steps": 5}, {"profile_steps": 1}),
         calls=("course.checks.dry_runs:tracing",),
-        causes=ONCE,
+        causes=(STOPPED,),
         rung="device",
         against="device",
         describe=_describe_trace,

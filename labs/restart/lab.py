@@ -96,9 +96,6 @@ RESTORING = (
          facts.if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
          "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
          "each epoch: also if there are none, which undoes the skip before it"),
-    Fact("the state after the restart", mechanism.restart,
-         "load the state of every part, all of it: the network also has buffers. Then restore the "
-         "random numbers, `randomness.set_states(…)`"),
 )  # fmt: skip
 SIGNAL = (
     Fact("end of the ranks after SIGTERM",

@@ -45,8 +45,9 @@ def renamed(rank: Rank) -> str | NotApplicable:
 
 
 FACTS = (
-    Fact("first step after the restart", facts.entry("began_at")),
-    Fact("the state after the restart", restart),
+    Fact("the state after the restart", restart,
+         "load the state of every part, all of it: the network also has buffers. Then restore the "
+         "random numbers, `randomness.set_states(…)`"),
     Fact("number of calls of torch.save", saved,
          "rank 0 saves every cfg.save_every steps, and after SIGTERM"),
     Fact("renaming of a draft", renamed,

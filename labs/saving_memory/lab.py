@@ -63,9 +63,7 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
-    Fact("the micro-batches", mechanism.passes,
-         "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
-         "multiply each loss by `len(targets) / len(labels)`"),
+    mechanism.FACTS[0],
     Fact("training", facts.progress,
          "pair images with their labels, and weight a loss by its share of the images in this "
          "batch, `len(targets) / len(labels)`: the last batch may be smaller",

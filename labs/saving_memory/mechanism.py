@@ -56,7 +56,8 @@ def repeated(rank: Rank) -> int | NotApplicable:
 
 FACTS = (
     Fact("the micro-batches", passes,
-         "split images and labels, and multiply each loss by `len(targets) / len(labels)`"),
+         "`images.split(size)` and labels.split(size) give as few micro-batches as possible; "
+         "multiply each loss by `len(targets) / len(labels)`"),
     Fact("distance between blocks that backward computes again", repeated,
          "replace block.forward of each block that cfg.checkpointing names; in a loop, a lambda "
          "calls the last block's"),

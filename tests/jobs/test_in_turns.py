@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +14,11 @@ from job_helpers import (
     narrow_solution,
     nothing_left,  # noqa: F401 (pytest runs it around each test)
     over,
-    prepared,
 )
 
 from course.config import rung
 from course.jobs import launch
-from course.jobs.conductor import Conductor, RemoteConductor
-from course.runs.ratio import explain_ratio, pair, ratio
+from course.runs.ratio import centre, explain_ratio, pair, ratio
 from course.runs.run import Run, all_runs
 
 # A step of steps.py sleeps for `lr` seconds.
@@ -203,20 +200,6 @@ def test_groups_that_are_refused(runs_root: Path) -> None:
     assert not all_runs()
 
 
-def test_other_users_cannot_join_the_turns(runs_root: Path) -> None:
-    conductor = Conductor([prepared(runs_root / name, "", SLEEPY) for name in ("a", "b")])
-    path = runs_root / "turns.json"
-    conductor.listen("127.0.0.1", path)
-    assert path.stat().st_mode & 0o077 == 0  # it has the key
-    address = json.loads(path.read_text())
-    with socket.create_connection((address["host"], address["port"])):  # and sends nothing
-        with pytest.raises(ConnectionError, match="no process controls the turns"):
-            RemoteConductor(**address | {"key": "00" * 16}).connect(conductor.members[0].run, 0)
-        right = RemoteConductor(**address).connect(conductor.members[0].run, 0)
-        eventually(lambda: list(conductor.members[0].connections) == [0], "it is connected")
-        right.close()
-
-
 def test_runs_that_do_not_fit_together_run_one_after_the_other(monkeypatch) -> None:
     # The prediction exceeds the memory of any machine; the script itself needs almost none.
     huge = {"batch_size": 2**17, "image_px": 224, "model": "resnet18", "steps": 6, "lr": 0.01}
@@ -240,6 +223,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(turns: int) -> None:
         ones, twos = (pace * drift).reshape(turns, 2).T
         swapped = random.random(turns) < 0.5
         ratios = np.where(swapped, ones / twos, twos / ones)
-        _, low, high = ratio.centre(ratios)
+        _, low, high = centre(ratios)
         held += low <= 1 <= high
     assert held / 400 >= 0.93

@@ -15,10 +15,11 @@ from course.__main__ import app
 from course.data import crop_set
 from course.data.crop_set import Crops
 from course.jobs.launch import wait
-from course.runs.run import RACE_CLOCK, Run
+from course.runs.run import Run
 from race import board, page, referee, submission
 from race.entries import Entry, Trial, ranked
 from race.figures import plot_accuracies
+from race.supervised_clock import RESULT
 from race.tracks import find_track
 
 LIGHT = SCRIPTS / "race_light.py"
@@ -40,7 +41,7 @@ def prepare(folder: Path, name: str) -> Run:
     config = QUICK.config(submission.read_settings(script, "quick"), name, seed=1)
     run = prepared(folder / name, script, config)
     request = json.loads((run.folder / "launch.json").read_text())
-    (run.folder / "launch.json").write_text(json.dumps(request | {"race": {"track": "quick"}}))
+    (run.folder / "launch.json").write_text(json.dumps(request | submission.REQUEST))
     return run
 
 
@@ -55,7 +56,7 @@ def test_failed_runs_and_networks_of_your_own(
     for name, run in runs.items():
         if name != "crashes":
             referee.write_verdict(run.folder, crops)
-            (run.folder / RACE_CLOCK).write_text('{"seconds": 0}')  # they had no supervisor
+            (run.folder / RESULT).write_text('{"seconds": 0}')  # they had no supervisor
     assert not (tmp_path / "opened").exists()  # the pickled code did not run
     trials = {name: submission._trial(run, QUICK) for name, run in runs.items()}
     for name, words in FAILURES.items():

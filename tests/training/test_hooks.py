@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from job_helpers import CONFIG, prepared
 
-from course.jobs.plan import beside, plan
+from course.jobs.plan import beside, plan_run
 from course.runs.run import FOLDER_VARIABLE, Run
 from course.training.hooks import Hook, RunEnded
 from course.training.recorder import recording
@@ -59,9 +59,9 @@ def test_a_wrong_name_is_refused(hooked: Run, name: str) -> None:
 
 
 def test_hooks_identify_a_run(runs_root: Path) -> None:
-    script = "solutions/train.py"
-    plain, hooked = plan(script, CONFIG), plan(script, CONFIG, hooks=["labs.search.trials:Pruning"])
+    script, hooks = "solutions/train.py", ["labs.search.trials:Pruning"]
+    plain, hooked = plan_run(script, CONFIG), plan_run(script, CONFIG, hooks=hooks)
     assert "hooks" not in plain.request and plain.name != hooked.name
     against = prepared(runs_root / hooked.name, "", CONFIG)
     (against.folder / "launch.json").write_text(json.dumps(against.launched | hooked.request))
-    assert beside(plain, against)[1].request["hooks"] == ["labs.search.trials:Pruning"]
+    assert beside(plain, against)[1].request["hooks"] == hooks

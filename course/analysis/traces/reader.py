@@ -28,7 +28,7 @@ from course.analysis.traces.collectives import collectives
 from course.config import GIB
 from course.resources import memory_bytes
 from course.runs.record import PHASES
-from course.runs.run import Run
+from course.runs.run import RecordedRun
 
 Row = dict[str, Any]
 COLUMNS = {
@@ -110,8 +110,8 @@ def read(path: str | Path) -> Trace:
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise TraceError(f"{path} has a value of the wrong type ({reason}): {EXPECTED}") from None
-    run = Run(path.parent)
-    date = f", recorded {run.record.started_at[:10]}" if run.is_recorded else ""
+    run = RecordedRun(path.parent)
+    date = f", recorded {run.record.started_at[:10]}" if run.row else ""
     return replace(trace, recorded=date)
 
 

@@ -11,59 +11,71 @@ from typing import Any
 import torch
 from torch import nn
 
-from course.runs.files import complete_file
-from course.training.attempts import attempt
-from course.training.energy import counter
+from course.runs import complete_file
+from course.training import Hook, attempt, counter
+from race.supervised_clock import BEGAN
 
 NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights
 EXAMPLE_IMAGES = 2  # PyTorch treats a batch of one image as a constant
 INTERMEDIATE_WEIGHTS = "on_the_way.pt"  # weights at the marks, written after the race's time
 
 
-class Watch:
+class Clock(Hook):
     """Times a run from the beginning of its `recording()` until its weights are written.
 
     It also counts the joules of this process's GPU, if the GPU has a counter.
-
-    Args:
-        start: from `time.perf_counter`.
-        on_gpu: whether the run's config requests an accelerator.
-        number: of the GPU, among those that this process can use.
     """
 
-    def __init__(self, start: float, on_gpu: bool, number: int) -> None:
-        self._start = start
-        self.device = torch.device("cpu")
-        if on_gpu and torch.cuda.is_available():
-            self.device = torch.device("cuda", number if number < torch.cuda.device_count() else 0)
-        self._read = attempt("energy", counter, self.device)
+    def __init__(self, recorder: Any) -> None:
+        super().__init__(recorder)
+        self._start = time.perf_counter()
+        self._device = torch.device("cpu")
+        if recorder.config.device != "cpu" and torch.cuda.is_available():
+            number = recorder.local_rank if recorder.local_rank < torch.cuda.device_count() else 0
+            self._device = torch.device("cuda", number)
+        self._read = attempt("energy", counter, self._device)
         self._joules = self._joules_now()
         self._marks: dict[str, Any] = {"on_the_way": []}
         self._weights: list[dict[str, torch.Tensor]] = []
+        if recorder.folder:
+            (recorder.folder / BEGAN).touch()
 
     def ready(self) -> None:
         """Mark the end of the preparation: data, network, compiling."""
         self._marks["ready_s"] = self._now()["seconds"]
 
-    def keep(self, net: nn.Module) -> None:
+    def keep_weights(self, net: nn.Module) -> None:
         """Store the time and a copy of the weights; a copy on the device is fast."""
+        if self.recorder.rank > 0:
+            return
         self._marks["on_the_way"].append(self._now())
         weights = {name: value.clone() for name, value in net.state_dict().items()}
         self._weights.append(weights)
 
-    def stop(self) -> dict[str, Any]:
-        """Stop the time, and return the record's entry for the race.
+    def weights_saved(self) -> None:
+        """Stop the time.
 
         The last call counts, because the referee tests the weights that were written last.
         """
         self._marks |= self._now()
-        return self._marks
 
-    def end(self) -> dict[str, Any]:
-        """Return the entry for the race; stop the time if no weights were written."""
-        return self._marks if "seconds" in self._marks else self.stop()
+    def save_network(self, net: nn.Module) -> None:
+        if self.recorder.folder:
+            write_network(net, self.recorder.config.image_px, self.recorder.folder)
 
-    def write(self, folder: Path) -> None:
+    def end(self, status: str) -> None:
+        """Add the times to the record; without them, the referee refuses the run."""
+        if status != "ok":
+            return
+        if "seconds" not in self._marks:  # the script wrote no weights
+            self.weights_saved()
+        if self.recorder.folder:
+            self._write_weights(self.recorder.folder)
+            if "machine" not in self.recorder.values:
+                self.recorder.set(**self.recorder.describe(self._device))
+        self.recorder.set(extra={"race": self._marks})
+
+    def _write_weights(self, folder: Path) -> None:
         """Write the weights that were kept."""
         on_host = [
             {name: value.cpu() for name, value in weights.items()} for weights in self._weights
@@ -72,8 +84,8 @@ class Watch:
             torch.save(on_host, file)
 
     def _now(self) -> dict[str, float | None]:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
         seconds = time.perf_counter() - self._start
         joules = self._joules_now()
         used = None if None in (joules, self._joules) else joules - self._joules

@@ -59,7 +59,6 @@ BESIDE_DOORS = {
     "labs.pipeline.figures": "the kinds of passes",
     "labs.pipeline.orders": "the kinds of passes",
     "labs.pipeline.schedules": "the kinds of passes",
-    "race.referee": "the trained network's file",
 }
 LAZY = {"course", "course.checks.discovery", "course.__main__"}
 

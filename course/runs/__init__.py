@@ -12,7 +12,7 @@ _NAMES = {
     "ratio": "ratio",
     "record": "PHASES Record",
     "recordings": "recorded_table",
-    "run": "all_runs find_runs git_sha PROJECT record_of RECORDED rows_of runs_root",
+    "run": "all_runs find_runs git_sha PROJECT RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -21,6 +21,7 @@ from electives.networks import (
     verify,
 )
 from electives.networks.bench import Setting, Workload
+from electives.networks.figures import RUNGS
 from labs.memory import unet3d
 
 CPU = torch.device("cpu")
@@ -115,7 +116,7 @@ class TestTables:
         for name in catalogue.NETWORKS:
             fixed = {"network": name, "machine": "a GPU"}
             fixed |= {"batch": catalogue.get(name).batch_size, "tensor_core_share": 0.4}
-            for place, setting in enumerate(lab.figures.RUNGS.values(), 1):
+            for place, setting in enumerate(RUNGS.values(), 1):
                 fields = fixed | dict(zip(("precision", "layout", "compile"), setting))
                 fields |= {"images_per_s": 100.0 * place, "step_s": 0.1}
                 table.append(fields | {"mode": "train", "busy_s": 0.08, "kinds": kinds})

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from course.charts import Picture
 from labs import start_here as lab
 from labs.start_here.nodes import Disk, Gpu, Machine, gpu_count, partition_table
 
@@ -77,7 +78,7 @@ def test_words_fit_into_the_figures_of_any_node() -> None:
         assert words in alt
 
 
-def assert_words_fit(picture: lab.figures.Picture) -> None:
+def assert_words_fit(picture: Picture) -> None:
     """Check that no text leaves the page or overlaps a different one."""
     picture.draw_without_rendering()
     for axes in picture.axes:

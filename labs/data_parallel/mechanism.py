@@ -27,6 +27,5 @@ FACTS = (
     Fact("DDP", facts.entry("ddp"),
          "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
     Fact("", synchronised,
-         "each group of ranks adds up its gradients once per update: enter `model.no_sync(…)` "
-         "around forward and backward of each micro-batch but the last"),
+         "each group of ranks adds up its gradients once per update, in the last backward pass"),
 )  # fmt: skip

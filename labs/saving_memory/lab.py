@@ -63,6 +63,7 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
+    mechanism.FACTS[0],
     Fact("training", facts.progress,
          "pair images with their labels, and weight a loss by its share of the images in this "
          "batch, `len(targets) / len(labels)`: the last batch may be smaller",
@@ -72,6 +73,8 @@ NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
          "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
+    Fact("number of all-reduces per update", facts.all_reduces("backward_collectives"),
+         "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
          facts.if_complete(
              lambda rank: len({f"{peer.notes.gradients['0']:.4g}" for peer in rank.peers})),

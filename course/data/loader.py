@@ -62,7 +62,7 @@ def image_sets(cfg: Config) -> ImageSets:
     if cfg.data == "crops":
         root = crop_set.ensure()
         train = Crops(root, "train")
-        val = Crops(root, "val") if cfg.val_steps else train.first(0)  # racing runs have none
+        val = Crops(root, "val") if cfg.val_steps else train.first(0)  # else there may be none
     else:
         root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
         stored = _converted(root, cfg) if cfg.format in convert.KINDS else root

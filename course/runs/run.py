@@ -2,7 +2,7 @@
 
 train.py       the copy that the job executes: editing the original changes nothing
 config.json    the Config
-launch.json    the request: script, site, GPUs, git commit
+launch.json    the request: script, site, GPUs, git commit, hooks
 job.json       the job that was submitted for it: its id
 started.json   written when the job starts
 waiting        exists while it waits for its turn among the runs of its job

@@ -1,6 +1,6 @@
 """Hooks: what a lab adds to the training process of a run that it launches.
 
-`launch(…, hooks=["labs.NAME.MODULE:CLASS"])` writes their names into the run's launch.json, and
+`launch(…, hooks=["PACKAGE.MODULE:CLASS"])` writes their names into the run's launch.json, and
 `recording()` imports and creates them. "observers" there names classes that rank 0's supervisor
 creates with the run, so that no script can change them: it calls `look()` now and then, and `end()`
 once the process is over.
@@ -63,5 +63,5 @@ def load(name: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"launch.json names the hook {name!r}, and importing it failed ({error}): expected "
-            f"MODULE:CLASS, such as 'labs.NAME.MODULE:CLASS'"
+            "MODULE:CLASS of a package that this process can import"
         ) from error

@@ -220,8 +220,8 @@ def predict_memory(config: Config) -> Prediction:
     A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up
     the storages that are alive after each operator. The prediction does not include the workspaces
     of cuDNN and cuBLAS (0.1 GiB in half precision, 0.5 in fp32, at batch 256 on an H100), the CUDA
-    context, and memory that the allocator reserves without using it. `labs.memory.peaks` and
-    docs/memory.md compare predictions with measured peaks.
+    context, and memory that the allocator reserves without using it. docs/memory.md
+    compares predictions with measured peaks.
 
     Raises:
         ValueError: a config that runs on the CPU, or a step that PyTorch refuses.

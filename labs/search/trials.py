@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from course import Run
 from course.training import Hook, RunEnded
@@ -122,35 +122,25 @@ class Pruning(Hook):
     """Reports the accuracy of each epoch to the study, whose pruner may end the run."""
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
-        folder = self.recorder.folder  # on rank 0
-        if folder and VALUE in values:
-            request = Run(folder).launched["trial"]
-            if reason := report(folder.parent, request, number, values[VALUE]):
-                total = self.recorder.config.epochs
-                raise RunEnded(f"{PRUNED} after epoch {number} of {total}: {reason}")
-
-
-def report(runs_root: Path, request: dict[str, Any], epoch: int, value: float) -> str:
-    """Store the result of an epoch, counted from 1.
-
-    Args:
-        request: the study's name and the trial's number.
-
-    Returns:
-        Why the trial ends here; "" if it continues.
-    """
-    folder, number = runs_root / FOLDER / request["study"], request["number"]
-    journal = storage(folder)
-    study_id = journal.get_study_id_from_name(folder.name)
-    trial_id = journal.get_trial_id_from_study_id_trial_number(study_id, number)
-    journal.set_trial_intermediate_value(trial_id, epoch, value)
-    study = open_study(folder, journal)
-    if not study.pruner.prune(study, journal.get_trial(trial_id)):
-        return ""
-    others = [
-        trial.intermediate_values[epoch]
-        for trial in study.get_trials(deepcopy=False)
-        if epoch in trial.intermediate_values and trial.number != number
-    ]
-    better = sum(other > value for other in others)
-    return f"{VALUE} was {value:.3f}, and {better} of {len(others)} others had more by then"
+        run_folder = self.recorder.folder  # on rank 0
+        if run_folder is None or VALUE not in values:
+            return
+        request, value = Run(run_folder).launched["trial"], values[VALUE]
+        folder = run_folder.parent / FOLDER / request["study"]
+        journal = storage(folder)
+        study_id = journal.get_study_id_from_name(folder.name)
+        trial_id = journal.get_trial_id_from_study_id_trial_number(study_id, request["number"])
+        journal.set_trial_intermediate_value(trial_id, number, value)
+        study = open_study(folder, journal)
+        if not study.pruner.prune(study, journal.get_trial(trial_id)):
+            return
+        others = [
+            trial.intermediate_values[number]
+            for trial in study.get_trials(deepcopy=False)
+            if number in trial.intermediate_values and trial.number != request["number"]
+        ]
+        better = sum(other > value for other in others)
+        raise RunEnded(
+            f"{PRUNED} after epoch {number} of {self.recorder.config.epochs}: {VALUE} was "
+            f"{value:.3f}, and {better} of {len(others)} others had more by then"
+        )

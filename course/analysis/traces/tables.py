@@ -1,6 +1,6 @@
 """Summarize a profiler's trace: time by kernel and operator, and idle time.
 
-A trace comes from `read`; `labs.profiler` reads those of Nsight Systems and Nsight Compute
+A trace comes from `read`; the profiler lab reads those of Nsight Systems and Nsight Compute
 into the same tables. Each function turns a `Trace` into a DataFrame. Without a
 GPU in the trace, the tables about a GPU are empty, and operators have their time on the CPU.
 """

@@ -82,14 +82,6 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[:half]} … ({len(text) - 2 * half:,} characters left out) … {text[-half:]}"
 
 
-def one_line(text: str) -> str:
-    """Return another user's text on one line, without characters that control a terminal."""
-    return "".join(
-        character if character.isprintable() else " " if character.isspace() else "\ufffd"
-        for character in text
-    )
-
-
 def wrap_text(text: str, width: int = 88) -> str:
     """Wrap a text into lines that JupyterLab shows unbroken; it breaks longer ones within words."""
     wrapper = TextWrapper(width, break_long_words=False, break_on_hyphens=False)

@@ -23,10 +23,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from course.lab import one_line
 from course.runs import RECORDED, runs_root, write_atomically
 from race import shared_files
-from race.entries import Entry, digest
+from race.entries import Entry, digest, one_line
 from race.tracks import TRACKS
 
 SCRIPT, ABOUT = "script.py", "entry.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course import wrap_text
-from course.lab import digits, one_line
+from course.lab import digits
 from race import tracks
 
 SCHEMA = Path(__file__).with_name("entry.schema.json")
@@ -196,6 +196,14 @@ def ranked(entries: Iterable[Entry], by: str = "seconds") -> list[Entry]:
     """Return the entries that count and have a value, lowest "seconds" or "joules" first."""
     counting = [entry for entry in entries if entry.counts and getattr(entry, by) is not None]
     return sorted(counting, key=lambda entry: getattr(entry, by))
+
+
+def one_line(text: str) -> str:
+    """Return another user's text on one line, without characters that control a terminal."""
+    return "".join(
+        character if character.isprintable() else " " if character.isspace() else "\ufffd"
+        for character in text
+    )
 
 
 def digest(text: str) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from course.lab import digits, one_line
+from course.lab import digits
 from course.runs import runs_root, write_atomically
 from race import board, figures, shared_files
-from race.entries import Entry, ranked
+from race.entries import Entry, one_line, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
 from race.verification import read_outcomes
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from course.lab import digits, one_line
+from course.lab import digits
 from course.runs import write_atomically
 from race import board, shared_files
-from race.entries import Entry, digest
+from race.entries import Entry, digest, one_line
 from race.submission import draw_seeds, read_settings, run_all
 from race.tracks import find_track
 

@@ -10,10 +10,9 @@ _NAMES = {
     "fresh_compiler": "fresh_compiler",
     "links": "measure_link recorded_links",
     "ranks": "on_ranks",
-    "timing": "FORMATS median_ms number_format quartiles seconds time_stages",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["communication", "gpus", "roofline", "tensor_cores", "traces"],
+    ["communication", "gpus", "roofline", "tensor_cores", "timing", "traces"],
     {module: names.split() for module, names in _NAMES.items()},
 )

@@ -4,8 +4,8 @@ import lazy_loader
 
 _NAMES = {
     "base": (
-        "ACCENT BLUE BOX clean DARK FORMAT_COLOURS GREEN GREY ON_LIGHT ORANGE PALE PHASE_COLOURS "
-        "Picture PURPLE SKY UNDER_WHITE words_on"
+        "ACCENT BLUE DARK FORMAT_COLOURS GREEN GREY "
+        "ORANGE PHASE_COLOURS Picture PURPLE SKY widget_view words_on"
     ),
     "primitives": (
         "bars COLOURS describe heading label legend limit lines mark plot_bar_panels scatter_fit "

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -16,6 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from course.text import wrap_text
+
+if TYPE_CHECKING:
+    from ipywidgets import Widget
 
 MARGIN = 6  # pixels between a title and the next panel
 SHORTEST_LINE = 12  # characters of a title that is wrapped
@@ -31,10 +34,7 @@ PHASE_COLOURS = {
 }
 FORMAT_COLOURS = {"fp32": BLUE, "tf32": GREEN, "bf16": ACCENT, "fp16": PURPLE, "half": GREY}
 ON_LIGHT = "#101010"  # text on a light colour
-UNDER_WHITE = "#6B6B6B"  # a grey below white text
 PALE = GREY + "40"  # missing values
-
-BOX = "#f6f6f4"  # the background of a box
 
 # In its dark theme, JupyterLab sets an attribute of the page's body, VS Code a class. There, dark
 # and light are exchanged, and hues stay. An untrusted notebook ignores the style.
@@ -152,3 +152,14 @@ def clean(axes: Axes) -> None:
     """Remove the upper and right edge of the frame, and make the labels small."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=9)
+
+
+def widget_view(widget: Widget) -> dict[str, Any]:
+    """Return the entry of a MIME bundle that shows a widget; empty without a kernel.
+
+    ipywidgets 7, which notebook services may have, gives its widgets no method that returns one.
+    """
+    if widget.model_id is None:
+        return {}
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {"application/vnd.jupyter.widget-view+json": view}

@@ -6,16 +6,12 @@ What most labs need, `launch` and `wait` for instance, is in `course`.
 import lazy_loader
 
 _NAMES = {
-    "launch": "enter JobError launch_planned refresh steps_done",
+    "launch": "JobError launch_planned refresh steps_done",
     "plan": "engine find_script Plan plan_run",
-    "processes": "job_environment loopback POLL_S",
-    "scripts": "process_context",
-    "sites": "Site",
-    "slurm_partitions": "ask columns Partition partitions",
-    "supervise": "slurm_task supervise_slurm",
+    "processes": "job_environment loopback",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["sites", "slurm", "slurm_partitions"],
+    ["sites", "slurm_partitions"],
     {module: names.split() for module, names in _NAMES.items()},
 )

@@ -10,11 +10,12 @@ _NAMES = {
     "files": "complete_file read_dict write_atomically",
     "ranks": "rank_table",
     "ratio": "ratio",
-    "record": "PHASES Record write_record",
-    "restarts": "METADATA step_of",
+    "record": "PHASES Record",
     "recordings": "recorded_table",
     "run": "all_runs find_runs git_sha PROJECT record_of RECORDED rows_of runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, ["recordings"], {module: names.split() for module, names in _NAMES.items()}
+    __name__,
+    ["recordings", "restarts"],
+    {module: names.split() for module, names in _NAMES.items()},
 )

@@ -8,21 +8,17 @@ import lazy_loader
 
 _NAMES = {
     "attempts": "attempt",
-    "clocks": "clock_for speed_quartiles",
     "energy": "counter",
     "evidence.operator_calls": "operator_calls",
     "evidence.operators": "layout",
     "hooks": "Hook RunEnded",
-    "memory_prediction": (
-        "fake_step FakeStep memory_strategy NO_STRATEGY predict_memory saved_tensors tracked"
-    ),
+    "memory_prediction": "predict_memory",
     "precision": "autocast channels_last HALF half_format has_units set_tf32",
     "recorder": "cpu_name device_name Recorder",
     "stochastic_depth": "Heads",
-    "sync_batchnorm": "FILE",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["memory", "memory_prediction", "models", "optimizers", "precision"],
+    ["clocks", "memory", "memory_prediction", "models", "optimizers"],
     {module: names.split() for module, names in _NAMES.items()},
 )

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from IPython import get_ipython
 from ipywidgets import HTML, Button, Dropdown, HBox, VBox
 
+from course.charts import widget_view
 from course.jobs import launch
 from course.jobs.queue import EMPTY, as_lines, as_page, table
 from course.jobs.slurm import SILENT
 from course.runs.run import Run, runs_root
-from course.widgets import widget_view
 
 if TYPE_CHECKING:
     import pandas as pd

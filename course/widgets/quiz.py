@@ -12,8 +12,8 @@ from typing import Any
 
 from ipywidgets import HTML, Button, Layout, RadioButtons, VBox, Widget
 
+from course.charts import widget_view
 from course.checks.quizzes import Choice, Question, Quiz, as_html, find
-from course.widgets import widget_view
 
 # ipywidgets gives every choice one line of fixed height; ours may need two.
 STYLE = """<style>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course.lab import compare, numbers
+from course.lab import results
 
 Cost = Callable[[float, float, float, float, float], tuple[float, float]]
 # images_per_s, watts, price, hours, kwh_price
@@ -75,7 +75,7 @@ def check_euros(function: Cost) -> str:
 
 
 def _call(function: Cost, case: tuple[float, ...]) -> list[float]:
-    return numbers(function(*case), "images_per_joule, euros_per_million")
+    return results.numbers(function(*case), "images_per_joule, euros_per_million")
 
 
 def _compare(
@@ -87,4 +87,4 @@ def _compare(
         f"{kwh_price:g} euros per kWh"
     )
     mistakes = {factor * expected: cause for factor, cause in causes.items()}
-    compare(words, value, expected, mistakes, rule="check the units", tolerance=1e-3)
+    results.compare(words, value, expected, mistakes, rule="check the units", tolerance=1e-3)

@@ -9,7 +9,6 @@ from matplotlib.patches import Rectangle
 
 from course.charts import (
     BLUE,
-    BOX,
     DARK,
     GREY,
     ORANGE,
@@ -61,7 +60,7 @@ def _draw_chain(axes: Axes) -> None:
     look = {"va": "center", "fontsize": 9}
     for number, name in enumerate(CHAIN):
         if number % 2:  # an operator
-            axes.add_patch(Rectangle((place, 3.6), 1.3, 0.55, facecolor=BOX, edgecolor=GREY))
+            axes.add_patch(Rectangle((place, 3.6), 1.3, 0.55, facecolor="#f6f6f4", edgecolor=GREY))
             axes.text(place + 0.65, 3.87, name, ha="center", color=DARK, **look)
             place += 1.3
             continue

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course.lab import call
+from course.lab import results
 
 ROWS, NARROW, WIDE = 4000, 6, 60
 # Rows, and columns of z and of y: also as in a layer that becomes narrower.
@@ -44,7 +44,7 @@ def check_statistics(function: Function) -> str:
 
 
 def _call(function: Function, z: torch.Tensor, W: torch.Tensor) -> tuple[Any, Any]:
-    result = call(function, z, W)
+    result = results.call(function, z, W)
     assert isinstance(result, tuple | list) and len(result) == 2, (
         f"it returns {type(result).__name__}: expected two tensors, the mean and the variance"
     )
@@ -131,19 +131,19 @@ class _Results(TorchDispatchMode):
 def check_sizes(function: Function) -> str:
     """Check that neither y nor a table of N x N numbers is computed."""
     z, W = _example(ROWS, NARROW, WIDE)
-    with _Results(z) as results:
+    with _Results(z) as created:
         function(z, W)
-    sizes = [shape.numel() for shape in results.shapes]
+    sizes = [shape.numel() for shape in created.shapes]
     assert max(sizes) < ROWS * WIDE, (
         f"a tensor of {max(sizes):,} numbers was created: that is y itself, which should never be "
         f"computed. Use only s, G and W"
     )
-    rows = sum(shape.numel() for shape in results.shapes if ROWS in shape)
+    rows = sum(shape.numel() for shape in created.shapes if ROWS in shape)
     assert rows < ROWS * WIDE, (
         f"tensors with a row for each of z's {ROWS:,} have {rows:,} numbers in all: y itself has "
         f"{ROWS * WIDE:,}, also if you compute it column by column. Use only s, G and W"
     )
-    tables = [shape.numel() for shape in results.shapes if ROWS not in shape]
+    tables = [shape.numel() for shape in created.shapes if ROWS not in shape]
     assert max(tables) <= WIDE * NARROW, (
         f"a table of {max(tables)} numbers was created, and {WIDE * NARROW} are enough: "
         f"multiply W G and W elementwise; the sum of each row is the diagonal of W G Wᵀ"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from course.data import crop_set, normalised
-from course.training import models, precision
+from course.training import autocast, has_units, models
 
 NETWORK, LR = "resnet8_patches", 0.2
 STEPS, BATCH = 256, 64
@@ -37,10 +37,10 @@ def train_network() -> nn.Module:
         model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=STEPS)
-    fastest = "bf16" if precision.has_units(device, "bf16") else "fp32"
+    fastest = "bf16" if has_units(device, "bf16") else "fp32"
     for step in range(STEPS):
         images, labels = load_crops("train", BATCH, step * BATCH % (len(crops) - BATCH))
-        with precision.autocast(device, fastest):
+        with autocast(device, fastest):
             scores = model(images.to(memory_format=torch.channels_last))
             loss = nn.functional.cross_entropy(scores, labels)
         loss.backward()

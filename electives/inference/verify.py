@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from course.lab import call
+from course.lab import results
 from electives.inference.async_device import FakeAsyncDevice
 from electives.inference.latency import Latencies
 from electives.inference.serving import Serve, StepTime, random_arrivals, serve
@@ -186,7 +186,7 @@ def _call(
 ) -> tuple[list[float], list[int]]:
     """Call the function and check the form of its result; return it with the batches' sizes."""
     batches = _Batches(max_batch, *step_s)
-    latencies = call(function, [*arrivals], batches, max_batch, max_wait)
+    latencies = results.call(function, [*arrivals], batches, max_batch, max_wait)
     assert isinstance(latencies, list | tuple | np.ndarray), (
         f"it returns {type(latencies).__name__}; expected a list of latencies"
     )

@@ -11,7 +11,6 @@ from course.charts import (
     GREEN,
     GREY,
     ORANGE,
-    PALE,
     SKY,
     Picture,
     bars,
@@ -43,7 +42,7 @@ def plot_grid(size: int, block: int) -> Picture:
     for program in range(-(-size // block)):
         offsets = range(program * block, (program + 1) * block)
         colour = PROGRAM_COLOURS[program % len(PROGRAM_COLOURS)]
-        cells = [(colour, str(at)) if at < size else (PALE, "✗") for at in offsets]
+        cells = [(colour, str(at)) if at < size else (GREY + "40", "✗") for at in offsets]
         rows[f"program {program}: {program}·{block} + 0 … {block - 1}"] = cells
     picture = Picture(8, 0.3 + 0.45 * len(rows))
     strip(picture.panel(), rows)

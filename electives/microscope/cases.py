@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from course.analysis import FORMATS, number_format
+from course.analysis import timing
 from course.training import channels_last
 
 DTYPES = {
@@ -108,7 +108,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 def tf32_switches(name: str, device: torch.device) -> AbstractContextManager:
     """Set PyTorch's switches for TF32 as this format needs them."""
-    return number_format(device, name) if name in FORMATS else nullcontext()
+    return timing.number_format(device, name) if name in timing.FORMATS else nullcontext()
 
 
 def _matrix(shape: tuple[int, int], dtype: str, device: torch.device, zeros: bool) -> torch.Tensor:

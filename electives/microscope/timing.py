@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from course.analysis import seconds
+from course.analysis import timing
 from course.training import attempt
 from electives.microscope.cases import Case, Product, tf32_switches
 
@@ -38,7 +38,7 @@ def time_case(case: Case, device: torch.device, rep_ms: float = 20) -> float:
             return do_bench(call, rep_ms / 4, rep_ms, return_mode="median") / 1e3
         with threadpool_limits(1):
             call()
-            return min(seconds(call, device) for _ in range(CPU_REPEATS))
+            return min(timing.seconds(call, device) for _ in range(CPU_REPEATS))
 
 
 def time_without_pause(
@@ -53,7 +53,7 @@ def time_without_pause(
     with tf32_switches(case.dtype, device):
         call = case.call(device, zeros=zeros)
         call()
-        count = max(1, round(BATCH_S / seconds(call, device)))
+        count = max(1, round(BATCH_S / timing.seconds(call, device)))
         marks, sensors, end = [_mark()], [], time.monotonic() + duration_s
         while len(marks) < 3 or time.monotonic() < end:
             for _ in range(count):

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.analysis import roofline
-from course.training import models, saved_tensors
+from course.training import memory_prediction, models
 from electives.networks.bench import Setting, Workload
 from electives.networks.catalogue import NETWORKS
 
@@ -46,6 +46,6 @@ def saved_gb(network: str, precision: str) -> dict[str, float]:
         half = "bf16" if precision in ("fp16", "bf16") else "fp32"
         workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
         weights = models.parameter_count(workload.network)
-        saved = saved_tensors(workload.step, [])
+        saved = memory_prediction.saved_tensors(workload.step, [])
         sizes = [t.untyped_storage().nbytes() for t in saved if t.shape[:1] == (batch,)]
     return {"weights": 3 * 4 * weights / 1e9, "image": sum(sizes) / batch / 1e9}

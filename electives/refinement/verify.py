@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from course.lab import call
+from course.lab import results
 from electives.refinement.solvers import (
     Correct,
     Factors,
@@ -75,7 +75,7 @@ def _correct(
     correct: Correct, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, solve: Solve
 ) -> torch.Tensor:
     """Call the function, which may change x only: the next correction needs A and b again."""
-    return call(lambda a, b: correct(a, b, x, solve), a, b)
+    return results.call(lambda a, b: correct(a, b, x, solve), a, b)
 
 
 def _recording_solve(factors: Factors, arguments: list[torch.Tensor]) -> Solve:

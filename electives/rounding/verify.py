@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from course.lab import call
+from course.lab import results
 from electives.rounding.updates import DROPPED_BITS, Add, Round, round_stochastically
 
 FP16 = torch.float16
@@ -16,7 +16,7 @@ def check_sum(add: Add) -> str:
     """Check that a thousand updates of 0.0001 change an fp16 number as in fp32."""
     total, carry = torch.tensor(1.0, dtype=FP16), torch.tensor(0.0, dtype=FP16)
     for count in range(1000):
-        pair = call(add, total, carry, torch.tensor(0.0001, dtype=FP16))
+        pair = results.call(add, total, carry, torch.tensor(0.0001, dtype=FP16))
         assert isinstance(pair, tuple | list) and len(pair) == 2, (
             f"it returns {type(pair).__name__}: expected two tensors, the total and what is left"
         )
@@ -66,7 +66,7 @@ def check_carry(add: Add) -> str:
             (mean + scale * torch.randn(shape, generator=generator)).to(dtype)
             for mean, scale in ((4.0, 0.5), (0.0, 1e-4), (0.0, 1e-3))
         )
-        for tensor in (result := call(add, total, carry, update)):
+        for tensor in (result := results.call(add, total, carry, update)):
             assert tensor.dtype == dtype and tensor.shape == total.shape, (
                 f"for numbers of shape {shape} in {dtype}, it returns {tensor.dtype} of shape "
                 f"{(*tensor.shape,)}: keep the type and the shape"
@@ -89,7 +89,7 @@ def check_mean(round_to_bf16: Round) -> str:
         exact = torch.full((2**DROPPED_BITS,), number)
         without = round_to_bf16(exact.clone(), torch.zeros_like(random_bits))
         # Its view of the bits shares the number's memory, so it may change the number.
-        rounded = call(partial(round_to_bf16, exact.clone()), random_bits)
+        rounded = results.call(partial(round_to_bf16, exact.clone()), random_bits)
         assert rounded.dtype == torch.bfloat16, f"it returns {rounded.dtype}; expected bf16"
         assert not rounded.isnan().any() and rounded.float().abs().max() > abs(number) / 2, (
             f"{number:.6g} becomes {rounded[0].item():g}: shift the bits 16 places to the right, "

@@ -12,7 +12,7 @@ import torch
 from torchvision.transforms import v2
 
 from course import Run, rung
-from course.analysis import median_ms, time_stages
+from course.analysis import timing
 from course.data import augment, default_set, epoch_px, open_image, train_view
 from course.training import operator_calls
 
@@ -30,7 +30,7 @@ def operation_costs(images: torch.Tensor) -> pd.DataFrame:
     """
     rows = []
     for name, operation in augment.OPERATIONS.items():
-        times = time_stages(
+        times = timing.time_stages(
             lambda: images, [lambda image, run=operation: run(image, augment.STRENGTH)]
         )
         rows.append((name, times[:, 1].mean()))
@@ -47,14 +47,14 @@ def work_per_image(images: int = 64, image_px: int = 224) -> pd.Series:
     chosen = [str(files[i]) for i in np.random.default_rng(0).permutation(len(files))[:images]]
     view = train_view(rung("baseline", image_px=image_px))
     stages = (lambda path: view(open_image(path)), v2.RandAugment())
-    times = time_stages(lambda: chosen, stages).mean(axis=0)
+    times = timing.time_stages(lambda: chosen, stages).mean(axis=0)
     return pd.Series({"load": times[1], "RandAugment": times[2]})
 
 
 def compare_calls(functions: Mapping[str, Callable[[], Any]]) -> pd.DataFrame:
     """Compare functions by name: ms of a call (median), and operators of PyTorch that it calls."""
     rows = [
-        {"ms": median_ms(function), "operators": count_operators(function)}
+        {"ms": timing.median_ms(function), "operators": count_operators(function)}
         for function in functions.values()
     ]
     return pd.DataFrame(rows, index=[*functions])

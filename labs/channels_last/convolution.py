@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis import number_format, quartiles, seconds
+from course.analysis import timing
 from course.runs import recordings
 from course.training import Recorder
 
@@ -42,14 +42,14 @@ def convolution_times(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # threads that wait for each other are disturbed by other programs
     try:
-        with number_format(device, precision) as dtype:
+        with timing.number_format(device, precision) as dtype:
             times = _time_in_rounds(device, dtype, cases)
     finally:
         torch.set_num_threads(threads)
     px, batch = IMAGE_PX[device.type], IMAGES[device.type]
     rows = []
     for (count, layout), case_times in times.items():
-        q1, median, q3 = (1e3 * value for value in quartiles(case_times))
+        q1, median, q3 = (1e3 * value for value in timing.quartiles(case_times))
         flop = 3 * 2 * 9 * count**2 * px**2 * batch  # backward is twice as much as forward
         speed = flop / median / 1e9
         rows.append((count, layout, median, q1, q3, speed))
@@ -111,7 +111,7 @@ def _time_in_rounds(
         if number > FEWEST_ROUNDS and time.perf_counter() - begin > LONGEST_S:
             break
         for case in cases:
-            times[case].append(seconds(_convolution(device, dtype, *case), device))
+            times[case].append(timing.seconds(_convolution(device, dtype, *case), device))
     return {case: case_times[1:] for case, case_times in times.items()}
 
 

@@ -6,7 +6,6 @@ import pandas as pd
 import torch
 
 from course import Run
-from course.training import FILE
 
 
 def running_statistics(run: Run) -> pd.DataFrame:
@@ -19,7 +18,7 @@ def running_statistics(run: Run) -> pd.DataFrame:
     """
     layers = []
     for rank in range(run.gpus):
-        path = run.folder / FILE.format(rank)
+        path = run.folder / f"batchnorm-{rank}.pt"
         if not path.exists():
             raise ValueError(f"{run.name} has no {path.name}: its script must call save_statistics")
         for depth, (name, (mean, var)) in enumerate(torch.load(path).items()):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from course.analysis import fresh_compiler
-from course.lab import call
+from course.lab import results
 from labs.compile.compiler import BlockEnd, find_breaks
 
 Forward = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -74,7 +74,7 @@ def _compare(model: Callable, inputs: tuple[torch.Tensor, ...], case: str) -> No
     """Compare a model's output with that of the original code."""
     with redirect_stdout(io.StringIO()), torch.no_grad():
         expected = make_model(original_forward, inputs[0].shape[1])(*inputs)
-        out = call(lambda images, shortcut: model(images, shortcut), *inputs)
+        out = results.call(lambda images, shortcut: model(images, shortcut), *inputs)
     assert isinstance(out, torch.Tensor), (
         f"forward returns {type(out).__name__}, expected one tensor, as the original does"
     )

@@ -19,7 +19,7 @@ import torch
 from torchvision.transforms import v2
 
 from course import Run, recorded_runs, rung
-from course.analysis import time_stages
+from course.analysis import timing
 from course.data import decode_jpeg, default_set, train_view
 
 # Fields of `Config` that a trial may change, by column.
@@ -149,7 +149,7 @@ def decode_profile(images: int = 64, image_px: int = 224, *, uint8: bool = True)
     crop, flip, *normalise = view.transforms
     normalise = v2.Compose([v2.Identity(), *normalise])
     stages = (decode_jpeg, crop, flip, normalise, lambda image: torch.stack([image]))
-    times = time_stages(lambda: (path.read_bytes() for path in files), stages)
+    times = timing.time_stages(lambda: (path.read_bytes() for path in files), stages)
     table = pd.DataFrame({"stage": STAGES, "ms": times.mean(axis=0)})
     return table.assign(share=table["ms"] / table["ms"].sum())
 
@@ -164,7 +164,7 @@ def time_scaled_decoding(images: int = 64) -> pd.DataFrame:
     rows, files = {}, _sample_files(images)
     for divisor in (1, 2, 4, 8):
         decode = partial(_decode_scaled, divisor=divisor)
-        times = time_stages(lambda: (path.read_bytes() for path in files), [decode])
+        times = timing.time_stages(lambda: (path.read_bytes() for path in files), [decode])
         pixels = sum(math.prod(decode(path.read_bytes()).shape[:2]) for path in files)
         rows[divisor] = {"pixels": pixels, "time": times[:, 1].mean()}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("divisor")

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from course.lab import call, digits
+from course.lab import digits, results
 from labs.dataloader.loading import recorded_speeds, training_speeds
 
 Speed = Callable[[int], float]
@@ -67,7 +67,7 @@ def _check_answer(
         return speeds[count]
 
     answer, expected = (
-        call(search, speed, counts, target),
+        results.call(search, speed, counts, target),
         fewest_workers(speeds.get, counts, target),
     )
     if answer == expected:

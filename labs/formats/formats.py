@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.analysis import time_stages
+from course.analysis import timing
 from course.data import RandomCrop, decode_jpeg, default_set, formats
 from course.runs import PROJECT
 
@@ -56,7 +56,7 @@ def core_costs(images: int = 64, image_px: int = 224) -> pd.DataFrame:
     rows = {}
     for name, (read, decode, cut) in cases.items():
         kb = np.mean([getattr(data, "nbytes", None) or len(data) for data in read()]) / 1e3
-        ms = time_stages(read, (decode, cut)).mean(axis=0)
+        ms = timing.time_stages(read, (decode, cut)).mean(axis=0)
         values = {"ms": ms.sum(), "images_per_s": 1e3 / ms.sum(), "kb": kb}
         rows[name] = dict(zip(STAGES, ms)) | values
     return pd.DataFrame(rows).T.rename_axis("format")

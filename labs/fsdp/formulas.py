@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.lab import GIB
-
 # Bytes per weight in fp32: the weight, its gradient, and AdamW's two means.
 BYTES = {"weights": 4, "gradients": 4, "optimizer": 8}
 SHARDED = ((), ("optimizer",), ("optimizer", "gradients"), tuple(BYTES))  # by ZeRO stage
@@ -18,7 +16,7 @@ def zero_memory(parameters: int, ranks: int) -> pd.DataFrame:
     section 5), for weights in fp32 and AdamW.
     """
     rows = [
-        (stage, kind, size * parameters / (ranks if kind in sharded else 1) / GIB)
+        (stage, kind, size * parameters / (ranks if kind in sharded else 1) / 2**30)
         for stage, sharded in enumerate(SHARDED)
         for kind, size in BYTES.items()
     ]

@@ -5,17 +5,14 @@ from __future__ import annotations
 from course import Run
 from course.lab import (
     NOT_APPLICABLE,
-    ROUGHLY,
     Fact,
     Function,
     FunctionCheck,
     Lab,
-    Missing,
     NotApplicable,
     Rank,
     configs,
-    if_complete,
-    progress,
+    facts,
 )
 from labs.fsdp import mechanism
 from labs.fsdp.configs import RECORDINGS
@@ -31,7 +28,7 @@ def _order(rank: Rank) -> str:
     calls = mechanism.sharding("of")(rank) or "none"
     is_complete = calls != "units" or not rank.error or "single root" in rank.error
     if not is_complete:  # the script failed before the rest
-        raise Missing
+        raise facts.Missing
     return calls
 
 
@@ -45,7 +42,7 @@ SHARDING = (  # also of TODO mesh_2d
          "with cfg.shard and several ranks or copies, else not at all, call `fully_shard(…)` on "
          "each unit, then on the network, which takes the remaining weights"),
     Fact("number of fully_shard's calls",
-         if_complete(lambda rank: len(rank.notes.shard_calls)),
+         facts.if_complete(lambda rank: len(rank.notes.shard_calls)),
          "one for each unit of `units`, which may have several blocks, and one for the network"),
     Fact("DDP around a sharded network",
          lambda rank: "present" if "propagation failed" in rank.error else NOT_APPLICABLE,
@@ -56,9 +53,9 @@ SHARDING = (  # also of TODO mesh_2d
          "only zero2 keeps the weights of units gathered; leave it out for the network itself"),
 )  # fmt: skip
 CLIPPING = (
-    Fact("training", progress,
+    Fact("training", facts.progress,
          "if cfg.clip, clip the norm of all weights' gradients together, after the last "
-         "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", ROUGHLY),
+         "micro-batch and before the update, `nn.utils.clip_grad_norm_(…)`", "step", facts.ROUGHLY),
 )  # fmt: skip
 
 

@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.lab import (
-    NOT_APPLICABLE,
-    Fact,
-    NotApplicable,
-    Rank,
-    ShardCall,
-    check_path,
-    distinct,
-    entry,
-)
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, facts
 
 MOST = 0.5  # share of a network's weights that a rank holds only if it gathers all of them
 
 
 def sharding(name: str) -> Callable[[Rank], Any]:
     """Return a function that lists a property of fully_shard's calls, each value once."""
-    check_path(name, ShardCall)
     return lambda rank: ", then ".join(
-        distinct([str(getattr(call, name)) for call in rank.notes.shard_calls])
+        facts.distinct([str(getattr(call, name)) for call in rank.notes.shard_calls])
     )
 
 
@@ -58,7 +48,7 @@ FACTS = (
          lambda rank: len({x for call in rank.notes.shard_calls for x in call.groups}) or 1,
          "create one mesh for all units: each new one has process groups, and so buffers, of its "
          "own"),
-    Fact("mesh of the optimizer's weights", entry("spread.mesh"),
+    Fact("mesh of the optimizer's weights", facts.entry("spread.mesh"),
          "call `optimizers.create(…)` after fully_shard, which replaces the weights"),
     Fact("", lambda rank: rank.notes.prefetch,
          "in forward these are the next cfg.prefetch units; in backward those before it, the "

@@ -12,7 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course import Config
-from course.lab import GIB
 from course.training import memory_prediction as fake
 from course.training import models, optimizers
 
@@ -88,7 +87,7 @@ def _predict_ddp(config: Config, ranks: int) -> ShardPrediction:
     if ranks > 1:
         with torch.device("meta"):
             model = models.create(config.model, fake.CLASSES, config.image_px)
-        gradients = 4 * models.parameter_count(model) / GIB  # the buckets
+        gradients = 4 * models.parameter_count(model) / 2**30  # the buckets
     return ShardPrediction(
         peak_gib=single.peak_gib - single.gradients_gib + gradients,
         weights_gib=single.weights_gib,
@@ -127,4 +126,4 @@ def _track_peak(step: fake.FakeStep) -> dict[str, float]:
     with tracker:
         step.run()
     snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    return {getattr(kind, "value", kind): size / GIB for kind, size in snapshot.items()}
+    return {getattr(kind, "value", kind): size / 2**30 for kind, size in snapshot.items()}

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from course.lab import numbers
+from course.lab import results
 
 BATCHES, VAL_BATCHES, EPOCHS = 6, 3, 2
 Train = Callable[..., Any]
@@ -228,7 +228,7 @@ def check_weights(function: Train) -> str:
             f"and `model.train()` and `model.eval()` where they were"
         )
     for name, value, right in zip(
-        ("loss", "accuracy"), numbers(result, "loss, accuracy"), expected
+        ("loss", "accuracy"), results.numbers(result, "loss, accuracy"), expected
     ):
         assert abs(value - right) < 1e-3, (
             f"`train` returns the {name} {value:.4g} of {sizes}, expected {right:.4g}, of the last "

@@ -14,7 +14,6 @@ from course.charts import (
     COLOURS,
     DARK,
     GREY,
-    ON_LIGHT,
     ORANGE,
     Picture,
     describe,
@@ -49,7 +48,7 @@ def plot_grid(table: pd.DataFrame) -> Picture:
     image = axes.imshow(cells, origin="lower", aspect="auto", cmap="YlGnBu", vmin=0, vmax=1)
     for (row, column), value in np.ndenumerate(cells):
         style = {"ha": "center", "va": "center", "fontsize": 9}
-        colour = "white" if value > 0.55 else ON_LIGHT
+        colour = "white" if value > 0.55 else DARK
         axes.text(column, row, f"{value:.2f}", color=colour, **style)
     places = np.arange(cells.shape[1])
     start = best.iloc[0]

@@ -17,7 +17,6 @@ from course.lab import (
     Rank,
     Recording,
     configs,
-    distinct,
 )
 from labs.large_batch import configs as learning
 
@@ -68,7 +67,7 @@ SEARCH = (
     Fact("learning rate of the first update", _search(lambda rates, lr: rates[0]),
          "the first update must have cfg.lr / 10,000: count updates from 0, so that f(0) is 1e-4, "
          "and change the rate after each update, in a post hook"),
-    Fact("number of different learning rates", _search(lambda rates, lr: len(distinct(rates))),
+    Fact("number of different learning rates", _search(lambda rates, lr: len({*rates})),
          "each update has its own: call `step()` in the optimizer's post hook"),
     Fact("learning rate of the last update", _search(lambda rates, lr: rates[-1]),
          "the last update must have cfg.lr: count updates from 0, over all epochs"),

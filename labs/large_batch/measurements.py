@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from course import Config, Run, rung
 from course.data import crop_set, normalised
-from course.lab import GIB
-from course.training import fake_step, models, optimizers
+from course.training import memory_prediction, models, optimizers
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
@@ -273,7 +272,9 @@ def crop_batches(count: int, size: int) -> list[Batch]:
 
 def optimizer_state_gib(optimizer: str, model: str) -> float:
     """Compute the GiB of state that an optimizer keeps for a model, without a GPU."""
-    with fake_step(rung("device", optimizer=optimizer, model=model, batch_size=1)) as step:
+    with memory_prediction.fake_step(
+        rung("device", optimizer=optimizer, model=model, batch_size=1)
+    ) as step:
         step.update_once()
         state = tree_leaves([*step.optimizer.state.values()])
-    return sum(leaf.nbytes for leaf in state if isinstance(leaf, torch.Tensor)) / GIB
+    return sum(leaf.nbytes for leaf in state if isinstance(leaf, torch.Tensor)) / 2**30

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from course import rung
-from course.lab import call, compare
+from course.lab import results
 from course.training import optimizers
 
 TrustRatio = Callable[..., torch.Tensor | float]
@@ -92,11 +92,11 @@ def _check_value(
         f"{weight_decay=:g}, {coefficient=:g}, {eps=:g}"
     )
     rule = "coefficient · ‖weight‖ ÷ (‖grad‖ + weight_decay · ‖weight‖ + eps)"
-    compare(case, ratio, expected, causes, rule=rule)
+    results.compare(case, ratio, expected, causes, rule=rule)
 
 
 def _call(function: TrustRatio, weight: torch.Tensor, grad: torch.Tensor, *args: float) -> float:
-    ratio = torch.as_tensor(call(function, weight, grad, *args), dtype=torch.float32)
+    ratio = torch.as_tensor(results.call(function, weight, grad, *args), dtype=torch.float32)
     assert ratio.numel() == 1, (
         f"it returns {ratio.numel()} numbers of shape {(*ratio.shape,)}, expected one per layer: "
         f"a norm of all its weights"

@@ -9,8 +9,7 @@ import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from course import Config
-from course.lab import GIB
-from course.training import FakeStep, fake_step, tracked
+from course.training import memory_prediction
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")
@@ -30,7 +29,7 @@ def memory_by_part(config: Config) -> pd.DataFrame:
     Raises:
         ValueError: PyTorch rejects the step.
     """
-    with fake_step(config) as step:
+    with memory_prediction.fake_step(config) as step:
         step.update_once()  # creates the optimizer's state
         rows = [*_lasting_tensors(step), *_saved_tensors(step)]
         parts = list(dict.fromkeys(_part(name) for name, _ in step.model.named_children()))
@@ -49,7 +48,11 @@ def forward_peaks(config: Config) -> tuple[float, float]:
     """
     peaks = []
     for grad in (True, False):
-        with fake_step(config) as step, torch.set_grad_enabled(grad), tracked(step) as memory:
+        with (
+            memory_prediction.fake_step(config) as step,
+            torch.set_grad_enabled(grad),
+            memory_prediction.tracked(step) as memory,
+        ):
             step.forward()
         peaks.append(memory["Total"])
     return tuple(peaks)
@@ -59,7 +62,7 @@ def _part(child: str) -> str:
     return "stem" if child in STEM else "head" if child in HEAD else child
 
 
-def _lasting_tensors(step: FakeStep) -> Iterator[tuple[str, str, float]]:
+def _lasting_tensors(step: memory_prediction.FakeStep) -> Iterator[tuple[str, str, float]]:
     """Yield a step's tensors other than the saved ones; a gradient is as large as its weight."""
     yield "stem", "batch", sum(map(_gib, _batch(step).values()))
     for name, child in step.model.named_children():
@@ -74,7 +77,7 @@ def _lasting_tensors(step: FakeStep) -> Iterator[tuple[str, str, float]]:
             yield part, "weights", _gib(buffer)
 
 
-def _saved_tensors(step: FakeStep) -> list[tuple[str, str, float]]:
+def _saved_tensors(step: memory_prediction.FakeStep) -> list[tuple[str, str, float]]:
     """Return what the forward pass saves for backward, as autograd's hooks report it."""
     known = {_storage(tensor) for tensor in (*step.model.parameters(), *step.model.buffers())}
     known |= set(_batch(step))
@@ -95,7 +98,7 @@ def _saved_tensors(step: FakeStep) -> list[tuple[str, str, float]]:
     return [(part, kind, _gib(tensor)) for part, kind, tensor in saved]
 
 
-def _batch(step: FakeStep) -> dict[int, torch.Tensor]:
+def _batch(step: memory_prediction.FakeStep) -> dict[int, torch.Tensor]:
     return {_storage(tensor): tensor for tensor in (step.loaded, step.images, step.labels)}
 
 
@@ -111,4 +114,4 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _gib(tensor: torch.Tensor) -> float:
-    return tensor.untyped_storage().nbytes() / GIB
+    return tensor.untyped_storage().nbytes() / 2**30

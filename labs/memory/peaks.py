@@ -13,7 +13,7 @@ import pandas as pd
 from course import Config, Run
 from course.lab import CHOICES, all_settings, from_dict
 from course.runs import recordings, rows_of
-from course.training import NO_STRATEGY, memory_strategy, predict_memory
+from course.training import memory_prediction, predict_memory
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
@@ -167,7 +167,7 @@ def _compare(rows: list[dict[str, Any]], peaks: dict[Key, float], predictor: str
 
 
 def _setting(config: Config) -> str:
-    strategy = memory_strategy(config)
+    strategy = memory_prediction.memory_strategy(config)
     words = [config.precision, *["channels_last"] * config.channels_last]
-    words += ["fused"] * config.fused + [strategy] * (strategy != NO_STRATEGY)
+    words += ["fused"] * config.fused + [strategy] * (strategy != memory_prediction.NO_STRATEGY)
     return ", ".join([*words, *["compiled"] * bool(config.compile)])

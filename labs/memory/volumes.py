@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.lab import GIB, call, compare, numbers
-from course.training import saved_tensors, tracked
+from course.lab import results
+from course.training import memory_prediction
 from labs.memory.unet3d import WIDTHS, UNet3D
 
 MULTIPLE = 2 ** (len(WIDTHS) - 1)  # sides must be multiples of it
@@ -62,13 +62,13 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
     if side % MULTIPLE or side < 2 * MULTIPLE:
         raise ValueError(f"side={side}: expected a multiple of {MULTIPLE}, at least {2 * MULTIPLE}")
     tensors = _saved_tensors(dims, side, batch, inplace)
-    saved = sum(tensor.untyped_storage().nbytes() for tensor in tensors) / GIB
+    saved = sum(tensor.untyped_storage().nbytes() for tensor in tensors) / 2**30
     with _fake_step(dims, side, batch, inplace) as step:
         for weight in step.model.parameters():
             weight.grad = torch.zeros_like(weight)
         step.optimizer.step()  # creates the optimizer's state
         step.optimizer.zero_grad()
-        with tracked(step) as held:
+        with memory_prediction.tracked(step) as held:
             step.loss().backward()
             step.optimizer.step()
     return saved, held["Total"]
@@ -97,7 +97,7 @@ def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[Simp
 def _saved_tensors(dims: int, side: int, batch: int, inplace: bool = True) -> list[torch.Tensor]:
     """Return what a forward pass saves for backward, except weights and labels."""
     with _fake_step(dims, side, batch, inplace) as step:
-        return saved_tensors(step.loss, (*step.model.parameters(), step.labels))
+        return memory_prediction.saved_tensors(step.loss, (*step.model.parameters(), step.labels))
 
 
 # Formulas with one mistake each, and what to tell a learner who made it.
@@ -145,17 +145,17 @@ def _check(
 ) -> None:
     """Compare one sum with the expected GiB."""
     batch, side, dims = case
-    (value,) = numbers(call(function, layers, *case), "gib")
+    (value,) = results.numbers(results.call(function, layers, *case), "gib")
     causes = {
-        expected * GIB / unit: f"these are {name}, expected GiB, each 2**30 bytes"
+        expected * 2**30 / unit: f"these are {name}, expected GiB, each 2**30 bytes"
         for unit, name in UNITS.items()
     }
     causes |= {
-        sum(wrong(batch, *layer, side, dims) for layer in layers) / GIB: words
+        sum(wrong(batch, *layer, side, dims) for layer in layers) / 2**30: words
         for words, wrong in MISTAKES.items()
     }
     words = f"{len(layers)} layers, batch {batch}, side {side}, {dims} dimensions, in GiB"
-    compare(words, value, expected, causes, rule=rule, tolerance=tolerance)
+    results.compare(words, value, expected, causes, rule=rule, tolerance=tolerance)
 
 
 def check_growth(function: Callable[[Layers, int, int, int], float]) -> str:

@@ -13,7 +13,7 @@ from course.lab import (
     configs,
     emulation_limits,
     expect,
-    if_complete,
+    facts,
 )
 from labs.mixed_precision import mechanism
 
@@ -50,7 +50,7 @@ def _amp_limits(cfg: Config, place: Place) -> str:
 
 
 LOGGED = Fact("recorded loss",
-    if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
+    facts.if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
     "backward needs the scaled loss, and meter.lap the loss itself")  # fmt: skip
 EXERCISES = {
     "amp": Exercise(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from course.training import tracked
+from course.training import memory_prediction
 
 WIDTH, LAYERS = 8192, 4  # 268 million weights: 1 GiB in fp32
 
@@ -39,7 +39,7 @@ def _peak(batch: int, autocast: bool, full_step: bool) -> float:
         step = SimpleNamespace(
             model=model, optimizer=optimizer, images=inputs, loaded=inputs, labels=inputs
         )
-        with tracked(step) as held:
+        with memory_prediction.tracked(step) as held:
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 loss = model(inputs).square().mean()
             if full_step:

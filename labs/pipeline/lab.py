@@ -15,9 +15,7 @@ from course.lab import (
     Rank,
     Recording,
     configs,
-    if_complete,
-    kinds,
-    updated,
+    facts,
 )
 from labs.pipeline import mechanism
 from labs.pipeline.configs import recorded_configs
@@ -55,14 +53,14 @@ STAGES = (
          "criterion returns a mean, so the gradients of micro-batches must be averaged, too: leave "
          "scale_grads out"),
     Fact("number of forward passes in a step",
-         if_complete(lambda rank: sum(text[0] == "F" for text in mechanism.actions(rank))),
+         facts.if_complete(lambda rank: sum(text[0] == "F" for text in mechanism.actions(rank))),
          "each stage has one per micro-batch: the schedule's second argument is micro_batches"),
     Fact("loss of the last stage", lambda rank: "missing" if "losses" in rank.error else "computed",
          "pass loss_fn=criterion to the schedule, `ScheduleGPipe(…)`"),
     Fact("number of weights that all ranks train",
-         if_complete(lambda rank: updated(rank)["number of weights in the optimizers"]),
+         facts.if_complete(lambda rank: facts.updated(rank)["number of weights in the optimizers"]),
          "from here on, `net` has only this rank's parts: net = nn.ModuleList(…)"),
-    Fact("layout of the convolutions' inputs", kinds("input_layouts"),
+    Fact("layout of the convolutions' inputs", facts.kinds("input_layouts"),
          "make each part a `pipelines.Stage(…)`, which also sends contiguous tensors"),
 )  # fmt: skip
 PIPED: dict[str, Any] = {"rung": "pipeline", "causes": STAGES}

@@ -11,7 +11,6 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from course import Config
-from course.lab import GIB
 from course.training import memory_prediction, models
 from labs.pipeline import pipelines
 from labs.pipeline.schedules import max_in_flight
@@ -49,8 +48,8 @@ def rank_memory(config: Config, ranks: int, micro_batches: int) -> pd.DataFrame:
         ]
         rows[f"pipeline, {schedule}"] = max(stored, key=lambda row: STATE * row[0] + row[1])
     table = pd.DataFrame.from_dict(rows, "index", columns=["weights", "activations"])
-    state = STATE * table["weights"] / GIB
-    activations = table["activations"] / GIB
+    state = STATE * table["weights"] / 2**30
+    activations = table["activations"] / 2**30
     return pd.DataFrame(
         {
             "weights_m": table["weights"] / 1e6,

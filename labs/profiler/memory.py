@@ -18,7 +18,6 @@ from course.charts import (
     label,
     legend,
 )
-from course.lab import GIB
 from course.runs import recordings
 
 MACHINE, PART = "nvidia-h100", "memory_snapshot"
@@ -58,7 +57,7 @@ def plot_memory(table: pd.DataFrame) -> Picture:
     Args:
         table: from `recorded_memory`.
     """
-    live = live_bytes(table) / GIB
+    live = live_bytes(table) / 2**30
     picture = Picture(9.5, 4.2)
     axes = picture.panel()
     bottom = 0 * live["weights"]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from course.runs import METADATA, step_of
+from course.runs import restarts
 
 KEPT = 2  # the newest one may turn out to be damaged
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save
@@ -49,7 +49,7 @@ def _paths(folder: Path) -> list[Path]:
 
 def _age(path: Path) -> tuple[bool, int, str]:
     """Return a sort key: by name, step 1,000,000 would come before step 999,999."""
-    return bool(OUR_NAME.fullmatch(path.name)), step_of(path) or 0, path.name
+    return bool(OUR_NAME.fullmatch(path.name)), restarts.step_of(path) or 0, path.name
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _read(path: Path) -> dict[str, Any]:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-    if not (path / METADATA).exists():
-        raise FileNotFoundError(f"it was never finished: no {METADATA}")
+    if not (path / restarts.METADATA).exists():
+        raise FileNotFoundError(f"it was never finished: no {restarts.METADATA}")
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "checkpoint.pt"
         try:

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.lab import (
-    NOT_APPLICABLE,
-    Exercise,
-    Fact,
-    Lab,
-    Missing,
-    NotApplicable,
-    Rank,
-    configs,
-    if_complete,
-)
+from course.lab import NOT_APPLICABLE, Exercise, Fact, Lab, NotApplicable, Rank, configs, facts
 from course.runs import is_early_end
 from labs.restart import mechanism
 from labs.restart.measurements import RECORDINGS
@@ -76,7 +66,7 @@ def _ending(rank: Rank) -> str:
         return f"continued from step {rank.notes.first}"
     is_marked = any(peer.notes.is_marked for peer in rank.peers)
     if rank.error and (is_marked or not is_early_end(rank.error)):
-        raise Missing
+        raise facts.Missing
     return f"complete after {len(rank.notes.batches)} steps"
 
 
@@ -103,7 +93,7 @@ RESTORING = (
          lambda rank: rank.notes.first if rank.notes.is_restarted else NOT_APPLICABLE,
          "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
     Fact("number of images that each epoch skips",
-         if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
+         facts.if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
          "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "
          "each epoch: also if there are none, which undoes the skip before it"),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from course import Config, Run, cancel, rung
-from course.jobs import JobError, ask, refresh, steps_done
+from course.jobs import JobError, refresh, slurm_partitions, steps_done
 from course.lab import FULL_SIZE, NOT_APPLICABLE, SYNTHETIC, Recording
 from course.runs import ratio
 
@@ -180,15 +180,15 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
     if run.executor != "slurm":
         return cancel(run)
     number = str(run.launched["job_id"])
-    answer = ask("scontrol", "requeue", number)
+    answer = slurm_partitions.ask("scontrol", "requeue", number)
     if not answer or answer.returncode:
         message = answer.stderr if answer else "scontrol did not answer"
         raise JobError(f"Slurm did not put {run.name} back into the queue: {message}")
     # Slurm delays a requeued job by two minutes; this one may start at once.
     while time.monotonic() < deadline:
-        answer = ask("squeue", "-h", "-j", number, "-o", "%T")
+        answer = slurm_partitions.ask("squeue", "-h", "-j", number, "-o", "%T")
         if answer and "PENDING" in answer.stdout.split():
-            ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+            slurm_partitions.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
             break
         time.sleep(0.5)
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.lab import NOT_APPLICABLE, Contents, Fact, NotApplicable, Rank
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, facts
 
 
 def restart(rank: Rank) -> dict[str, Any] | NotApplicable:
@@ -31,9 +31,9 @@ def left(rank: Rank) -> list[str] | NotApplicable:
     return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
 
 
-def state(rank: Rank) -> Contents:
+def state(rank: Rank) -> facts.Contents:
     """Return the content of the newest checkpoint."""
-    return Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
+    return facts.Contents({x: f"in the state of {part!r}" for x, part in rank.files.state.items()})
 
 
 def renamed(rank: Rank) -> str | NotApplicable:

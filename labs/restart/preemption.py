@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.jobs import ask
+from course.jobs import slurm_partitions
 
 RECORDED = Path(__file__).with_name("signals.jsonl")  # by research/slurm_signals.py
 
@@ -20,7 +20,8 @@ def recorded_signals() -> pd.DataFrame:
 def preemption_settings() -> pd.DataFrame:
     """Return PreemptMode, GraceTime and KillWait of each partition; no rows without Slurm."""
     config, partitions = (
-        ask("scontrol", "--oneliner", "show", name) for name in ("config", "partition")
+        slurm_partitions.ask("scontrol", "--oneliner", "show", name)
+        for name in ("config", "partition")
     )
     if not (config and partitions and config.stdout and partitions.stdout):
         return pd.DataFrame()

@@ -27,7 +27,7 @@ from course.charts import (
     stack,
 )
 from course.lab import digits
-from course.training import NO_STRATEGY
+from course.training import memory_prediction
 from labs.saving_memory.measurements import on_pareto_front
 
 KINDS = {
@@ -133,7 +133,7 @@ def plot_pareto_front(table: pd.DataFrame, machine: str) -> Picture:
         x, y = row.peak_gib, row.images_per_s
         axes.plot(x, y, "o", color=KINDS[_kind(row.strategy)], ms=8, zorder=2)
         name = row.strategy.replace(" recomputed", "")
-        name = f"{row.batch_size} per pass" if name == NO_STRATEGY else name
+        name = f"{row.batch_size} per pass" if name == memory_prediction.NO_STRATEGY else name
         # The names of dots that are close to each other alternate; off the front, none is above its
         # dot, where it could cross the front.
         close = table["peak_gib"].between(x - 6, x, "left") & table["images_per_s"].between(

@@ -7,7 +7,6 @@ from typing import Any
 
 from course import Config, rung
 from course.lab import (
-    ROUGHLY,
     SYNTHETIC,
     Exercise,
     Fact,
@@ -16,8 +15,7 @@ from course.lab import (
     Lab,
     Recording,
     configs,
-    if_complete,
-    progress,
+    facts,
 )
 from labs.saving_memory import mechanism
 
@@ -65,16 +63,20 @@ def _memory_configs() -> Iterator[Config]:
 
 
 WEIGHTING = (
-    Fact("training", progress,
+    mechanism.FACTS[0],
+    Fact("training", facts.progress,
          "pair images with their labels, and weight a loss by its share of the images in this "
-         "batch, `len(targets) / len(labels)`: the last batch may be smaller", "step", ROUGHLY),
+         "batch, `len(targets) / len(labels)`: the last batch may be smaller",
+         "step", facts.ROUGHLY),
 )  # fmt: skip
 NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
          "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
+    Fact("number of all-reduces per update", facts.all_reduces("backward_collectives"),
+         "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
-         if_complete(
+         facts.if_complete(
              lambda rank: len({f"{peer.notes.gradients['0']:.4g}" for peer in rank.peers})),
          "the last micro-batch has no all-reduce: `model.no_sync(…)` is for all before it"),
 )  # fmt: skip

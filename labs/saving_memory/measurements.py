@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course import Run
 from course.lab import NOT_APPLICABLE
-from course.training import memory_strategy
+from course.training import memory_prediction
 
 
 def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def memory_strategies(runs: Iterable[Run]) -> pd.DataFrame:
         kept_gib = record.evidence.kept_gib
         is_kept_known = kept_gib is not NOT_APPLICABLE and cfg.checkpointing != "selective"
         row = {
-            "strategy": memory_strategy(cfg),
+            "strategy": memory_prediction.memory_strategy(cfg),
             "batch_size": cfg.batch_size,
             "micro_batch": micro_batch,
             "limit_gib": cfg.memory_gib,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, distinct, entry
+from course.lab import NOT_APPLICABLE, Fact, NotApplicable, Rank, facts
 
 NEARLY = 0.3  # of memory, which depends on how a script names its tensors
 
@@ -20,7 +20,7 @@ def passes(rank: Rank) -> Any:
         "number of images": sum(size for size, _ in pairs),
         "size": "above cfg.micro_batch" if any(size > limit for size, _ in pairs) else "allowed",
         "number": len(pairs),
-        "factor of the loss per image": distinct(
+        "factor of the loss per image": facts.distinct(
             [round(factor / size, 6) for size, factor in pairs]
         ),
     }
@@ -32,7 +32,7 @@ def kept(path: str) -> Callable[[Rank], Any]:
     They are not applicable to a pipeline, where they depend on its order, and to micro-batches,
     which may be copies or views of the batch.
     """
-    gib_of = entry(path)
+    gib_of = facts.entry(path)
 
     def read(rank: Rank) -> float | NotApplicable:
         gib = gib_of(rank)

@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from course import Config
-from course.lab import GIB
-from course.training import fake_step
+from course.training import memory_prediction
 
 
 class MemoryTimeline(TorchDispatchMode):
@@ -61,7 +60,7 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
     Raises:
         ValueError: a step that PyTorch refuses.
     """
-    with fake_step(config) as step:
+    with memory_prediction.fake_step(config) as step:
         step.update_once()  # creates the optimizer's state
         model = step.model
         if one_block:
@@ -80,4 +79,4 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
             timeline.phase = "optimizer"
             step.optimizer.step()
     table = timeline.table()
-    return table.assign(gib=table.pop("bytes") / GIB)
+    return table.assign(gib=table.pop("bytes") / 2**30)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from course import recorded, recorded_runs
-from course.lab import compare, numbers
+from course.lab import results
 from labs.scale.published import EPOCHS, IMAGENET_IMAGES
 
 FullTraining = Callable[[float, float, int], tuple[float, float, float]]
@@ -70,7 +70,7 @@ def check_energy(function: FullTraining) -> str:
 
 
 def _call(function: FullTraining, case: Case) -> list[float]:
-    return numbers(function(*case), "hours, gpu_hours, kwh")
+    return results.numbers(function(*case), "hours, gpu_hours, kwh")
 
 
 def _compare(
@@ -85,7 +85,7 @@ def _compare(
     words = f"{name} at {images_per_s:,} images/s and {watts} W, {gpus} GPU{'s' * (gpus > 1)}"
     mistakes = {factor * expected: cause for factor, cause in causes.items()}
     rule = "check its units, and which numbers belong to all GPUs"
-    compare(words, value, expected, mistakes, rule=rule, tolerance=tolerance)
+    results.compare(words, value, expected, mistakes, rule=rule, tolerance=tolerance)
 
 
 def one_gpu() -> pd.DataFrame:

@@ -17,7 +17,6 @@ from course.charts import (
     ORANGE,
     PURPLE,
     SKY,
-    UNDER_WHITE,
     Picture,
     heading,
     label,
@@ -138,7 +137,7 @@ def plot_extrapolation(curves: Mapping[str, pd.DataFrame], published: pd.DataFra
     for letter, row in zip("ABCDEFGHIJ", published.fillna({"device": "GPUs"}).itertuples()):
         spot = (row.gpus, row.efficiency * 100)
         source = f"{row.who} {row.date[:4]}, {row.gpus:,} {row.device}: {digits(spot[1])} %"
-        axes.plot(*spot, "D", color=UNDER_WHITE, ms=8, label=f"{letter}  {source}")
+        axes.plot(*spot, "D", color="#6B6B6B", ms=8, label=f"{letter}  {source}")
         axes.text(*spot, letter, ha="center", va="center", fontsize=7, color="white")
     counts = sorted(set(pd.concat(list(curves.values()))["gpus"]))
     axes.set_xscale("log", base=2)

@@ -11,7 +11,6 @@ from textwrap import dedent
 import pandas as pd
 
 from course import Run, launch, rung, script_variant, wait
-from course.checks.exercises import SOLUTION
 from course.lab import SYNTHETIC
 from course.runs import recordings
 from labs.scaling.model import Link, config_buckets, exposed_s
@@ -90,8 +89,8 @@ def train_on(site: str, technique: str) -> dict[str, Run]:
     config = rung("baseline", quick=True, **sizes | {"batch_size": 128})
     script = script_variant(technique, TECHNIQUES[technique])
     wanted = {
-        "one rank": (SOLUTION, replace(config, batch_size=64), 1),
-        "DDP": (SOLUTION, config, 2),
+        "one rank": ("solutions/train.py", replace(config, batch_size=64), 1),
+        "DDP": ("solutions/train.py", config, 2),
         technique: (script, config, 2),
     }
     # One after another, because all nodes may be this machine.

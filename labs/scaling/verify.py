@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course.lab import compare, numbers
+from course.lab import results
 
 AllReduce = Callable[[int, float, float, float], float]  # (p, n, alpha, beta) -> seconds
 
@@ -39,5 +39,5 @@ def check_one_rank(function: AllReduce) -> str:
 def _check(function: AllReduce, case: tuple[int, float, float, float], rule: str) -> None:
     p, n, alpha, beta = case
     words = f"{p} ranks, {n / 1e6:g} MB at {beta / 1e9:g} GB/s, alpha={alpha:g} s, in seconds"
-    (seconds,) = numbers(function(*case), "seconds")
-    compare(words, seconds, all_reduce_s(*case), rule=rule)
+    (seconds,) = results.numbers(function(*case), "seconds")
+    results.compare(words, seconds, all_reduce_s(*case), rule=rule)

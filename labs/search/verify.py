@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from course import recorded_runs
-from course.lab import call
+from course.lab import results
 from labs.search.halving import FACTOR, Halving, Replay, successive_halving
 from labs.search.replay import grid_runs
 
@@ -57,7 +57,7 @@ def _check(
     result: object = None
     error = None
     try:
-        result = call(function, trials, replay.train, epochs, factor)
+        result = results.call(function, trials, replay.train, epochs, factor)
     except (IndexError, ValueError) as caught:  # of an empty list: its round explains it better
         error = caught
     where = f"{len(trials)} trials, {epochs=}, {factor=}"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from course.checks.store import UNTIMED, save_check
 from course.checks.verdict import FAILED, PASSED, Checked, Part
-from course.jobs import ask, partitions
+from course.jobs import slurm_partitions
 from course.lab import read_utf8
 from course.runs import runs_root
 from labs.start_here.lab import LAB
@@ -57,7 +57,11 @@ def check_batch_script(path: Path) -> Checked:
     if hidden:
         words = f"{len(hidden)} more: repair these first, save the file, and run the check again"
         parts = [*parts[:SHOWN], Part("mistakes", FAILED, words)]
-    done = ask("sbatch", "--test-only", str(path)) if partitions() else None
+    done = (
+        slurm_partitions.ask("sbatch", "--test-only", str(path))
+        if slurm_partitions.partitions()
+        else None
+    )
     reply = (done.stdout + done.stderr).strip() if done else "no Slurm responds here"
     parts.append(Part("effect", UNTIMED, reply))
     verdicts = {part: FAILED if part in failed else PASSED for part in ("correct", "mechanism")}

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 
 from course import launch, rung
 from course.data import default_set
-from course.jobs import POLL_S, engine, sites
-from course.lab import GIB, memory_bytes
+from course.jobs import engine, sites
+from course.lab import resources
 from course.runs import PROJECT, runs_root
 
 JOB_LIMIT_MIN = 3
@@ -118,15 +118,15 @@ def clone() -> Result:
 
 def memory() -> Result:
     """Check the host's memory: a quick run takes about 1.5 GiB, the full-size baseline about 8."""
-    total, free = memory_bytes()
+    total, free = resources.memory_bytes()
     machine = psutil.virtual_memory().total
-    result, is_limited = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", total < machine
+    result, is_limited = f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f}", total < machine
     if is_limited:
-        result += f", the limit of this container or job (the machine has {machine / GIB:.1f})"
-    if free < 2 * GIB:
+        result += f", the limit of this container or job (the machine has {machine / 2**30:.1f})"
+    if free < 2 * 2**30:
         fix = "request more memory for it" if is_limited else "close programs"
         return "fail", result, f"{fix}: a quick run needs 2 GiB"
-    if free < 8 * GIB:
+    if free < 8 * 2**30:
         return "note", result, "stay with --quick: full-size runs take 8 GiB"
     return "ok", result
 
@@ -135,8 +135,8 @@ def disk() -> Result:
     """Check the free space where runs and the data set are written."""
     places = {"runs": runs_root(), "data": default_set.default_root()}
     free = {name: shutil.disk_usage(_existing(path)).free for name, path in places.items()}
-    result = ", ".join(f"{size / GIB:.1f} GiB for {name}" for name, size in free.items())
-    if min(free.values()) < 1 * GIB:
+    result = ", ".join(f"{size / 2**30:.1f} GiB for {name}" for name, size in free.items())
+    if min(free.values()) < 2**30:
         fix = "make room, or set COURSE_RUNS and COURSE_DATA to folders on a disk with 1 GiB"
         return "fail", result, fix
     return "ok", result
@@ -233,7 +233,7 @@ def ten_second_job(site: str) -> Result:
     result = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     deadline = time.monotonic() + ENDS_WITHIN_S  # its supervisor still writes
     while engine(run.executor).is_alive(run) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+        time.sleep(0.1)
     shutil.rmtree(run.folder, ignore_errors=True)
     if run.executor == "slurm" and record.device == "cpu":
         fix = "if its node has one: update NVIDIA's driver, or install a build of PyTorch for it"

@@ -8,11 +8,9 @@ from matplotlib.axes import Axes
 
 from course.charts import (
     BLUE,
-    BOX,
     DARK,
     GREEN,
     GREY,
-    PALE,
     PURPLE,
     SKY,
     Picture,
@@ -34,7 +32,7 @@ def plot_node(machine: Machine) -> Picture:
     threads, per_socket = machine.threads // machine.cores, machine.cores // machine.sockets
     # Slurm and containers may give a process fewer cores than there are.
     usable = machine.usable_threads // threads
-    cells = [(BLUE if core < usable else PALE, "") for core in range(machine.cores)]
+    cells = [(BLUE if core < usable else GREY + "40", "") for core in range(machine.cores)]
     rows = {
         f"processor {socket}": cells[socket * per_socket : (socket + 1) * per_socket]
         for socket in range(machine.sockets)
@@ -49,7 +47,7 @@ def plot_node(machine: Machine) -> Picture:
     label(cores, words)
     sizes = [_size(gpu.memory_gib) if gpu.memory_gib else "shared" for gpu in machine.gpus]
     cells = [(GREEN, f"GPU {number}\n{size}") for number, size in enumerate(sizes)]
-    strip(gpus, {"GPUs": cells or [(PALE, "")]})
+    strip(gpus, {"GPUs": cells or [(GREY + "40", "")]})
     gpus.set_xlim(-0.3, 1.1 * max(len(cells), FEWEST_CELLS))
     counts = Counter(gpu.name for gpu in machine.gpus)
     names = ", ".join(f"{count} × {name}" for name, count in counts.items())
@@ -101,7 +99,7 @@ def plot_supercomputer() -> Picture:
 
 def _box(axes: Axes, x: float, y: float, title: str, words: str) -> None:
     """Write a title and words in a box around a point."""
-    style = {"facecolor": BOX, "edgecolor": GREY, "boxstyle": "round,pad=0.6"}
+    style = {"facecolor": "#f6f6f4", "edgecolor": GREY, "boxstyle": "round,pad=0.6"}
     bold = rf"$\bf{{{title.replace(' ', chr(92) + ' ')}}}$"
     look = {"ha": "center", "va": "center", "fontsize": 8.5, "color": DARK, "linespacing": 1.4}
     axes.text(x, y, f"{bold}\n{words}", bbox=style, **look)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from course.jobs import ask, columns, partitions
-from course.lab import GIB, core_count, memory_bytes
+from course.jobs import slurm_partitions
+from course.lab import resources
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 AVAILABLE = ("idle", "mixed", "allocated", "completing", "planned")  # states that accept jobs
@@ -84,7 +84,7 @@ def machine() -> Machine:
     from course.runs import runs_root
     from course.training import cpu_name
 
-    (memory, memory_free), threads = memory_bytes(), psutil.cpu_count() or 1
+    (memory, memory_free), threads = resources.memory_bytes(), psutil.cpu_count() or 1
     socket_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     return Machine(
         host=platform.node().split(".")[0],
@@ -92,9 +92,9 @@ def machine() -> Machine:
         sockets=len({path.read_text() for path in socket_files}) or 1,
         cores=psutil.cpu_count(logical=False) or threads,
         threads=threads,
-        usable_threads=core_count(),
-        memory_gib=memory / GIB,
-        memory_free_gib=memory_free / GIB,
+        usable_threads=resources.core_count(),
+        memory_gib=memory / 2**30,
+        memory_free_gib=memory_free / 2**30,
         gpus=_gpus(),
         disks=disks({"runs": runs_root(), "data": default_set.default_root(), "home": Path.home()}),
         job_id=os.environ.get("SLURM_JOB_ID", ""),
@@ -111,7 +111,7 @@ def _gpus() -> tuple[Gpu, ...]:
         return ()
     properties = getattr(torch.get_device_module(device), "get_device_properties", None)
     gpus = [torch.device(device.type, number) for number in range(torch.accelerator.device_count())]
-    memory = [properties(gpu).total_memory / GIB if properties else None for gpu in gpus]
+    memory = [properties(gpu).total_memory / 2**30 if properties else None for gpu in gpus]
     return tuple(map(Gpu, map(device_name, gpus), memory))
 
 
@@ -130,13 +130,13 @@ def disks(folders: dict[str, Path]) -> tuple[Disk, ...]:
         kind, size = mounts.get(mount, "unknown"), shutil.disk_usage(folder)
         uses = (*by_mount[mount].uses, use) if mount in by_mount else (use,)
         shared = any(name in kind.lower() for name in SHARED)
-        by_mount[mount] = Disk(uses, mount, kind, shared, size.total / GIB, size.free / GIB)
+        by_mount[mount] = Disk(uses, mount, kind, shared, size.total / 2**30, size.free / 2**30)
     return tuple(by_mount.values())
 
 
 def cluster() -> Cluster | None:
     """Return what Slurm reports about nodes, partitions and jobs; None if it does not answer."""
-    limits_min = {partition.name: partition.time_min for partition in partitions()}
+    limits_min = {partition.name: partition.time_min for partition in slurm_partitions.partitions()}
     lines = _output("sinfo", "--Node", "--noheader", f"--Format={NODE_FIELDS}")
     if not limits_min or not lines:
         return None
@@ -150,7 +150,7 @@ def cluster() -> Cluster | None:
 
 def _output(*command: str) -> str:
     """Return what a Slurm command prints; "" if it fails."""
-    answer = ask(*command)
+    answer = slurm_partitions.ask(*command)
     return answer.stdout if answer and answer.returncode == 0 else ""
 
 
@@ -160,7 +160,7 @@ def partition_table(lines: str, limits_min: dict[str, float]) -> pd.DataFrame:
     Args:
         limits_min: of the longest job, by partition; inf: no limit.
     """
-    fields = [row[:8] for row in columns(lines, 9)]
+    fields = [row[:8] for row in slurm_partitions.columns(lines, 9)]
     names = ["name", "partition", "state", "cores", "cores_used", "memory", "gpus", "gpus_used"]
     nodes = pd.DataFrame(fields, columns=names).astype({"cores": int})
     gpus, gpus_used = nodes["gpus"].map(gpu_count), nodes["gpus_used"].map(gpu_count)

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from course.lab import (
-    NOT_APPLICABLE,
-    ROUGHLY,
-    Fact,
-    Lab,
-    NotApplicable,
-    Rank,
-    Recording,
-    all_reduces,
-    configs,
-    entry,
-    kinds,
-    progress,
-)
+from course.lab import NOT_APPLICABLE, Fact, Lab, NotApplicable, Rank, Recording, configs, facts
 from labs.fsdp.lab import SHARDING
 from labs.tensor_parallel.configs import recorded_configs
 
@@ -41,9 +28,9 @@ GROUPS = (
     Fact("number of a rank's copy",
          lambda rank: "too large" if "in the interval" in rank.error else "below their number",
          "copies.get_local_rank() is the number; all stages of a pipeline are in copy 0"),
-    Fact("number of images per step", entry("share"),
+    Fact("number of images per step", facts.entry("share"),
          "the batch is divided by the number of copies of the network, copies.size()"),
-    Fact("order of the images", entry("taken"),
+    Fact("order of the images", facts.entry("taken"),
          "copies.get_local_rank() is the number of a rank's copy: ranks that share a copy need the "
          "same images, and other copies different ones", "epoch"),
     AVERAGED,
@@ -56,10 +43,11 @@ COLUMNS = Fact("", _mlp_weights,
 def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
     return (
         Fact(f"number of all-reduces in the {phase} pass",
-             all_reduces(f"{phase}_collectives"), hint),
-        Fact(f"group of the all-reduces in the {phase} pass", kinds(f"{phase}_groups"), GROUP),
-        Fact("training", progress,
-             f"{hint}; it returns this sum, not a mean or one of the parts", "step", ROUGHLY),
+             facts.all_reduces(f"{phase}_collectives"), hint),
+        Fact(f"group of the all-reduces in the {phase} pass",
+             facts.kinds(f"{phase}_groups"), GROUP),
+        Fact("training", facts.progress,
+             f"{hint}; it returns this sum, not a mean or one of the parts", "step", facts.ROUGHLY),
     )  # fmt: skip
 
 

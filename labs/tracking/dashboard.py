@@ -9,9 +9,8 @@ from typing import Any
 from ipywidgets import HTML, Dropdown, VBox
 
 from course import Run
-from course.charts import Picture
+from course.charts import Picture, widget_view
 from course.runs import all_runs
-from course.widgets import widget_view
 from labs.tracking.figures import plot_dashboard
 from labs.tracking.trackers import tags
 from labs.tracking.tracking import select_by_tags

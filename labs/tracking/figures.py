@@ -16,7 +16,6 @@ from course.charts import (
     ORANGE,
     Picture,
     bars,
-    clean,
     describe,
     label,
     legend,
@@ -46,7 +45,8 @@ def plot_dashboard(runs: Sequence[Run]) -> Picture:
     heights = [2.2, 1 + 0.28 * len(shown)]
     panels = picture.subplot_mosaic([["loss"] * len(RESULTS), [*RESULTS]], height_ratios=heights)
     for axes in panels.values():
-        clean(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=9)
     curves = {name: _smoothed_loss(run) for name, run in zip(names, shown)}
     lines(panels["loss"], curves, colours=COLOURS)
     machines = "; ".join(dict.fromkeys(run.record.machine for run in shown))

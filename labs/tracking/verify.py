@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from course.lab import call, compare, numbers
+from course.lab import results
 from labs.tracking.counters import (
     J_PER_KWH,
     PERIOD_S,
@@ -36,7 +36,7 @@ def check_energy(function: Energy) -> str:
     _check(function, busy + idle, 1.7, 1.2, "2 s at 600 W, and 3 s at 100 W with fewer readings")
     for count, readings in {"never": long[:3], "once": long[:8]}.items():
         try:
-            result = repr(call(function, readings, 1.0, 1.0))
+            result = repr(results.call(function, readings, 1.0, 1.0))
         except (ZeroDivisionError, IndexError) as error:
             result = f"nothing ({type(error).__name__})"
         assert result == "None", (
@@ -47,11 +47,11 @@ def check_energy(function: Energy) -> str:
 
 
 def _check(function: Energy, readings: Readings, host: float, pue: float, case: str) -> None:
-    result, expected = call(function, readings, host, pue), energy_kwh(readings, host, pue)
+    result, expected = results.call(function, readings, host, pue), energy_kwh(readings, host, pue)
     assert result is not None, f"{case}: it returns None, expected {expected:.3g} kWh"
-    (kwh,), mistakes = numbers(result, "kwh"), _mistakes(readings, host, pue)
+    (kwh,), mistakes = results.numbers(result, "kwh"), _mistakes(readings, host, pue)
     words = f"{case}, {host=:g}, {pue=:g}, in kWh"
-    compare(words, kwh, expected, mistakes, tolerance=TOLERANCE)
+    results.compare(words, kwh, expected, mistakes, tolerance=TOLERANCE)
 
 
 def _mistakes(readings: Readings, host: float, pue: float) -> dict[float, str]:

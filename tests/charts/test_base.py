@@ -37,8 +37,6 @@ def test_a_dark_page_inverts_figures_but_not_photos(picture: Picture) -> None:
     assert 'class="course-picture"' not in picture._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT, base.UNDER_WHITE]
-)
+@pytest.mark.parametrize("colour", [*base.PHASE_COLOURS.values(), base.GREY, base.ACCENT])
 def test_words_on_a_colour_are_readable(colour: str) -> None:
     assert base.contrast(base.words_on(colour), colour) >= 4.5

@@ -1,0 +1,24 @@
+"""What one has to know of the course does not grow. Lower a limit when its number falls."""
+
+from tools.house import measure
+
+LIMITS = {
+    "modules of course that labs import from": 15,
+    "names that labs import from them": 149,
+    "names of `import course`": 32,
+    "lines behind launch, wait and report": 11_750,
+    "lines of course that name labs, race or search": 60,
+    "private names of PyTorch": 99,
+    "lines without tests": 52_600,
+    "lab.x in notebooks": 392,
+    "lab.x in the notebook with the most": 30,
+}
+
+
+def test_no_number_gets_worse() -> None:
+    found = measure()
+    assert found.keys() == LIMITS.keys()
+    worse = {
+        what: (number, LIMITS[what]) for what, number in found.items() if number > LIMITS[what]
+    }
+    assert not worse, "each with its limit"

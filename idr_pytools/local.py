@@ -12,7 +12,7 @@ from pathlib import Path
 from course.jobs import launch, local
 from course.resources import core_count
 from course.runs.files import write_atomically
-from course.runs.run import COMMAND, JOB_FILE, Run, all_jobs
+from course.runs.run import JOB_FILE, Run, all_jobs
 from idr_pytools.script import BatchJob, minutes, render
 
 
@@ -41,7 +41,8 @@ def submit(job: BatchJob) -> str:
             "name": job.name,
             "number": number,
             "cwd": os.getcwd(),
-            "command": ["bash", str(run.folder / COMMAND)],
+            "script": str(script := run.folder / "command.sh"),
+            "supervisor": "idr_pytools.command:SupervisedCommand",
             "site": job.site.name,
             "executor": "local",
             "launched_at": datetime.now().isoformat(timespec="seconds"),
@@ -51,7 +52,7 @@ def submit(job: BatchJob) -> str:
         }
         run.folder.mkdir()
         try:
-            (run.folder / COMMAND).write_text(slurm + text)
+            script.write_text(slurm + text)
             write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))
             ticket = local.submit(run.folder, request | {"gpus": 1}, job.site)
             submitted = ticket | {"job_id": str(number)}

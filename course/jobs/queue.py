@@ -96,7 +96,7 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     request = run.launched
     # A requeued job restarts: its steps so far do not count.
     step = 0 if state["state"] == "pending" else steps_done(run)
-    written = run.script.stat().st_mtime_ns  # once, at its launch
+    written = (run.folder / "launch.json").stat().st_mtime_ns  # once, at its launch
     return {
         "order": (request.get("launched_at", ""), written),
         "job": str(request.get("job_id", "")),

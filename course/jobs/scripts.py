@@ -89,7 +89,7 @@ def run_script(
         connection: to the conductor of a group of runs that take turns.
     """
     atexit._clear()  # the handlers of this process's parent
-    _enter(surroundings)
+    enter(surroundings)
     _prctl(PR_SET_NAME, script.name.encode())  # in `ps` and `top`
     # Or DataLoader workers would be started by a fork server, as this process was.
     multiprocessing.set_start_method(None, force=True)
@@ -110,14 +110,6 @@ def run_script(
         atexit._run_exitfuncs()  # which multiprocessing leaves out before Python 3.14
 
 
-def run_command(command: Sequence[str], surroundings: Surroundings) -> None:
-    """Become another program, in a new session."""
-    _enter(surroundings)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
-        signal.signal(number, signal.SIG_DFL)
-    os.execvpe(command[0], command, surroundings.env)
-
-
 def end_with_parent() -> None:
     """Let the system kill this process when its parent ends."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -128,7 +120,7 @@ def _prctl(option: int, value: bytes | int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _enter(surroundings: Surroundings) -> None:
+def enter(surroundings: Surroundings) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()  # so that everything it starts can be ended with it
     end_with_parent()  # the fork server, which ends with the supervisor

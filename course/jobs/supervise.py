@@ -7,7 +7,6 @@ has one. It is the only one that can record that a script was killed, or ran pas
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -20,20 +19,18 @@ from datetime import datetime
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pkgutil import resolve_name
 from random import Random
 from typing import Any
 
-import psutil
-
 from course.jobs.conductor import Conductor, start_turns
-from course.jobs.processes import identity, kill_left, loopback, of_runs
+from course.jobs.processes import identity, loopback
 from course.jobs.rank_store import start_store
 from course.jobs.scripts import (
     FORK_SERVER_ENDED,
     Surroundings,
     fork_server_has_ended,
     process_context,
-    run_command,
     run_script,
 )
 from course.resources import core_count, usable_cores
@@ -61,7 +58,6 @@ DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes befo
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 TRACEBACK_LINES = 200  # of a log, to search for the script's line
-COMMAND_GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
 # Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
 # connections, so one might be taken.
 PORTS = range(22_000, 32_000)
@@ -133,8 +129,9 @@ def supervise(
         rank_0 = None
         for task in tasks:
             if task.rank < run.gpus:
-                kind = SupervisedCommand if run.is_command else SupervisedRank
-                members.append(kind(run, task, number, env, context, rank_0))
+                kind = run.launched.get("supervisor")  # of a command
+                supervised = resolve_name(kind) if kind else SupervisedRank
+                members.append(supervised(run, task, number, env, context, rank_0))
                 rank_0 = rank_0 or members[-1]
     try:
         _compute(members, tasks)
@@ -497,51 +494,5 @@ class SupervisedRank:
         self.verdict = self.verdict or verdict
 
 
-class SupervisedCommand(SupervisedRank):
-    """A command that is no training script; what it starts ends with it."""
-
-    def _start_process(self) -> BaseProcess:
-        launched = self.run.launched
-        dropped = (FOLDER_VARIABLE, "SLURM")  # it is not a run of the course
-        env = {key: value for key, value in self._env.items() if not key.startswith(dropped)}
-        out, err = self.run.logs
-        for folder in (Path(launched["cwd"]), out.parent):
-            if not folder.is_dir():
-                raise NotADirectoryError(f"{folder}: gone since the job was submitted")
-        surroundings = Surroundings(env, Path(launched["cwd"]), out, err)
-        process = multiprocessing.get_context("spawn").Process(
-            target=run_command, args=(launched["command"], surroundings)
-        )
-        process.start()
-        return process
-
-    def kill(self) -> None:
-        """End the command and what it started, with COMMAND_GRACE_S to do so by itself."""
-        if self._child is None:
-            return
-        processes = of_runs(self.run)
-        with suppress(psutil.NoSuchProcess):  # some start others in a separate session
-            processes += psutil.Process(self._child.pid).children(recursive=True)
-        for process in processes:
-            with suppress(psutil.Error):
-                process.terminate()
-        _, left = psutil.wait_procs(processes, timeout=COMMAND_GRACE_S)
-        for process in left:
-            with suppress(psutil.Error):
-                process.kill()
-        kill_left(self.run)
-        self._child.join()
-
-    def stopped(self, status: str) -> Record:
-        """Return the record of a command that must end, and note the reason in its log."""
-        record = super().stopped(status)
-        if record.error:
-            with suppress(OSError), self.run.logs[1].open("a") as err:
-                err.write(f"course: job {self.run.name} is ended: {record.error}\n")
-        return record
-
-
 def _unwritable(error: OSError) -> Record:
-    if isinstance(error, NotADirectoryError):  # a folder of a command
-        return Record("failed", error=str(error))
     return Record("failed", error=f"{failures.UNWRITABLE}: {error}")

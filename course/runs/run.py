@@ -19,8 +19,8 @@ logs/          standard output and error
 A RecordedRun is a row of its machine's tables instead (`course.runs.rows`). Its folder,
 recordings/MACHINE/traces/RUN, exists only if the run has a trace or a different file.
 
-A job that runs any other script, command.sh, also has such a folder, with launch.json, started.json
-and record.json (`idr_pytools.local`), but no config and no measurements.
+A command in the queue also has such a folder, with launch.json, which names its supervisor's class,
+started.json and record.json (`idr_pytools.command`), but no config and no measurements.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ TAKES_TURNS = "COURSE_TAKES_TURNS"  # set for each rank of a run that takes turn
 RESOLVED = ("precision", "gather_bf16")
 JOB_FILE = "job.json"
 OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a recorder has finished
-COMMAND = "command.sh"  # the script of a job that is no training run
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 PROJECT = Path(__file__).resolve().parents[2]
 RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
@@ -96,12 +95,12 @@ class Run:
     @property
     def script(self) -> Path:
         """The copy of the script that the job executes."""
-        return self.folder / (COMMAND if self.is_command else "train.py")
+        return self.folder / "train.py"
 
     @property
     def is_command(self) -> bool:
         """Whether this is not a training run, but a command in the queue."""
-        return (self.folder / COMMAND).exists()
+        return "supervisor" in self.launched
 
     @property
     def reports_steps(self) -> bool:

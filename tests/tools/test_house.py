@@ -6,7 +6,7 @@ LIMITS = {
     "modules of course that labs import from": 14,
     "names that labs import from them": 145,
     "names of `import course`": 32,
-    "lines behind launch, wait and report": 11_750,
+    "lines behind launch, wait and report": 11_550,
     "lines of course that name labs, race or search": 3,
     "private names of PyTorch": 99,
     "lines without tests": 52_600,

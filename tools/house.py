@@ -77,10 +77,7 @@ def behind_launch() -> set[str]:
 
 
 def private_torch(path: Path) -> Iterator[str]:
-    """Yield the private names that a file uses of PyTorch, which may change without notice.
-
-    An attribute counts unless it is of `self`, of a module other than torch, or the file's own.
-    """
+    """Yield private names of PyTorch: not those of `self`, of other modules, or of the file."""
     names = [[*module.split("."), name] for module, name in imports(path)]
     ours = [parts for parts in names if parts[0] == "torch"]
     others = {"self", "cls", *(parts[0] for parts in names if parts[0] != "torch")}

@@ -40,7 +40,7 @@ def check_counted_kernels(function: Function) -> str:
     answers = pd.Series([bool(function(name)) for name in table["kernel"]])
     used = table["truth"].eq("used")
     accuracy = (answers == used).mean()
-    alarms, missed = table["kernel"][answers & ~used], table["kernel"][~results & used]
+    alarms, missed = table["kernel"][answers & ~used], table["kernel"][~answers & used]
     evidence = (
         f"right about {accuracy:.0%} of {len(table)} kernels that a counter judged on an H100; "
         f"{_count(alarms, 'false alarm')}; {_count(missed, 'missed kernel')}"

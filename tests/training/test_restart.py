@@ -76,7 +76,7 @@ def test_a_thread_saves_the_same_state(tmp_path: Path, capsys: pytest.CaptureFix
     loaded = checkpoint.newest(tmp_path)
     assert_equal(loaded, state(9))
     assert loaded["model"]["weight"].tolist() == [9, 9, 9]
-    (tmp_path / "step-000009" / checkpoint.METADATA).unlink()  # as if the process was killed
+    (tmp_path / "step-000009" / METADATA).unlink()  # as if the process was killed
     assert_equal(checkpoint.newest(tmp_path), state(6))
     assert "step-000009 is damaged" in capsys.readouterr().err
     (part,) = (tmp_path / "step-000006").glob("*.distcp")

@@ -239,7 +239,7 @@ def _parts(of: type) -> dict[str, Any]:
     """Return the names of a class's fields, each with the class of its part, or None."""
     hints = get_type_hints(of)
     return {
-        f.name: next((kind for kind in get_args(hints[f.name]) if is_dataclass(kind)), None)
+        f.name: next(filter(is_dataclass, (hints[f.name], *get_args(hints[f.name]))), None)
         for f in fields(of)
     }
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from course import launch, rung
+from course import cancel, launch, rung, wait
 from course.data import default_set
-from course.jobs import engine, sites
+from course.jobs import JobError, engine, sites
 from course.lab import resources
 from course.runs import PROJECT, runs_root
 
@@ -218,12 +218,12 @@ def ten_second_job(site: str) -> Result:
         script = Path(folder) / "train.py"
         script.write_text(JOB)
         config, limits = rung("device", quick=True), {"time_min": JOB_LIMIT_MIN, "rerun": True}
-        run = launch.launch(script, config, site=site, **limits)
+        run = launch(script, config, site=site, **limits)
     try:
-        launch.wait(run, timeout_s=60 * JOB_LIMIT_MIN)
-    except launch.JobError as error:
+        wait(run, timeout_s=60 * JOB_LIMIT_MIN)
+    except JobError as error:
         row = engine(run.executor).queue_states([run]).get(run.name, {})
-        launch.cancel(run)
+        cancel(run)
         if row.get("state") == "pending":
             result = f"not started within {JOB_LIMIT_MIN} minutes: {row['reason']}"
             return "note", result, "try again later, or in a reservation"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shlex
 import subprocess
 import sys
@@ -64,13 +65,14 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
     place.mkdir(parents=True, exist_ok=True)
     process = subprocess.run(
         [sys.executable, "-P", "-m", "labs.tracking.trackers", to, str(place)],
-        input="\n".join(str(run.folder) for run in runs),
+        input=pickle.dumps(runs),
         env=_offline(place),
         capture_output=True,
-        text=True,
     )
     if process.returncode:
-        error = (process.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+        error = (
+            process.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
+        )[-1]
         raise ValueError(f"{to} did not take the runs: {error}")
     return Exported(to, place, runs)
 

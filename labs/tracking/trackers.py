@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import shutil
 import sys
 from collections.abc import Iterator
@@ -188,5 +189,5 @@ WRITERS = {"tensorboard": write_tensorboard, "trackio": write_trackio, "wandb": 
 
 if __name__ == "__main__":
     tool, folder = sys.argv[1:]
-    for line in sys.stdin.read().splitlines():
-        WRITERS[tool](Path(folder), content(Run(Path(line))))
+    for run in pickle.load(sys.stdin.buffer):
+        WRITERS[tool](Path(folder), content(run))

@@ -153,6 +153,6 @@ def test_nccl_reports_the_hosts_of_the_group_of_all_ranks(tmp_path, monkeypatch)
     (tmp_path / "nccl.txt").write_text(text)
     monkeypatch.setenv("NCCL_DEBUG_FILE", str(tmp_path / "nccl.txt"))
     monkeypatch.setenv("NCCL_HOSTID", "host0")
-    report = group_and_loader.nccl(rung("device", hosts=2))["nccl"]
-    assert report["hosts"] == report["ranks_per_host"] == 2
-    assert report["transports"] == ["NET/Socket", "P2P/CUMEM"]
+    report = group_and_loader.nccl(rung("device", hosts=2))
+    assert report.hosts == report.ranks_per_host == 2
+    assert report.transports == ["NET/Socket", "P2P/CUMEM"]

@@ -168,6 +168,8 @@ def offloading(text: str, cfg: Config) -> Iterator[str]:
         yield f"{ON} what backward needs stays there: keep it in host memory, if cfg.offload"
     elif step.returned_to == {"cpu"}:
         yield f"{ON} backward gets tensors of the CPU: bring them back, `tensor.to(device)`"
+    elif not step.pins:
+        yield f"{ON} each copy to the host waits: save_on_cpu(pin_memory=device.type == 'cuda')"
 
 
 def joining(text: str, cfg: Config) -> Iterator[str]:

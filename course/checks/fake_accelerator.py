@@ -19,7 +19,7 @@ import torch
 from torch import distributed, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,7 +57,7 @@ class FirstStep:
     inputs and weights in the forward pass. scales_loss: whether an enabled GradScaler updates.
     activities: what the profiler records, None by default. updates: for each update the settings of
     each group of weights. kept_on: the device types on which tensors are stored for backward.
-    returned_to: those on which backward gets them.
+    returned_to: those on which backward gets them. pins: whether save_on_cpu pins their memory.
     """
 
     error: str = ""
@@ -74,6 +74,7 @@ class FirstStep:
     activities: Any = None
     updates: list[Any] = field(default_factory=list)
     kept_on: set[str] = field(default_factory=set)
+    pins: bool = True
     returned_to: set[str] = field(default_factory=set)
 
 
@@ -187,6 +188,10 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
 
         set_hooks(self, unpacked_at_once, unpack)
 
+    def offload(self: save_on_cpu, pin_memory: bool = False, *rest: Any, **named: Any) -> None:
+        step.pins = pin_memory
+        set_offload(self, pin_memory, *rest, **named)
+
     def scaler_step(scaler: torch.amp.GradScaler, optimizer: Any) -> None:
         step.scales_loss = scaler.is_enabled()  # without gradients it would refuse to update
         optimizer.step()
@@ -209,7 +214,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
     # A node has as many devices as there were ranks before its first one.
     count = (run.rank - run.local_rank) or run.world_size
     cuda, accelerator = _devices(step, count * is_available)
-    set_hooks = saved_tensors_hooks.__init__
+    set_hooks, set_offload = saved_tensors_hooks.__init__, save_on_cpu.__init__
     tensor = {"backward": backward, "__deepcopy__": _deepcopy, "pin_memory": pinned}
     tensor |= dict.fromkeys(("item", "__float__"), lambda _: 0.0)  # if a script prints one
     with ExitStack() as stack:
@@ -219,6 +224,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (fake_tensor, "init_gpu_context", MagicMock()),  # and for a GPU of this number
             (models, "create", tiny_networks.create),
             (saved_tensors_hooks, "__init__", hooks),
+            (save_on_cpu, "__init__", offload),
             (nn.Module, "_apply", _apply),
             (nn.SyncBatchNorm, "forward", nn.BatchNorm2d.forward),
             (nn.Parameter, "__deepcopy__", _deepcopy),
@@ -256,7 +262,11 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
     cuda |= {"current_device": selected, "set_device": select}
     cuda |= {"is_current_stream_capturing": lambda: False}  # AdamW of PyTorch 2.11 asks the driver
     cuda |= dict.fromkeys(("manual_seed", "manual_seed_all"), lambda *_: None)
-    names = {"current_accelerator": lambda *_, **__: CUDA if count else None}
+
+    def accelerator(check_available: bool = False) -> torch.device | None:
+        return CUDA if count or not check_available else None
+
+    names: dict[str, Any] = {"current_accelerator": accelerator}
     names |= {"current_device_index": selected}
     names |= {"set_device_index": select, "set_device_idx": select}
     return both | cuda, both | names

@@ -13,6 +13,7 @@ class ShardCall:
     """A call of fully_shard, with PyTorch's defaults."""
 
     of: str  # "the network" or "units"
+    weights: int  # tensors in the modules that the call covers
     types: str  # the policy's param_dtype and reduce_dtype; "" without a policy
     reshard: bool
     mesh: list

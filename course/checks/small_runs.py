@@ -183,9 +183,11 @@ class Observed:
             module is self._network,
         )
         everyone = [*range(int(os.environ["WORLD_SIZE"]))]
+        parts = module if isinstance(module, list | tuple) else [module]
         types = [getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")]
         call = ShardCall(
             of="the network" if is_root else "units",
+            weights=sum(1 for part in parts for _ in part.parameters()),
             types=str(types) * bool(types[0]),
             reshard=options.get("reshard_after_forward", not is_root),
             mesh=mesh.mesh.tolist() if mesh else everyone,

@@ -150,7 +150,7 @@ EXERCISES = {
         configs=(
             {"compile": ""},
             {},
-            {"compile": "max-autotune-no-cudagraphs", "model": "resnet18"},
+            {"compile": "max-autotune-no-cudagraphs", "model": "resnet18", "unit_blocks": 2},
         ),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
         changes={"compile": "default"},

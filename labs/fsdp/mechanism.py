@@ -39,6 +39,8 @@ def held(rank: Rank) -> str | NotApplicable:
 
 
 FACTS = (
+    Fact("list of the numbers of weights in fully_shard's calls", sharding("weights"),
+         "a unit may have several blocks: pass all of `unit`, a list, to one call"),
     Fact("list of the policy's types, param_dtype and reduce_dtype,", sharding("types"),
          "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
     Fact("", lambda rank: rank.notes.autocast,

@@ -38,9 +38,9 @@ def spread(weights: Iterable[torch.Tensor], kept: Bytes) -> Spread:
     """Return how the weights are distributed over the ranks."""
     counts, mesh = Counter(), []
     for weight in weights:
-        placements = getattr(weight, "placements", None)
-        counts["whole" if placements is None else ", ".join(map(repr, placements))] += 1
-        if placements is not None:
+        is_spread = part(weight) is not weight
+        counts[", ".join(map(repr, weight.placements)) if is_spread else "whole"] += 1
+        if is_spread:
             mesh = [*weight.device_mesh.shape]
     return Spread(dict(counts), mesh, kept)
 

@@ -336,12 +336,10 @@ RESULTS: tuple[Fact, ...] = (
 
 def incompleteness(evidence: Evidence) -> str:
     """Return why a run's evidence is incomplete, so that nothing can be concluded from it."""
-    reasons = evidence.problems or ["the run did not record the end of its last step"]
-    return (
-        ""
-        if evidence.is_complete and not evidence.problems
-        else (f"the run's evidence is incomplete: {'; '.join(reasons)}")
-    )
+    reasons = evidence.problems
+    if not (reasons or evidence.is_complete):
+        reasons = ["the run did not record the end of its last step"]
+    return f"the run's evidence is incomplete: {'; '.join(reasons)}" if reasons else ""
 
 
 def describe(run: Run, shows: dict[str, str]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 import torchvision
 from torch import nn
+from torch.nn.modules import module as every_module
 
 from course.training import channels_last, models
 
@@ -118,7 +120,7 @@ def check_hooks_removed(function: FirstLost) -> str:
     function(network, images)
     assert not (left := _hooks(network) - before), (
         f"after your function, the network still has {len(left)} of your hooks, so it can't be "
-        f"saved: register_forward_hook returns a handle; call remove() on each"
+        f"saved: what registers a hook returns a handle; call remove() on each"
     )
     assert _hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
     assert network.training, "it left the network in evaluation mode: call model.train() afterwards"
@@ -126,8 +128,9 @@ def check_hooks_removed(function: FirstLost) -> str:
 
 
 def _hooks(network: nn.Module) -> set[int]:
-    modules = list(network.modules())
-    return {key for m in modules for key in (*m._forward_hooks, *m._forward_pre_hooks)}
+    hooks = [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
+    hooks += [own for m in network.modules() for own in (m._forward_hooks, m._forward_pre_hooks)]
+    return {*chain(*hooks)}
 
 
 def _network(*names: str, small: bool = False) -> tuple[nn.Module, torch.Tensor]:

@@ -23,6 +23,7 @@ PACKAGES = {  # each with those that it may import
 }
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
+    "_compat",
     "text",
     "resources",
     "config",
@@ -51,6 +52,7 @@ DOORS = (
 )
 # Modules of labs that need the inside of the course, each with its reason.
 BESIDE_DOORS = {
+    "labs._compat": "private names of PyTorch, which the course and labs use, are in one place",
     "labs.augmentation.mixing_checks": "a small run calls it, with the checks' fake accelerator",
     "labs.pipeline.configs": "it looks for open TODOs, as checks do",
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",

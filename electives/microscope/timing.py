@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from course.analysis import timing
 from course.training import attempt
+from electives._compat import mark_stream
 from electives.microscope.cases import Case, Product, tf32_switches
 
 MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
@@ -109,9 +110,9 @@ def _trace(cases: list[Case]) -> list[list[dict[str, Any]]]:
         for case in cases:
             with tf32_switches(case.dtype, torch.device("cuda")):
                 call = case.call(torch.device("cuda"))
-                torch.cuda._sleep(1000)
+                mark_stream()
                 call()
-                torch.cuda._sleep(1000)
+                mark_stream()
         torch.cuda.synchronize()
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     events.sort(key=lambda event: event.time_range.start)

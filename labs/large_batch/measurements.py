@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course import Config, Run, rung
 from course.data import crop_set, normalised
 from course.training import memory_prediction, models, optimizers
+from labs._compat import tensors_in
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
@@ -276,5 +276,5 @@ def optimizer_state_gib(optimizer: str, model: str) -> float:
         rung("device", optimizer=optimizer, model=model, batch_size=1)
     ) as step:
         step.update_once()
-        state = tree_leaves([*step.optimizer.state.values()])
-    return sum(leaf.nbytes for leaf in state if isinstance(leaf, torch.Tensor)) / 2**30
+        state = tensors_in([*step.optimizer.state.values()])
+    return sum(tensor.nbytes for tensor in state) / 2**30

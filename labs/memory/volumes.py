@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.lab import results
 from course.training import memory_prediction
@@ -77,7 +76,7 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
 @contextmanager
 def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[SimpleNamespace]:
     """Create the network and its batch, to be used inside this context; nothing is computed."""
-    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+    with memory_prediction.fake_tensors():
         model = UNet3D(dims=dims)
         for module in model.modules():
             if isinstance(module, nn.ReLU):

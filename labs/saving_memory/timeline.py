@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from course import Config
 from course.training import memory_prediction
+from labs._compat import TorchDispatchMode, tensors_in
 
 
 class MemoryTimeline(TorchDispatchMode):
@@ -39,7 +38,7 @@ class MemoryTimeline(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
         result = func(*args, **(kwargs or {}))
-        self.track(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        self.track(tensors_in(result))
         self.points.append((self.phase, str(func), sum(self._live.values())))
         return result
 

@@ -3,8 +3,6 @@
 PyTorch 2.11 and 2.15 have no public name for them; tested with both.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,55 +1,20 @@
-"""The private names of PyTorch that labs and electives use, each with its reason.
+"""The private names of PyTorch that only labs use; 2.11 and 2.15 have no other.
 
-PyTorch 2.11 and 2.15 have no public name for them; tested with both.
+Importing them takes seconds, as importing torchvision does.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-import torch
 from torch import nn
+from torch._dynamo import explain  # the compiler's public logs are text
 
-from course._compat import TorchDispatchMode, compiler_counters, tensors_in, tree_map_only
+# torch.compiler.reset keeps kernels in memory; the public logs of generated code are text.
+from torch._inductor.utils import clear_caches, run_and_get_code
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # without stages
 
-__all__ = ["TorchDispatchMode", "compiler_counters", "tensors_in", "tree_map_only"]
+__all__ = ["FSDPMemTracker", "clear_caches", "explain", "get_schedule_ops", "run_and_get_code"]
 
 
 def hooks(network: nn.Module) -> set[int]:
     """Return the numbers of a network's forward hooks; a handle knows only its own."""
     modules = network.modules()
     return {key for m in modules for key in (*m._forward_hooks, *m._forward_pre_hooks)}
-
-
-def explain(function: Callable, *inputs: torch.Tensor) -> Any:
-    """Return the compiler's graphs and the reasons of its breaks; its public logs are text."""
-    return torch._dynamo.explain(function)(*inputs)
-
-
-def generated_code(function: Callable, *inputs: torch.Tensor) -> list[str]:
-    """Return the code that Inductor generates for these inputs; its public logs are text."""
-    from torch._inductor.utils import run_and_get_code
-
-    return run_and_get_code(torch.compile(function), *inputs)[1]
-
-
-def forget_kernels() -> None:
-    """Forget kernels in memory, and read the disk again; torch.compiler.reset forgets graphs."""
-    from torch._inductor.utils import clear_caches
-
-    clear_caches()
-
-
-def shard_tracker(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
-    """Return PyTorch's tracker of the memory that an FSDP model's tensors use, by kind."""
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-
-    return FSDPMemTracker(model, optimizer)
-
-
-def schedule_actions(name: str, ranks: int, micro_batches: int, stages_per_rank: int) -> list:
-    """Return each rank's actions in a pipeline schedule; a schedule itself needs real stages."""
-    from torch.distributed.pipelining import _schedule_visualizer as visualizer
-
-    return visualizer.get_schedule_ops(name, ranks, micro_batches, stages_per_rank)

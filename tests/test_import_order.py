@@ -45,6 +45,7 @@ ROOMS = (
 # What labs, electives and the race import from.
 DOORS = (
     "course",
+    "course._compat",
     "course.lab",
     "course.runs",
     "course.charts",
@@ -55,7 +56,6 @@ DOORS = (
 )
 # Modules of labs that need the inside of the course, each with its reason.
 BESIDE_DOORS = {
-    "labs._compat": "private names of PyTorch, which the course and labs use, are in one place",
     "labs.augmentation.mixing_checks": "a small run calls it, with the checks' fake accelerator",
     "labs.pipeline.configs": "it looks for open TODOs, as checks do",
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",

@@ -22,7 +22,7 @@ from course.analysis.timing import FORMATS, number_format, seconds
 from course.config import Config, from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run, rows_of
-from course.training.memory_prediction import fake_step
+from course.training.memory_prediction import fake_step, update_once
 from course.training.recorder import Recorder
 
 # Operators that read inputs twice, with the places of those inputs: in training, BatchNorm needs
@@ -99,7 +99,7 @@ def operators(config: Config) -> pd.DataFrame:
 @lru_cache(maxsize=32)
 def _count_once(config: Config) -> pd.DataFrame:
     with fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        update_once(step.optimizer)  # creates the optimizer's state
         return count_operators(step.run, config.batch_size)
 
 

@@ -261,8 +261,7 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
     def accelerator(check_available: bool = False) -> torch.device | None:
         return CUDA if count or not check_available else None
 
-    names: dict[str, Any] = {"current_accelerator": accelerator}
-    names |= {"current_device_index": selected}
+    names = {"current_accelerator": accelerator, "current_device_index": selected}
     names |= {"set_device_index": select, "set_device_idx": select}
     return both | cuda, both | names
 

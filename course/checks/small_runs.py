@@ -177,11 +177,8 @@ class Observed:
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
-        mesh, policy, is_root = (
-            options.get("mesh"),
-            options.get("mp_policy"),
-            module is self._network,
-        )
+        mesh, policy = options.get("mesh"), options.get("mp_policy")
+        is_root = module is self._network
         everyone = [*range(int(os.environ["WORLD_SIZE"]))]
         parts = module if isinstance(module, list | tuple) else [module]
         types = [getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")]

@@ -87,20 +87,14 @@ class FakeStep:
     def forward(self, images: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss of the batch, or of other images, with autocast as in the config."""
         images = self.images if images is None else images
-        half = (
-            torch.bfloat16 if self.config.precision == "half" else HALF.get(self.config.precision)
-        )
-        away = saved_tensors_hooks(_to_host, _from_host) if self.config.offload else nullcontext()
+        precision = self.config.precision
+        half = torch.bfloat16 if precision == "half" else HALF.get(precision)
+        # The host is the device "meta", which the tracker does not count.
+        hooks = saved_tensors_hooks(lambda x: x.to("meta"), partial(torch.empty_like, device="cpu"))
+        away = hooks if self.config.offload else nullcontext()
         with away, torch.autocast("cpu", half, enabled=half is not None):
             scores = self.model(images)
             return nn.functional.cross_entropy(scores, self.labels[: len(images)])
-
-    def update_once(self) -> None:
-        """Update with zero gradients, so that the optimizer has its state."""
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def run(self, most: int | None = None) -> None:
         """Compute all micro-batches, or the first `most` of them, and update the weights."""
@@ -111,6 +105,14 @@ class FakeStep:
             loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+
+def update_once(optimizer: torch.optim.Optimizer) -> None:
+    """Update with zero gradients, so that the optimizer has its state."""
+    for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def _attention_on_gpu(
@@ -132,14 +134,6 @@ def _attention_on_gpu(
     for_backward = torch.is_grad_enabled()
     inputs = query, key, value, attn_mask
     return efficient_attention(*inputs, for_backward, dropout_p, is_causal)[0]
-
-
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")  # which the tracker does not count
-
-
-def _from_host(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, device="cpu")
 
 
 def checkpointed(model: nn.Module, which: str) -> None:
@@ -196,18 +190,19 @@ def saved_tensors(forward: Callable[[], Any], known: Iterable[torch.Tensor]) -> 
 
 
 @contextmanager
-def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
+def tracked(step: FakeStep, tracker: Any = None) -> Iterator[dict[str, float]]:
     """Measure GiB by kind at the peak of memory in this context; filled when it ends.
 
     The kinds are those of PyTorch's MemTracker: Parameter, Buffer, Gradient, Activation, Temp
-    (made during backward), Optstate, Other; and Total.
+    (made during backward), Optstate, Other; and Total. Another tracker has its own.
     """
     held: dict[str, float] = {}
-    tracker = memory_tracker()
+    if tracker is None:
+        tracker = memory_tracker()
+        tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     # Weak references are slow, and the tracker visits all modules after each operator.
     tracker.memory_tracking = {}
     step.between_passes = tracker.reset_mod_stats  # or it would refuse the second pass
-    tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     with tracker:
         yield held
     snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
@@ -232,7 +227,7 @@ def predict_memory(config: Config) -> Prediction:
             "measured, with its libraries; set device='auto'"
         )
     with fake_step(config) as step:
-        step.update_once()
+        update_once(step.optimizer)
         with tracked(step) as held:
             step.run(most=2)  # only the second pass finds earlier gradients, as later ones do
     parts = {

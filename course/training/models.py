@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Expensive operators: selective checkpointing stores their results.
-COSTLY = [
-    torch.ops.aten.convolution.default,
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    *ATTENTION,
-]
+aten = torch.ops.aten
+COSTLY = [aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default]
+COSTLY += ATTENTION
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from course._compat import TorchDispatchMode, tensors_in
 from course.lab import results
-from labs._compat import TorchDispatchMode, tensors_in
 
 ROWS, NARROW, WIDE = 4000, 6, 60
 # Rows, and columns of z and of y: also as in a layer that becomes narrower.

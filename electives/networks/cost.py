@@ -26,10 +26,7 @@ def _cost(network: str) -> pd.Series:
     with memory_prediction.fake_tensors():
         workload = Workload(Setting(network, "bf16"), torch.device("cpu"))
         # Without a first update, the optimizer's state would be created in the counted step.
-        for weight in workload.network.parameters():
-            weight.grad = torch.zeros_like(weight)
-        workload.optimizer.step()
-        workload.optimizer.zero_grad(set_to_none=True)
+        memory_prediction.update_once(workload.optimizer)
         table = roofline.count_operators(workload.step, workload.setting.batch)
     return table[["gflop", "megabytes"]].sum()
 

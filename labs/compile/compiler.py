@@ -20,8 +20,9 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course._compat import compiler_counters
 from course.analysis import fresh_compiler
-from labs._compat import compiler_counters, explain, forget_kernels, generated_code
+from labs._compat import clear_caches, explain, run_and_get_code
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
@@ -49,7 +50,7 @@ def capture_graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     Columns: graph (from 1), operator, output (its shape).
     """
     with fresh_compiler(), torch.no_grad():
-        graphs = explain(function, *inputs).graphs
+        graphs = explain(function)(*inputs).graphs
     rows = []
     for number, module in enumerate(graphs, 1):
         for node in module.graph.nodes:
@@ -67,7 +68,7 @@ def find_breaks(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     Columns: line (of the source file), code, reason.
     """
     with fresh_compiler(), torch.no_grad():
-        reasons = explain(function, *inputs).break_reasons
+        reasons = explain(function)(*inputs).break_reasons
     rows = []
     for reason in reasons:
         place = reason.user_stack[-1]
@@ -97,7 +98,8 @@ class Kernel:
 def kernels(function: Callable, *inputs: torch.Tensor) -> list[Kernel]:
     """Return the kernels that the compiler writes for these inputs."""
     with fresh_compiler(), torch.no_grad():
-        text = "\n".join(generated_code(function, *inputs))
+        _, sources = run_and_get_code(torch.compile(function), *inputs)
+    text = "\n".join(sources)
     in_c = [Kernel(name, source) for name, source in C_KERNEL.findall(text)]
     return in_c + [Kernel(match[1], match[0]) for match in TRITON_KERNEL.finditer(text)]
 
@@ -163,14 +165,14 @@ def _first_call(function: Callable, inputs: tuple, folder: str) -> dict[str, flo
     """Compile and call a function with the compiler's cache in this folder."""
     counters = compiler_counters()["inductor"]
     with mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}):
-        forget_kernels()
+        clear_caches()
         try:
             with fresh_compiler(), torch.no_grad():
                 before = counters["fxgraph_cache_hit"]
                 seconds = _timed(torch.compile(function), *inputs)
                 return {"seconds": seconds, "hits": counters["fxgraph_cache_hit"] - before}
         finally:
-            forget_kernels()
+            clear_caches()
 
 
 def _graph_count() -> int:

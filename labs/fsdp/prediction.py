@@ -14,7 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from course import Config
 from course.training import memory_prediction as fake
 from course.training import models, optimizers
-from labs._compat import shard_tracker
+from labs._compat import FSDPMemTracker
 
 KINDS = {  # of PyTorch's FSDPMemTracker
     "weights_gib": ("Sharded Param", "Buffer"),
@@ -115,12 +115,9 @@ def _shard(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
 
 
 def _track_peak(step: fake.FakeStep) -> dict[str, float]:
-    tracker = shard_tracker(step.model, step.optimizer)
+    tracker = FSDPMemTracker(step.model, step.optimizer)
     tracker.track_inputs((step.images, step.loaded, step.labels))
-    tracker.memory_tracking = {}  # as in course.training.memory_prediction
-    step.between_passes = tracker.reset_mod_stats
-    step.update_once()
-    with tracker:
+    fake.update_once(step.optimizer)
+    with fake.tracked(step, tracker) as gib:
         step.run()
-    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    return {getattr(kind, "value", kind): size / 2**30 for kind, size in snapshot.items()}
+    return gib

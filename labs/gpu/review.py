@@ -22,8 +22,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from course._compat import TorchDispatchMode, tensors_in
 from course.lab import results
-from labs._compat import TorchDispatchMode, tensors_in
 
 BATCHES, VAL_BATCHES, EPOCHS = 6, 3, 2
 Train = Callable[..., Any]

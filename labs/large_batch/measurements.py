@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from course import Config, Run, rung
+from course._compat import tensors_in
 from course.data import crop_set, normalised
 from course.training import memory_prediction, models, optimizers
-from labs._compat import tensors_in
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
@@ -275,6 +275,6 @@ def optimizer_state_gib(optimizer: str, model: str) -> float:
     with memory_prediction.fake_step(
         rung("device", optimizer=optimizer, model=model, batch_size=1)
     ) as step:
-        step.update_once()
+        memory_prediction.update_once(step.optimizer)
         state = tensors_in([*step.optimizer.state.values()])
     return sum(tensor.nbytes for tensor in state) / 2**30

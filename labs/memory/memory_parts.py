@@ -30,7 +30,7 @@ def memory_by_part(config: Config) -> pd.DataFrame:
         ValueError: PyTorch rejects the step.
     """
     with memory_prediction.fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
         rows = [*_lasting_tensors(step), *_saved_tensors(step)]
         parts = list(dict.fromkeys(_part(name) for name, _ in step.model.named_children()))
     index = pd.MultiIndex.from_product([parts, KINDS], names=["part", "kind"])

@@ -63,10 +63,7 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
     tensors = _saved_tensors(dims, side, batch, inplace)
     saved = sum(tensor.untyped_storage().nbytes() for tensor in tensors) / 2**30
     with _fake_step(dims, side, batch, inplace) as step:
-        for weight in step.model.parameters():
-            weight.grad = torch.zeros_like(weight)
-        step.optimizer.step()  # creates the optimizer's state
-        step.optimizer.zero_grad()
+        memory_prediction.update_once(step.optimizer)
         with memory_prediction.tracked(step) as held:
             step.loss().backward()
             step.optimizer.step()

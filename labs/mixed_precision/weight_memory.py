@@ -31,10 +31,7 @@ def _peak(batch: int, autocast: bool, full_step: bool) -> float:
         model, inputs = nn.Sequential(*layers), torch.empty(batch, WIDTH)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         if full_step:  # creates the momentum
-            for weight in model.parameters():
-                weight.grad = torch.zeros_like(weight)
-            optimizer.step()
-            optimizer.zero_grad()
+            memory_prediction.update_once(optimizer)
         step = SimpleNamespace(
             model=model, optimizer=optimizer, images=inputs, loaded=inputs, labels=inputs
         )

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from course._compat import tree_map_only
 from course.runs import restarts
-from labs._compat import tree_map_only
 
 KEPT = 2  # the newest one may turn out to be damaged
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save

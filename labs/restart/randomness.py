@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 
 from course import Config
-from labs._compat import tree_map_only
+from course._compat import tree_map_only
 
 # cuBLAS chooses algorithms by the size of its workspace; a fixed size gives the same ones.
 WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -11,8 +11,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from course import Config
+from course._compat import TorchDispatchMode, tensors_in
 from course.training import memory_prediction
-from labs._compat import TorchDispatchMode, tensors_in
 
 
 class MemoryTimeline(TorchDispatchMode):
@@ -60,7 +60,7 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
         ValueError: a step that PyTorch refuses.
     """
     with memory_prediction.fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
         model = step.model
         if one_block:
             forward = model.forward

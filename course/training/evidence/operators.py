@@ -27,18 +27,12 @@ from course.training.evidence.shards import Order
 SUM = 2  # PyTorch's number for reduction="sum", which adds up the losses instead of averaging them
 COLLECTIVES = ("c10d", "_c10d_functional")  # in-place operators, and functional ones
 AUTOGRAD = ModuleTracker()  # `is_bw`: whether autograd runs backward in this thread
-aten = torch.ops.aten
-FORWARD = (aten.convolution.default,)
-COMPUTED = (*FORWARD, aten.addmm.default)
-BACKWARD = (aten.convolution_backward.default,)
-PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
+FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
+COMPUTED = (FORWARD, "aten::addmm")
+PRODUCTS = ("aten::mm", "aten::bmm", *COMPUTED, BACKWARD)
 # For all three, the sixth argument is true if the batch's own statistics are used.
-BATCH_NORM = (
-    aten.native_batch_norm.default,
-    aten.cudnn_batch_norm.default,
-    aten.miopen_batch_norm.default,
-)
-LOSS_BACKWARD = (aten.nll_loss_backward.default,)
+BATCH_NORM = tuple(f"aten::{library}_batch_norm" for library in ("native", "cudnn", "miopen"))
+LOSS_BACKWARD = "aten::nll_loss_backward"
 SCORES_BACKWARD = "aten::_log_softmax_backward_data"
 
 
@@ -68,22 +62,22 @@ class Observer(TorchDispatchMode):
     @attempted("evidence")
     def _note(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note an operator that is about to run."""
-        phase = self._phase()
-        if func in COMPUTED and phase == "backward":  # backward itself uses other operators
+        phase, operator = self._phase(), func.name()
+        if operator in COMPUTED and phase == "backward":  # backward itself uses other operators
             self._count("recomputed", func.overloadpacket.__name__)
-        if func in PRODUCTS:
+        if operator in PRODUCTS:
             self._order.computed(phase)
-        if func in FORWARD and phase != "load":  # augmentation may use convolutions, too
+        if operator == FORWARD and phase != "load":  # augmentation may use convolutions, too
             self._note_forward(*args[:2])
-        elif func in BACKWARD:
+        elif operator == BACKWARD:
             self._count("backward_types", _type(args[1]))
-        elif func in BATCH_NORM:
+        elif operator in BATCH_NORM:
             self._count("statistics", "batch" if args[5] else "running")
-        elif func in LOSS_BACKWARD:
+        elif operator == LOSS_BACKWARD:
             self._note_loss(*args[:2], reduction=args[4])
-        elif func.name() == SCORES_BACKWARD:
+        elif operator == SCORES_BACKWARD:
             self._note_labels(args[0])
-        elif func.namespace in COLLECTIVES and "wait" not in func.name():
+        elif func.namespace in COLLECTIVES and "wait" not in operator:
             name = func.overloadpacket.__name__.rstrip("_").replace("all_r", "allr")
             self._count("collectives", name)
             self._order.sent(phase, name, args[0])

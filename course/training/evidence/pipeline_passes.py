@@ -40,15 +40,15 @@ class Actions:
 
     def start(self) -> None:
         """Observe the passes of every stage until `stop`."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+        from torch.distributed.pipelining import PipelineStage
 
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         self._origin = self._joined()
         for name, kind in METHODS.items():
             # An earlier run that was aborted may not have called `stop`.
-            self._methods[name] = unwrap(getattr(Stage, name))
-            setattr(Stage, name, self._watched(self._methods[name], kind))
+            self._methods[name] = unwrap(getattr(PipelineStage, name))
+            setattr(PipelineStage, name, self._watched(self._methods[name], kind))
 
     def _joined(self) -> tuple[float, Any]:
         """Return a time of day and a mark of the clock that were taken at the same moment.
@@ -65,10 +65,10 @@ class Actions:
 
     def stop(self) -> None:
         """Stop observing."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+        from torch.distributed.pipelining import PipelineStage
 
         for name, method in self._methods.items():
-            setattr(Stage, name, method)
+            setattr(PipelineStage, name, method)
         self._methods = {}
 
     def _watched(self, method: Callable, kind: str) -> Callable:

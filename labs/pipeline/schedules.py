@@ -13,7 +13,7 @@ import pandas as pd
 
 from course import Run
 from course.lab import NOT_APPLICABLE
-from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
+from labs.pipeline.passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 from course.jobs import launch, local
-from course.resources import core_count
 from course.runs.files import write_atomically
 from course.runs.run import JOB_FILE, Run, all_jobs
 from idr_pytools.script import BatchJob, minutes, render
+from trainspeed.resources import core_count
 
 
 def submit(job: BatchJob) -> str:

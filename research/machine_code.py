@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.analysis.tensor_cores.counters import read_commented
 from research.sweep import as_part, sweep
 from research.tensor_cores import demangled, origin, write
+from trainspeed.tensor_cores.counters import read_commented
 
 SASS_COLUMNS = ["kernel", "library", "instructions", "mma", "hfma2_mma", "constants"]
 NOTES = """\

@@ -5,7 +5,7 @@
 
 It needs a GPU whose counters may be read, and Nsight Compute (`ncu`). Each setting is a separate
 process, which trains as solutions/train.py does on one synthetic batch; ncu watches a single step.
-`course.analysis.tensor_cores.counters` compares the result with verdicts by kernels' names.
+`trainspeed.tensor_cores.counters` compares the result with verdicts by kernels' names.
 """
 
 from __future__ import annotations

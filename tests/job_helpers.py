@@ -47,7 +47,7 @@ SITES = f'[whole]\n{WHOLE}[urgent]\n{WHOLE}partition = "urgent"\n'
 STEPS = """
 import os, sys
 import torch
-from course.runs.record import PHASES
+from trainspeed.phases import PHASES
 from course.training.meter import Meter
 from course.training.recorder import recording
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from facts import run, runs
 
-from course.analysis.traces import tables
+from course.analysis import read_trace
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
 from electives import fast_step as fast_step
@@ -28,6 +28,7 @@ from labs import start_here as machine
 from labs import tensor_parallel as parallel
 from labs import tracking as tracking
 from labs.tracking.counters import energy_kwh
+from trainspeed.traces import tables
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
 
@@ -75,7 +76,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "launch queue": gpu.plot_launch_queue,
     "predicted peaks": lambda: memory.plot_prediction_errors(memory.recorded_peaks(H100)),
     "time by operator": lambda: profiler.plot_time_by(
-        tables.by_operator(tables.read(trace_path(H100, "amp")))
+        tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),
     "bits of formats": lambda: precision.plot_bits(precision.formats()),
     "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),

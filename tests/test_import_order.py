@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-LIBRARIES = ("fast_resnet", "slurm_box")  # all may import them; they import nothing of the project
+LIBRARIES = (
+    "fast_resnet",
+    "slurm_box",
+    "trainspeed",
+)  # all may import them; they import nothing of the project
 PACKAGES = {  # each with those that it may import
     **dict.fromkeys(LIBRARIES, ()),
     "course": LIBRARIES,
@@ -24,7 +28,6 @@ PACKAGES = {  # each with those that it may import
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
     "text",
-    "resources",
     "config",
     "runs",
     "data",

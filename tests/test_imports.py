@@ -35,7 +35,16 @@ sys.addaudithook(refuse)
 for name in NAMES:
     importlib.import_module(name)
 """
-PACKAGES = ("course", "labs", "electives", "race", "tools", "fast_resnet", "slurm_box")
+PACKAGES = (
+    "course",
+    "labs",
+    "electives",
+    "race",
+    "tools",
+    "fast_resnet",
+    "slurm_box",
+    "trainspeed",
+)
 PACKAGES += ("idr_pytools",)
 # These are started, not imported: programs, and what a process does first.
 PROGRAMS = ("__main__", "srun", "by_hand", "fork_server", "preload", "hello")

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from course import resources
 from course.config import GIB
 from labs.start_here import doctor
+from trainspeed import resources
 
 MIB = 2**20
 LIMITS = {  # by version: the folder of a controller, its files of a limit and of its use

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from course.analysis.traces.reader import TraceError
+from trainspeed.traces.reader import TraceError
 
 CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
 WGRAD = "sm90_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"

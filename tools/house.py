@@ -13,7 +13,17 @@ import course
 from course.runs import PROJECT
 
 LABS = ("labs", "electives")
-SCOPE = ("course", *LABS, "race", "tools", "fast_resnet", "slurm_box", "idr_pytools", "solutions")
+SCOPE = (
+    "course",
+    *LABS,
+    "race",
+    "tools",
+    "fast_resnet",
+    "slurm_box",
+    "trainspeed",
+    "idr_pytools",
+    "solutions",
+)
 # What `launch`, `wait` and `report` import in a notebook, and a job in its processes.
 LAUNCH = ["course.jobs.launch", "course.checks.report"]
 LAUNCH += ["course.jobs.supervise", "course.training.recorder"]

@@ -24,9 +24,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from course.analysis import tensor_cores
 from course.analysis.roofline import fusion_traffic, operators, points, recorded_ceilings
-from course.analysis.traces import tables as traces
 from course.checks import discovery
 from course.checks.lab import Lab
 from course.config import RUNGS, from_dict, rung
@@ -41,6 +39,8 @@ from race import board, tracks
 from race.page import published_results
 from tools import lab_links
 from tools.lab_links import link
+from trainspeed import tensor_cores
+from trainspeed.traces import tables as traces
 
 # By rung and precision.
 LABS_BY_RUNG = {key: link(lab.name) for lab in discovery.labs() for key in lab.rungs}

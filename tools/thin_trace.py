@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from course.analysis.traces.collectives import FIELDS
-from course.analysis.traces.reader import (
+from trainspeed.traces.collectives import FIELDS
+from trainspeed.traces.reader import (
     TraceError,
     load_json,
     nest,

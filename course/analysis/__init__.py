@@ -1,7 +1,7 @@
 """Measurements that several labs share: for labs that explain where the time goes.
 
-`traces` reads profilers' traces; `tensor_cores`, `roofline`, `communication` and `gpus` compare
-them with what the hardware can do.
+`read_trace` reads a profiler's trace; `roofline` and `communication` compare runs with what the
+hardware can do. What works on any script is in `trainspeed`.
 """
 
 import lazy_loader
@@ -10,9 +10,10 @@ _NAMES = {
     "fresh_compiler": "fresh_compiler",
     "links": "measure_link recorded_links",
     "ranks": "on_ranks",
+    "run_traces": "kernels_of_run read_trace",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["communication", "gpus", "roofline", "tensor_cores", "timing", "traces"],
+    ["communication", "roofline", "timing"],
     {module: names.split() for module, names in _NAMES.items()},
 )

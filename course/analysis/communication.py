@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from course.analysis.traces import tables
-from course.analysis.traces.collectives import NCCL
-from course.analysis.traces.intervals import (
+from course.analysis.run_traces import read_trace
+from course.runs import recordings
+from course.text import wrap_text
+from trainspeed.traces import tables
+from trainspeed.traces.collectives import NCCL
+from trainspeed.traces.intervals import (
     Intervals,
     intervals_of,
     merge_intervals,
     overlap_s,
     subtract_intervals,
 )
-from course.analysis.traces.tables import Trace
-from course.runs import recordings
-from course.text import wrap_text
+from trainspeed.traces.tables import Trace
 
 if TYPE_CHECKING:
     from course.runs.run import Run
@@ -56,7 +57,7 @@ def comm_report(run: Run | Trace) -> pd.DataFrame:
     Raises:
         ValueError: the run has no trace, or the trace has no collective.
     """
-    trace = run if isinstance(run, Trace) else tables.read_run(run)
+    trace = run if isinstance(run, Trace) else read_trace(run)
     if trace.collectives.empty:
         raise ValueError(
             f"{trace.source} has no collective in it: launch with gpus=2 or more, and several "
@@ -148,7 +149,7 @@ def messages(runs: Iterable[Run]) -> pd.DataFrame:
     """
     rows = []
     for run in runs:
-        for row in tables.read_run(run).collectives.itertuples():
+        for row in read_trace(run).collectives.itertuples():
             if row.operation == "all_reduce":
                 rows.append((row.group_size, row.bytes, row.duration_s, run.name))
     return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])

@@ -47,7 +47,6 @@ from course.checks.script_edits import compile_script
 from course.config import TRACE_WAIT
 from course.data import loader
 from course.data.formats import convert
-from course.resources import core_count
 from course.runs.evidence import NOT_APPLICABLE, to_values
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
@@ -55,6 +54,7 @@ from course.training import memory, models
 from course.training.evidence import shards
 from course.training.evidence.operators import layout
 from course.training.recorder import Recorder, recording
+from trainspeed.resources import core_count
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels
 PROCESSES = max(2, core_count())  # at once

@@ -26,9 +26,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from platformdirs import user_cache_path
 from tqdm import tqdm
 
-from course.resources import core_count
 from course.runs.files import read_dict
 from course.runs.run import folder_from
+from trainspeed.resources import core_count
 
 PHOTOGRAPHS = {
     "astronaut": "skimage/data/astronaut.png",

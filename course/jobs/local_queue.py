@@ -23,10 +23,10 @@ from typing import Any
 
 from course.jobs.errors import JobError
 from course.jobs.processes import POLL_S, alive, job_environment
-from course.resources import usable_cores
 from course.runs.files import read_dict, write_atomically
 from course.runs.run import PROJECT, Run
 from course.runs.user_folder import user_folder
+from trainspeed.resources import usable_cores
 
 # The same for all users, whatever their TMPDIR is. Others cannot remove it: these folders are
 # sticky, or root's. Locking a file needs only permission to read it, so others cannot write it.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from multiprocessing.context import BaseContext
 
 from course.config import GIB, Config
-from course.resources import memory_bytes
 from course.runs.run import Run
+from trainspeed.resources import memory_bytes
 
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process

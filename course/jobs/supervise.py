@@ -33,7 +33,6 @@ from course.jobs.scripts import (
     process_context,
     run_script,
 )
-from course.resources import core_count, usable_cores
 from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
@@ -49,6 +48,7 @@ from course.runs.run import (
 from course.runs.scripts import calls
 from course.training import hooks
 from course.training.attempts import attempt
+from trainspeed.resources import core_count, usable_cores
 
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns

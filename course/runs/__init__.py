@@ -10,7 +10,7 @@ _NAMES = {
     "files": "complete_file read_dict write_atomically",
     "ranks": "rank_table",
     "ratio": "ratio",
-    "record": "PHASES Record",
+    "record": "Record",
     "recordings": "recorded_table",
     "run": "all_runs find_runs git_sha PROJECT RECORDED rows_of runs_root",
 }

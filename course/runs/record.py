@@ -14,7 +14,6 @@ from course.text import TEXT, printable, shortened
 
 RECORD_SCHEMA = 1
 STATUSES = ("ok", "oom", "failed", "timeout", "cancelled", "lost")
-PHASES = ("load", "forward", "loss", "backward", "optimizer")  # of a step, in order
 RESERVE = "reserve.bin"  # reserves space on the disk until the record is written
 RESERVE_BYTES = 64 * 1024
 

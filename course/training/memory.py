@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from course.config import GIB
-from course.resources import memory_bytes
+from trainspeed.resources import memory_bytes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 RESERVE_GIB = 0.5  # above a limit on a CPU, for requests within one layer; see `limit`

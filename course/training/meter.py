@@ -13,7 +13,6 @@ import torch
 
 from course.runs import failures
 from course.runs.files import finite
-from course.runs.record import PHASES
 from course.training import memory, turns
 from course.training.attempts import attempt
 from course.training.clocks import clock_for, speed_quartiles
@@ -21,6 +20,7 @@ from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
 from course.training.hooks import Hook
 from course.training.recorder import Recorder
+from trainspeed.phases import PHASES
 
 FLUSH_S = 1.0  # between two writes of finished steps
 

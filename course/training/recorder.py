@@ -18,7 +18,6 @@ import torch
 from torch import distributed
 
 from course.config import GIB, Config, rung
-from course.resources import core_count, memory_bytes
 from course.runs import failures
 from course.runs.evidence import Evidence, to_values
 from course.runs.files import complete_file, write_atomically
@@ -45,6 +44,7 @@ from course.training import attempts, hooks, memory
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
+from trainspeed.resources import core_count, memory_bytes
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks

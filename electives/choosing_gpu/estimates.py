@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from course import recorded, rung
-from course.analysis import gpus, roofline
+from course.analysis import roofline
 from electives.choosing_gpu.costs import Cost
+from trainspeed import gpus
 
 RUNG, BATCH, MEASURED, OTHER = "channels_last", 256, "H100", "H200"
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import pandas as pd
 
-from course.analysis import tensor_cores
+from trainspeed import tensor_cores
 
 # How the name begins, and why the kernel does or does not use Tensor Cores.
 EXAMPLES = (

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from course.analysis import gpus, tensor_cores
 from course.runs import recordings
 from electives.microscope.cases import Case, Convolution, Product
 from electives.microscope.kernel_names import main_kernel, short_name, tile
+from trainspeed import gpus, tensor_cores
 
 MACHINE = "nvidia-h100"
 BASE = Product(4096, 4096, 4096)

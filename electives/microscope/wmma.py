@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from course.analysis import tensor_cores
 from course.runs import recordings
 from electives.kernel import cuda
+from trainspeed import tensor_cores
 
 SOURCE = Path(__file__).with_name("wmma.cu")
 MACHINE_CODE = Path(__file__).with_name("wmma_sass.txt")

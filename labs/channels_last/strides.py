@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis import traces
 from course.training import layout, operator_calls
+from trainspeed import traces
 
 PARTS = {"convolutions": "conv", "BatchNorm": "batch_norm"}  # by a word in the operator's name
 CONVERSIONS, REST = "layout conversions", "all else"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from course.analysis import communication, traces
+from course.analysis import communication
 from course.charts import (
     ACCENT,
     GREEN,
@@ -22,7 +22,8 @@ from course.charts import (
     stack,
     timeline,
 )
-from course.runs import PHASES
+from trainspeed import traces
+from trainspeed.phases import PHASES
 
 NARROW = 0.05  # of the picture's width: narrower bars have no room for words
 VISIBLE = 0.0015  # of the picture's width: shorter collectives are drawn this wide

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from course import Run
-from course.analysis import communication, traces
+from course.analysis import communication, read_trace
 from course.runs import recordings
+from trainspeed import traces
 
 # FSDP2's operators that copy shards into messages and out of them.
 COPIES = r"fsdp::|aten::(?:split_with_sizes_copy|_chunk_cat|_foreach_copy_)"
@@ -99,7 +100,7 @@ def step_parts(runs: Mapping[str, Run]) -> pd.DataFrame:
     include copies (of shards into messages and out of them) and casts. exposed: only NCCL runs.
     idle: no kernel runs.
     """
-    return pd.DataFrame({name: _step_parts(traces.read_run(run)) for name, run in runs.items()})
+    return pd.DataFrame({name: _step_parts(read_trace(run)) for name, run in runs.items()})
 
 
 def _step_parts(trace: traces.Trace) -> pd.Series:

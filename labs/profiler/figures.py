@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.analysis import traces
 from course.charts import (
     ACCENT,
     BLUE,
@@ -20,7 +19,8 @@ from course.charts import (
     stack,
     timeline,
 )
-from course.runs import PHASES
+from trainspeed import traces
+from trainspeed.phases import PHASES
 
 CPU_LANES = 6  # operators on a CPU's timeline
 MOST_BARS = 10
@@ -38,7 +38,7 @@ def plot_timeline(trace: traces.Trace) -> Picture:
     """Plot the last complete step: the host's phases and operators above the GPU's work.
 
     Args:
-        trace: from `course.analysis.traces.tables.read` or `read_nsys`.
+        trace: from `trainspeed.traces.tables.read` or `read_nsys`.
 
     Raises:
         ValueError: the trace has no times.
@@ -117,7 +117,7 @@ def plot_time_by(table: pd.DataFrame) -> Picture:
     """Plot what takes the time: bars with shares, and one bar for the rest.
 
     Args:
-        table: from `course.analysis.traces.tables.by_operator`, or `by_kernel`.
+        table: from `trainspeed.traces.tables.by_operator`, or `by_kernel`.
     """
     on_cpu = "measured" in table and (table["measured"] == "CPU").any()
     largest, rest = table.head(MOST_BARS), table.iloc[MOST_BARS:]

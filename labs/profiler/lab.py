@@ -11,14 +11,14 @@ from labs.profiler import mechanism
 
 
 def _describe_trace(run: Run) -> str:
-    from course.analysis import traces
+    from course.analysis import read_trace
 
     expect(
         run.record.trace,
         "no trace was written: start() the profiler, step() it after every step, and give it "
         "on_trace_ready=run.save_trace",
     )
-    found = traces.read(run.folder / run.record.trace)
+    found = read_trace(run.folder / run.record.trace)
     expect(found.operators["input_shapes"].map(len).any(), "no shapes: record_shapes=True")
     on_gpu = run.record.device == "cuda"
     expect(

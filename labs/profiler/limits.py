@@ -9,8 +9,9 @@ from functools import cache
 import pandas as pd
 
 from course import recorded, trace_path
-from course.analysis import traces
+from course.analysis import read_trace
 from course.runs import recorded_table, recordings
+from trainspeed import traces
 
 LimitOf = Callable[[traces.Trace], str]
 COMPUTE, MEMORY, INPUT = "compute", "memory", "input"
@@ -28,9 +29,7 @@ def unknown_traces() -> dict[str, traces.Trace]:
         letter: recordings.trace_folder(MACHINE) / f"unknown-{letter}.json.gz"
         for letter in _answers()
     }
-    return {
-        name: replace(traces.read(path), source=f"trace {name}") for name, path in paths.items()
-    }
+    return {name: replace(read_trace(path), source=f"trace {name}") for name, path in paths.items()}
 
 
 def _answers() -> dict[str, str]:
@@ -120,7 +119,7 @@ def check_variants(function: LimitOf) -> str:
         ("nvidia-h200", "channels_last", MEMORY),
     )
     for machine, name, limit in recorded:
-        trace = replace(traces.read(trace_path(machine, name)), source="")
+        trace = replace(read_trace(trace_path(machine, name)), source="")
         _check(function, trace, limit, f"{name} on {machine}")
     return "the same at other speeds, and for traces of the ladder"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from course.analysis import traces
+from trainspeed import traces
 
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}  # CUPTI's numbers
 NSYS_COMMAND = "export one with: nsys export --type sqlite report.nsys-rep"

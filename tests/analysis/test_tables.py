@@ -11,9 +11,9 @@ from torch.profiler import record_function
 from trace_files import CONV, WGRAD, message_of
 
 from course.analysis.communication import comm_report
-from course.analysis.traces import reader, tables
-from course.analysis.traces.reader import COLUMNS, assemble
-from course.runs.record import PHASES
+from trainspeed.phases import PHASES
+from trainspeed.traces import reader, tables
+from trainspeed.traces.reader import COLUMNS, assemble
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

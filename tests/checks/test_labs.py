@@ -125,7 +125,9 @@ def test_two_labs_cannot_have_one_exercise(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the files that a lab consists of, and import them instead of this project."""
-    folders = "course labs electives slurm_box tools race solutions exercises notebooks docs "
+    folders = (
+        "course labs electives slurm_box trainspeed tools race solutions exercises notebooks docs "
+    )
     folders += "benchmarks recordings"
     for name in folders.split():
         ignore = shutil.ignore_patterns("__pycache__")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from course import check
-from course.analysis.tensor_cores import tensor_core_report
-from course.analysis.tensor_cores.rules import NOT, USED
-from course.analysis.traces import tables
+from course.analysis import read_trace
 from course.runs.run import Run
+from trainspeed.tensor_cores import tensor_core_report
+from trainspeed.tensor_cores.rules import NOT, USED
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]
@@ -35,13 +35,13 @@ def test_the_solution_passes_all_three_parts(trained: Trained, name: str) -> Non
 def test_convolutions_use_tensor_cores_in_bf16_alone(
     trained: Trained, name: str, verdict: str
 ) -> None:
-    report = tensor_core_report(tables.read_run(trained(name))).set_index("operator")
+    report = tensor_core_report(read_trace(trained(name))).set_index("operator")
     assert list(report.loc[CONVOLUTIONS, "uses_tensor_cores"]) == [verdict, verdict]
 
 
 def test_a_compiled_model_trains_as_the_same_without(trained: Trained) -> None:
     compiled, eager = trained("compile"), trained("not compiled")
-    kernels = tables.read_run(compiled).kernels["kernel"]
+    kernels = read_trace(compiled).kernels["kernel"]
     assert kernels.str.startswith("triton_").any()  # the compiler's own
     assert list(compiled.steps["loss"]) == pytest.approx(list(eager.steps["loss"]), rel=0.05)
 

@@ -8,7 +8,7 @@ import pytest
 from recorded_helpers import copy_row
 
 from course import compare, report, rung
-from course.analysis.traces import tables
+from course.analysis import read_trace
 from course.config import DEFAULTS, all_settings, from_dict
 from course.jobs import launch
 from course.runs import recordings, rows
@@ -82,7 +82,7 @@ def test_every_trace_is_small_and_is_of_a_gpu(machine: str, least: int) -> None:
     assert len(traced) >= least
     for run in traced:
         assert (run.folder / run.record.trace).stat().st_size < SMALL
-        trace = tables.read_run(run)
+        trace = read_trace(run)
         assert trace.device.startswith("NVIDIA") and len(trace.kernels) > 100
 
 

@@ -11,9 +11,9 @@ import time
 
 import torch
 
-from course.runs.record import PHASES
 from course.training.meter import Meter
 from course.training.recorder import recording
+from trainspeed.phases import PHASES
 
 with recording() as run:
     meter = Meter(run, torch.device("cpu"))

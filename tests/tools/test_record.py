@@ -8,7 +8,7 @@ import pytest
 from job_helpers import prepared
 from recorded_helpers import copy_row
 
-from course.analysis.traces import tables
+from course.analysis import read_trace
 from course.checks.exercises import script_variant
 from course.checks.lab import Planned
 from course.config import change, rung
@@ -112,7 +112,7 @@ def test_runs_are_recorded_and_answer_launches(
     answer = launch.launch("exercises/train.py", PLAIN, site="recorded-here")
     assert answer.folder == by_rung["device"].folder and len(answer.steps) == 4
     assert "(recorded 20" in answer.record.machine and answer.record.images_per_s > 0
-    assert len(tables.read(recordings.trace_path("here", "device")).operators) > 100
+    assert len(read_trace(recordings.trace_path("here", "device")).operators) > 100
     assert answer.script == runs.PROJECT / "solutions" / "train.py"
 
 

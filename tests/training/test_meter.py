@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from course.config import rung
-from course.runs.record import PHASES
 from course.runs.run import Run
 from course.training import attempts
 from course.training.meter import Meter
 from course.training.recorder import Recorder
+from trainspeed.phases import PHASES
 
 CPU = torch.device("cpu")
 TINY = {"data": "synthetic", "batch_size": 4, "image_px": 32, "epochs": 1, "warmup_steps": 0}

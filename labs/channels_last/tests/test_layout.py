@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from course.analysis.traces import tables as trace_tables
+from course.analysis import read_trace
 from course.runs.recordings import trace_path
 from course.training.precision import channels_last
 from labs import channels_last as lab
 from labs.channels_last.strides import CONVERSIONS
+from trainspeed.traces import tables as trace_tables
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats
@@ -79,7 +80,7 @@ def test_backward_converts_again() -> None:
 
 def test_time_by_part_in_recorded_traces() -> None:
     names = ("amp", "channels_last", "channels_last_fp16")
-    traces = {name: trace_tables.read(trace_path("nvidia-h100", name)) for name in names}
+    traces = {name: read_trace(trace_path("nvidia-h100", name)) for name in names}
     parts = {name: lab.time_by_part(trace) for name, trace in traces.items()}
     amp = parts["amp"].set_index("part")
     assert amp["kernels"].sum() == len(traces["amp"].kernels)

@@ -12,9 +12,8 @@ from job_helpers import NARROW, run_ranks
 from narrow import Narrow
 from torch import nn
 
-from course.analysis import communication
+from course.analysis import communication, read_trace
 from course.analysis.communication import comm_report
-from course.analysis.traces import tables
 from course.checks.exercises import script_variant
 from course.config import rung, vary
 from course.jobs import launch
@@ -23,6 +22,7 @@ from course.runs.run import Run
 from course.training import models, stochastic_depth, sync_batchnorm
 from labs.communication import batchnorm, figures
 from tools import record
+from trainspeed.traces import tables
 
 TINY = rung(
     "baseline",
@@ -77,7 +77,7 @@ def test_recorded_gpus_send_every_gradient_once() -> None:
         backward = report.query("phase == 'backward'")
         assert set(backward["operation"]) == {"all_reduce"}, name
         assert backward["bytes"].sum() == 4 * 25_557_032  # ResNet-50's parameters
-        assert figures.plot_timeline(tables.read_run(runs[name])).alt
+        assert figures.plot_timeline(read_trace(runs[name])).alt
     table = communication.compare_reports(reports)
     assert table["collectives"].nunique() == 3 == len(reports)
 

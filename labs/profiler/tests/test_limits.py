@@ -6,9 +6,9 @@ The notebook's cell and its wrong answers are in tests/checks/test_written.py.
 import pytest
 
 from course import check_written
-from course.analysis import traces
 from labs.profiler import limits
 from labs.profiler.memory import live_bytes, plot_memory, recorded_memory
+from trainspeed import traces
 
 
 def last_step(trace):

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from trace_files import CONV, DURATION, SHARE, WGRAD, message_of, ncu_row, ncu_text
 
-from course.analysis import tensor_cores
-from course.analysis.traces import tables
 from labs.profiler import nsight
 from labs.profiler.figures import plot_timeline
+from trainspeed import tensor_cores
+from trainspeed.traces import tables
 
 TEXTS = {1: "cudaLaunchKernel_v7000", 2: CONV, 4: "forward", 5: WGRAD}
 BASE, PROCESS = 8_000_000_000, 70 << 24  # when it began, and the process's part of thread numbers

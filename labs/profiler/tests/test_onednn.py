@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from trace_files import onednn_line
 
-from course.analysis.tensor_cores.onednn import onednn, onednn_summary
 from course.training.profiling import onednn_log
+from trainspeed.tensor_cores.onednn import onednn, onednn_summary
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
 pytestmark = pytest.mark.formats

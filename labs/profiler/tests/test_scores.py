@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from course.analysis.tensor_cores import counters
-from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from course.runs.recordings import trace_folder
+from trainspeed.tensor_cores import counters
+from trainspeed.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 
 LARGE = 0.005  # of a step: a kernel with a larger share must be judged right
 # With a share of busy cycles up to NONE a kernel has no product on Tensor Cores, and from SURE on

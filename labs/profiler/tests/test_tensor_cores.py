@@ -7,18 +7,19 @@ import pytest
 import torch
 from trace_files import onednn_line
 
-from course.analysis import tensor_cores
-from course.analysis.tensor_cores.rules import classify, rules
-from course.analysis.traces import tables
+from course.analysis import kernels_of_run, read_trace
 from course.runs.record import Record, write_record
 from course.runs.recordings import trace_path
 from course.runs.run import Run
+from trainspeed import tensor_cores
+from trainspeed.tensor_cores.rules import classify, rules
+from trainspeed.traces import tables
 
 
 @pytest.fixture(scope="module")
 def h100() -> dict[str, tables.Trace]:
     names = {"fp32": "device", "amp": "amp", "channels_last": "channels_last"}
-    return {rung: tables.read(trace_path("nvidia-h100", file)) for rung, file in names.items()}
+    return {rung: read_trace(trace_path("nvidia-h100", file)) for rung, file in names.items()}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.example[:40])
@@ -87,11 +88,11 @@ def test_report_of_a_cpu_run(tmp_path: Path) -> None:
         layer(images).relu_().sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     write_record(tmp_path, Record("ok", trace="trace.json"))
-    assert "a CPU has no Tensor Cores" in tensor_cores.kernels_of_run(Run(tmp_path)).attrs["text"]
+    assert "a CPU has no Tensor Cores" in kernels_of_run(Run(tmp_path)).attrs["text"]
     lines = onednn_line("brgconv:avx512_core_amx", "bf16", 30) + onednn_line("jit:avx2", "f32", 10)
     isa = "onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with AMX\n"
     (tmp_path / "onednn.csv").write_text(isa + lines)
-    table = tensor_cores.kernels_of_run(Run(tmp_path))
+    table = kernels_of_run(Run(tmp_path))
     assert table["type"].tolist() == ["bf16", "f32"]
     text = " ".join(table.attrs["text"].split())
     for words in ("AMX tiles", "bf16", "no Tensor Cores", "Intel AVX-512 with AMX"):

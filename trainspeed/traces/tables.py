@@ -7,17 +7,12 @@ GPU in the trace, the tables about a GPU are empty, and operators have their tim
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 
-from course.analysis.traces.intervals import merge_intervals
-from course.analysis.traces.reader import STEP, Trace, TraceError, read
+from trainspeed.traces.intervals import merge_intervals
+from trainspeed.traces.reader import STEP, Trace, TraceError, read
 
-if TYPE_CHECKING:
-    from course.runs.run import Run
-
-__all__ = ["Trace", "TraceError", "by_kernel", "by_operator", "idle", "read", "read_run", "steps"]
+__all__ = ["Trace", "TraceError", "by_kernel", "by_operator", "idle", "read", "steps"]
 
 # Kernels of cuDNN and MIOpen that only turn NCHW into NHWC or back, or pad its channels.
 # PyTorch's copies into a different layout have the name of any copy: see aten::contiguous.
@@ -25,20 +20,6 @@ LAYOUT = (
     r"(?i)nchw_?(?:to|2)_?nhwc|nhwc_?(?:to|2)_?nchw|nhwcAddPadding|tensorTransform"
     r"|batched_transpose"
 )
-
-
-def read_run(run: Run) -> Trace:
-    """Read the trace of a run that was launched with profile_steps of 1 or more.
-
-    Raises:
-        ValueError: the run has no trace; the message explains what to do.
-    """
-    if run.record is None or not run.record.trace:
-        raise ValueError(
-            f"{run.name} [{run.status}] has no trace: fill TODO profiler, and launch it with "
-            f"profile_steps=1 or more"
-        )
-    return read(run.folder / run.record.trace)
 
 
 def by_kernel(trace: Trace) -> pd.DataFrame:

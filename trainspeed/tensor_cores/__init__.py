@@ -1,24 +1,19 @@
 """Report which operators could use Tensor Cores, which did, and what the rest costs.
 
-A kernel's verdict depends on its name only (`course.analysis.tensor_cores.rules.classify`).
+A kernel's verdict depends on its name only (`trainspeed.tensor_cores.rules.classify`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from course.analysis.tensor_cores.counters import labelled, read_commented  # noqa: F401
-from course.analysis.tensor_cores.onednn import onednn, onednn_summary
-from course.analysis.tensor_cores.rules import NOT, UNKNOWN, USED, classify
-from course.analysis.traces import tables
-from course.analysis.traces.tables import LAYOUT, Trace
-from course.text import wrap_text
-
-if TYPE_CHECKING:
-    from course.runs.run import Run
+from trainspeed.tensor_cores.counters import labelled, read_commented  # noqa: F401
+from trainspeed.tensor_cores.onednn import onednn, onednn_summary  # noqa: F401
+from trainspeed.tensor_cores.rules import NOT, UNKNOWN, USED, classify
+from trainspeed.traces.tables import LAYOUT, Trace
 
 # Operators that compute a matrix product, with any library: Tensor Cores could do that.
 PRODUCT = re.compile(
@@ -69,7 +64,7 @@ def tensor_core_report(source: Trace | pd.DataFrame) -> pd.DataFrame:
         source: a trace, or a table with kernel and duration_s like `Trace.kernels`.
 
     Raises:
-        ValueError: there are no GPU kernels; `kernels_of_run` has those of a CPU.
+        ValueError: there are no GPU kernels.
     """
     kernels = _kernels(source)
     if kernels.empty:
@@ -180,27 +175,3 @@ def describe(report: pd.DataFrame) -> str:
     if NO_OPERATOR in set(report["operator"]):
         text += " Some kernels have no known operator, and count among the others."
     return text
-
-
-def kernels_of_run(run: Run) -> pd.DataFrame:
-    """Report the Tensor Cores of a traced run; for a CPU run, oneDNN's kernels.
-
-    Its `attrs["text"]` has a summary in words.
-
-    Raises:
-        ValueError: the run has no trace.
-    """
-    from course.training.profiling import ONEDNN_FILE
-
-    trace, account = tables.read_run(run), run.folder / ONEDNN_FILE
-    if len(trace.kernels):
-        table = tensor_core_report(trace)
-        text = describe(table)
-    elif account.exists():
-        table = onednn(account)
-        isa = table.attrs["isa"]
-        text = onednn_summary(table) + (f" oneDNN detected: {isa}." if isa else "")
-    else:
-        table, text = pd.DataFrame(), NO_KERNELS
-    table.attrs["text"] = wrap_text(text)
-    return table

@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from course.analysis.traces.collectives import collectives
-from course.config import GIB
-from course.resources import memory_bytes
-from course.runs.record import PHASES
-from course.runs.run import RecordedRun
+from trainspeed.phases import PHASES
+from trainspeed.resources import memory_bytes
+from trainspeed.traces.collectives import collectives
 
 Row = dict[str, Any]
 COLUMNS = {
@@ -110,9 +108,7 @@ def read(path: str | Path) -> Trace:
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise TraceError(f"{path} has a value of the wrong type ({reason}): {EXPECTED}") from None
-    run = RecordedRun(path.parent)
-    date = f", recorded {run.record.started_at[:10]}" if run.row else ""
-    return replace(trace, recorded=date)
+    return trace
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -130,7 +126,7 @@ def load_json(path: Path) -> dict[str, Any]:
         raise TraceError(f"{path}: {reason}; {EXPECTED}") from None
     if len(data) > most:
         raise TraceError(
-            f"{path} has more than {most / GIB:.2g} GiB of text, too much for the free memory: "
+            f"{path} has more than {most / 2**30:.2g} GiB of text, too much for the free memory: "
             f"record fewer steps, or read it on a machine with more memory"
         )
     content = {"traceEvents": content} if isinstance(content, list) else content

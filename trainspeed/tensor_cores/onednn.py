@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from course.analysis.traces.reader import TraceError
+from trainspeed.traces.reader import TraceError
 
 KEYS = ["primitive", "kernel", "type", "pass"]
 LINE = re.compile(r"^(?:onednn|dnnl|mkldnn)_verbose,")

@@ -20,7 +20,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from course.data.default_set import DataError
+        from course.data.folders import DataError
         from course.jobs.launch import JobError
         from slurm_box import ClusterError
 

@@ -63,6 +63,7 @@ def data(
 
 
 def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> None:
+    from course.data import folders
     from course.data.formats import convert
 
     try:
@@ -70,7 +71,7 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None
-    index = convert.index(folder)
+    index = folders.index(folder)
     if json_:
         tables.as_json({"root": str(folder), **index})
         return

@@ -6,13 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from course.runs.files import PART_BYTES
-from course.runs.run import Run, all_runs
-
-
-def submitted(run: Run) -> str:
-    """Return the batch script of a run's job; "" if there is none."""
-    scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
-    return scripts[-1].read_text() if scripts else ""
+from course.runs.run import all_runs
 
 
 def _contains(path: Path, text: str) -> bool:

@@ -57,7 +57,7 @@ BESIDE_DOORS = {
     "labs.augmentation.mixing_checks": "a small run calls it, with the checks' fake accelerator",
     "labs.pipeline.configs": "it looks for open TODOs, as checks do",
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",
-    "race.cli": "it adds commands to the program `course`",
+    "race.course_commands": "it adds commands to the program `course`",
 }
 LAZY = {"course", "course.checks.discovery", "course.__main__"}
 

@@ -18,8 +18,6 @@ from course.config import GIB
 from course.runs.files import PROJECT
 from course.text import TEXT, printable, shortened
 
-COURSE_PACKAGES = ("course", "labs", "electives", "fast_resnet", "idr_pytools", "race")
-COURSE_PACKAGES += ("slurm_box", "tools")
 SHARED = "/dev/shm"  # DataLoader workers pass their batches through it
 SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers to it
 PATIENCE_S = 120  # a batch that takes longer will not arrive
@@ -169,9 +167,9 @@ def _is_library(path: str) -> bool:
     """Return whether a file belongs to Python, a package, or the course's own packages."""
     if re.search(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/|/torchinductor_", path):
         return True
-    return Path(path).is_relative_to(PROJECT) and (
-        Path(path).relative_to(PROJECT).parts[0] in COURSE_PACKAGES
-    )
+    if not Path(path).is_relative_to(PROJECT):
+        return False
+    return (PROJECT / Path(path).relative_to(PROJECT).parts[0] / "__init__.py").exists()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ __all__ = ["FSDPMemTracker", "clear_caches", "explain", "get_schedule_ops", "run
 
 
 def hooks(network: nn.Module) -> set[int]:
-    """Return the numbers of a network's and all modules' forward hooks; handles know only theirs."""
+    """Return the numbers of a network's and all modules' hooks; a handle has only its own."""
     every = [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
     own = [hooks for m in network.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)]
     return {*chain(*every, *own)}

@@ -59,11 +59,7 @@ BESIDE_DOORS = {
     "labs.augmentation.mixing_checks": "a small run calls it, with the checks' fake accelerator",
     "labs.pipeline.configs": "it looks for open TODOs, as checks do",
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",
-    "race.cli": "it adds commands to the program `course`",
-    # What only these use is in the course still.
-    "labs.pipeline.figures": "the kinds of passes",
-    "labs.pipeline.orders": "the kinds of passes",
-    "labs.pipeline.schedules": "the kinds of passes",
+    "race.course_commands": "it adds commands to the program `course`",
 }
 LAZY = {"course", "course.checks.discovery", "course.__main__"}
 

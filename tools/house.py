@@ -28,7 +28,9 @@ SCOPE = (
 LAUNCH = ["course.jobs.launch", "course.checks.report"]
 LAUNCH += ["course.jobs.supervise", "course.training.recorder"]
 # A lab by its module; the race; the trials of a search.
-NAMED = re.compile(r"\b(?:labs|electives)\.[a-z]\w+|\b(?:race|racing|trials?|optuna)\b", re.I)
+NAMED = re.compile(
+    r"(?<![.\w])(?:labs|electives)\.[a-z]\w+|\b(?:race|racing|trials?|optuna)\b", re.I
+)
 PRIVATE = re.compile(r"_[A-Za-z]")
 
 

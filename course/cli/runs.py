@@ -63,6 +63,7 @@ def data(
 
 
 def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> None:
+    from course.data import folders
     from course.data.formats import convert
 
     try:
@@ -70,7 +71,7 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None
-    index = convert.index(folder)
+    index = folders.index(folder)
     if json_:
         tables.as_json({"root": str(folder), **index})
         return
@@ -175,7 +176,7 @@ def ladder(
         typer.echo(_draw(table, rungs), err=json_)
     failed = [run for run in launched if run.status != "ok"]
     for run in failed:
-        typer.echo(launch.explain(run), err=True)
+        typer.echo(run.explain(), err=True)
     raise typer.Exit(bool(failed))
 
 
@@ -269,7 +270,7 @@ def cancel(
     jobs = all_jobs()
     chosen = [get(name, of=jobs) for name in names or []]
     chosen += [job for job in jobs if all_ and job.record is None and job not in chosen]
-    for job in launch.cancel_all(chosen):
+    for job in launch.cancel(chosen):
         typer.echo(job)
 
 
@@ -313,10 +314,8 @@ def logs(
     lines: Annotated[int, typer.Option(min=1, help="Number of lines from the end.")] = 40,
 ) -> None:
     """Print the last lines of a run's log."""
-    from course.runs.logs import text
-
     run = _find(name)
     if run.is_recorded:
         raise ValueError(f"{name} is a recorded run, which has no logs: course show {name}")
-    tail = text(run, err=err, lines=lines)
+    tail = run.tail(lines, err=err)
     typer.echo(tail or f"(empty; see also {'without ' if err else ''}--err)")

@@ -33,7 +33,7 @@ from course.jobs.scripts import (
     process_context,
     run_script,
 )
-from course.runs import failures, logs, ranks
+from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
@@ -430,7 +430,7 @@ class SupervisedRank:
 
     def _failure(self, code: int) -> Record:
         """Return the verdict by a process's exit code, for a run that leaves no record."""
-        last_words = logs.text(self.run, err=True, lines=20)
+        last_words = self.run.tail(err=True, lines=20)
         if code == FORK_SERVER_ENDED and fork_server_has_ended():
             return Record("lost", error=f"{failures.FORK_SERVER}\n{last_words}")
         if hung := ranks.hangs(self.run):
@@ -443,7 +443,7 @@ class SupervisedRank:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
-            if place := failures.place_in(logs.text(self.run, err=True, lines=TRACEBACK_LINES)):
+            if place := failures.place_in(self.run.tail(err=True, lines=TRACEBACK_LINES)):
                 headline += f" {place}"
             if explanation := failures.advice(last_words):
                 headline += f". {explanation}"

@@ -100,7 +100,7 @@ def read_rate_search(run: Run) -> RateSearch:
         raise ValueError(f'{run}: schedule={run.config.schedule!r}, expected schedule="find"')
     steps = run.steps.dropna(subset=["lr"]) if len(run.steps) else run.steps
     if steps.empty:
-        raise ValueError(f"{run} has no step yet. Call wait(run) first.")
+        raise ValueError(f"{run} has no step yet. Call run.wait() first.")
     table = steps[["lr", "loss"]].reset_index(drop=True)
     table["smoothed"] = table["loss"].ewm(alpha=1 - SMOOTHING).mean()
     finite = table["loss"].notna().cummin()

@@ -13,8 +13,8 @@ import pandas as pd
 
 from course import Run
 from course.lab import NOT_APPLICABLE
-from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs._compat import get_schedule_ops
+from labs.pipeline.passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]

@@ -30,11 +30,11 @@ class Updates:
         self._gradient_norm: float | NotApplicable = NOT_APPLICABLE
         self._hook: RemovableHandle | None = None
 
-    def start(self) -> None:
-        """Observe every optimizer's steps until `stop`."""
+    def begin_epoch(self) -> None:
+        """Observe every optimizer's steps until `end_epoch`."""
         self._hook = register_optimizer_step_pre_hook(self._look)
 
-    def stop(self) -> None:
+    def end_epoch(self) -> None:
         """Stop observing."""
         if self._hook:
             self._hook.remove()

@@ -145,7 +145,7 @@ def run(
         baseline = get(against) if against else None
         launched = launch.launch(script, config, **options, rerun=rerun, against=baseline)
         if wait and not launched.is_recorded:
-            wait_for(launched)
+            wait_for([launched])
     if json_:
         tables.as_json(tables.run_as_dict(launched))
     elif wait:

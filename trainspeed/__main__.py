@@ -36,6 +36,7 @@ def add_profile(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--out", type=Path, help="write page.json and the trace there, too")
     parser.add_argument("--stop", action="store_true", help="end the command after the page")
     parser.add_argument("--steps", type=int, default=10, help="iterations to time, at least")
+    parser.add_argument("--seconds", type=float, default=2.0, help="to time, at least")
     parser.add_argument("--warm-up", type=int, default=3, help="iterations before that")
     parser.set_defaults(run=run_profile)
 
@@ -57,7 +58,12 @@ def run_profile(options: argparse.Namespace, command: list[str]) -> int:
                     (options.out / f"rank{profiled.values['rank']}.json.gz").write_bytes(content)
 
     return profile.profile(
-        command, show, stop=options.stop, timed=options.steps, warm_up=options.warm_up
+        command,
+        show,
+        stop=options.stop,
+        timed=options.steps,
+        timed_s=options.seconds,
+        warm_up=options.warm_up,
     )
 
 

@@ -27,6 +27,7 @@ PACKAGES = {  # each with those that it may import
 }
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
+    "_compat",
     "text",
     "config",
     "runs",
@@ -44,6 +45,7 @@ ROOMS = (
 # What labs, electives and the race import from.
 DOORS = (
     "course",
+    "course._compat",
     "course.lab",
     "course.runs",
     "course.charts",

@@ -14,7 +14,7 @@ class FakeAsyncDevice:
 
     Attributes:
         events: the calls of its methods, "call" or "wait".
-        spans: the begin and end of each call's work.
+        spans: the begin and end of each call's work, as if it had not been queued.
 
     Args:
         seconds: takes a call's number, from 0; returns how long its work takes.
@@ -32,10 +32,11 @@ class FakeAsyncDevice:
         self._thread.shutdown()
 
     def call(self) -> None:
-        """Queue work, and return at once."""
-        number = self.events.count("call")
+        """Queue work, and return before it is done; a third of the time, the host is busy."""
+        seconds = self._seconds(self.events.count("call"))
         self.events.append("call")
-        self._thread.submit(self._work, self._seconds(number))
+        time.sleep(seconds / 3)
+        self._thread.submit(self._work, seconds)
 
     def wait(self) -> None:
         """Return when all queued work is done."""
@@ -43,6 +44,6 @@ class FakeAsyncDevice:
         self._thread.submit(int).result()
 
     def _work(self, seconds: float) -> None:
-        begin = time.perf_counter()
-        time.sleep(seconds)
-        self.spans.append((begin, time.perf_counter()))
+        time.sleep(seconds * 2 / 3)
+        end = time.perf_counter()
+        self.spans.append((end - seconds, end))

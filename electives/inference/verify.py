@@ -49,8 +49,8 @@ def _check_times(latencies: Latencies, count: int, warm_up: int) -> tuple[float,
     for measured, duration in zip(times, durations):
         assert measured >= duration, (
             f"a call that takes the device {1e3 * duration:.0f} ms is measured as "
-            f"{1e3 * measured:.3f}: call() returns before the device is done. Wait, and only then "
-            f"look at the clock; keep the times in the order of the calls"
+            f"{1e3 * measured:.3f}: call() returns before the device is done. Look at the clock "
+            f"before call(), and again after wait(); keep the times in the order of the calls"
         )
     first = [place for place, event in enumerate(device.events) if event == "call"][warm_up]
     assert not warm_up or device.events[first - 1] == "wait", (

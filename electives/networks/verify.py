@@ -83,6 +83,7 @@ def check_rows(audit: Audit) -> str:
     hint = "published numbers are rounded, so allow a relative difference of 2 %"
     _expect(audit, "speed", False, hint, images_per_s=505.0)
     _expect(audit, "memory", False, "2 GB + 100 × 0.1 GB fit in 16 GB")
+    _expect(audit, "memory", False, "at most: a GPU may be full", image_gb=0.125, gpu_gb=14.5)
     hint = "compare weights_gb + batch × image_gb with gpu_gb"
     _expect(audit, "memory", True, hint, image_gb=0.2)
     hint = "the weights need memory, too: add weights_gb"
@@ -101,6 +102,7 @@ def check_rows(audit: Audit) -> str:
     _expect(audit, "ratio", True, hint, fp32_images_per_s=50.0)
     hint = "500 ÷ 200 is below the largest ratio, 8"
     _expect(audit, "ratio", False, hint)
+    _expect(audit, "ratio", False, "8 is at most the largest ratio, 8", fp32_images_per_s=62.5)
     return "each planted problem is reported, and no good row"
 
 

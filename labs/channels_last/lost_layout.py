@@ -11,6 +11,7 @@ import torchvision
 from torch import nn
 
 from course.training import channels_last, models
+from labs._compat import hooks
 
 FirstLost = Callable[[nn.Module, torch.Tensor], str | None]
 BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck)
@@ -114,20 +115,15 @@ def check_hooks_removed(function: FirstLost) -> str:
     """Check that the network keeps its own hooks, and no others, and its mode."""
     network, images = _network(small=True)
     network.body.register_forward_hook(lambda *_: None)
-    before = _hooks(network)
+    before = hooks(network)
     function(network, images)
-    assert not (left := _hooks(network) - before), (
+    assert not (left := hooks(network) - before), (
         f"after your function, the network still has {len(left)} of your hooks, so it can't be "
-        f"saved: register_forward_hook returns a handle; call remove() on each"
+        f"saved: what registers a hook returns a handle; call remove() on each"
     )
-    assert _hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
+    assert hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
     assert network.training, "it left the network in evaluation mode: call model.train() afterwards"
     return "the network has no hooks left"
-
-
-def _hooks(network: nn.Module) -> set[int]:
-    modules = list(network.modules())
-    return {key for m in modules for key in (*m._forward_hooks, *m._forward_pre_hooks)}
 
 
 def _network(*names: str, small: bool = False) -> tuple[nn.Module, torch.Tensor]:

@@ -67,6 +67,9 @@ def check_outputs(function: Forward) -> str:
     for scale, values in ((1.0, "between −5 and 5"), (100.0, "up to several hundred")):
         _compare(make_model(function), _inputs(scale), f"values {values}")
     _compare(make_model(function, 5), _inputs(40.0, 3, 5, 7, 4), "3 images of 5 channels, 7 × 4")
+    with redirect_stdout(io.StringIO()):
+        is_trained = make_model(function)(*_inputs()).requires_grad
+    assert is_trained, "its output has no graph for backward: leave out `no_grad` and `detach`"
     return "the same outputs as the original's, with small values and with values above 100"
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course import Config, Run, rung
+from course._compat import tensors_in
 from course.data import crop_set, normalised
 from course.training import memory_prediction, models, optimizers
 
@@ -275,6 +275,6 @@ def optimizer_state_gib(optimizer: str, model: str) -> float:
     with memory_prediction.fake_step(
         rung("device", optimizer=optimizer, model=model, batch_size=1)
     ) as step:
-        step.update_once()
-        state = tree_leaves([*step.optimizer.state.values()])
-    return sum(leaf.nbytes for leaf in state if isinstance(leaf, torch.Tensor)) / 2**30
+        memory_prediction.update_once(step.optimizer)
+        state = tensors_in([*step.optimizer.state.values()])
+    return sum(tensor.nbytes for tensor in state) / 2**30

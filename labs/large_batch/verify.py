@@ -61,8 +61,8 @@ def check_ratio(function: TrustRatio) -> str:
     }
     _check_value(function, weight, grad, 0.0, 1.0, padded)
     zeros = torch.zeros_like(weight)
-    _check_value(function, 3 * weight, 1e-9 * grad, 0.0, 1e-8, {}, coefficient=0.02)
-    _check_value(function, 1e-6 * weight[1:], grad[1:], 0.01, 0.25, {}, coefficient=0.7)
+    _check_value(function, 3 * weight, 1e-14 * grad, 0.0, 1e-8, {}, coefficient=0.02)
+    _check_value(function, 1e-14 * weight[1:], grad[1:], 0.01, 0.25, {}, coefficient=0.7)
     _check_value(function, 5 * weight[:1], grad[:1], 0.3, 0.6, {}, coefficient=0.3)
     for case, pair in {"zero weights": (zeros, grad), "a zero gradient": (weight, zeros)}.items():
         ratio = _call(function, *pair, 2.0, 0.01)
@@ -86,6 +86,7 @@ def _check_value(
     ratio = _call(function, weight, grad, weight_decay, coefficient, eps)
     expected = float(trust_ratio(weight, grad, weight_decay, coefficient, eps))
     causes = {expected / coefficient: "multiply by the coefficient"}
+    causes |= {1.0: "only a norm of exactly 0 makes it 1"}
     causes |= {coefficient * wrong: cause for wrong, cause in mistakes.items()}
     case = (
         f"‖weight‖={float(weight.norm()):.3g}, ‖grad‖={float(grad.norm()):.3g}, "

@@ -41,15 +41,15 @@ class Passes(Hook):
 
     def begin_epoch(self) -> None:
         """Observe the passes of every stage until `end_epoch`."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+        from torch.distributed.pipelining import PipelineStage
 
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         self._origin = self._joined()
         for name, kind in METHODS.items():
             # An earlier run that was aborted may not have called `end_epoch`.
-            self._methods[name] = unwrap(getattr(Stage, name))
-            setattr(Stage, name, self._watched(self._methods[name], kind))
+            self._methods[name] = unwrap(getattr(PipelineStage, name))
+            setattr(PipelineStage, name, self._watched(self._methods[name], kind))
 
     def _joined(self) -> tuple[float, Any]:
         """Return a time of day and a mark of the clock that were taken at the same moment.
@@ -66,10 +66,10 @@ class Passes(Hook):
 
     def end_epoch(self) -> None:
         """Stop observing."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+        from torch.distributed.pipelining import PipelineStage
 
         for name, method in self._methods.items():
-            setattr(Stage, name, method)
+            setattr(PipelineStage, name, method)
         self._methods = {}
 
     def _watched(self, method: Callable, kind: str) -> Callable:

@@ -130,7 +130,8 @@ def _other_causes() -> Iterator[tuple[str, str, str, traces.Trace]]:
     The host waits for the device to copy a number to it, so calls and copies change together.
     """
     letters = {limit: letter for letter, limit in _answers().items()}
-    for old, new in ((SYNCHRONISATION, LAUNCHES), (LAUNCHES, SYNCHRONISATION)):
+    pairs = ((SYNCHRONISATION, LAUNCHES), (LAUNCHES, SYNCHRONISATION))
+    for old, new in (*pairs, (MEMORY, MEMORY)):  # a busy device is the limit, with waits or not
         trace = unknown_traces()[letters[old]]
         if new == LAUNCHES:
             words = "without calls that wait for the device"
@@ -144,6 +145,10 @@ def _other_causes() -> Iterator[tuple[str, str, str, traces.Trace]]:
             more = more.assign(kind="DtoH", memory="Device -> Pinned", bytes=4)
             copies = pd.concat([trace.copies, more], ignore_index=True)
         yield letters[old], new, words, replace(trace, calls=calls, copies=copies, source="")
+    trace = unknown_traces()[letters[MEMORY]]  # in load, a host may also wait for a busy device
+    names = trace.ranges["name"].replace({"forward": "load", "backward": "load", "load": "forward"})
+    ranges = trace.ranges.assign(name=names)
+    yield letters[MEMORY], MEMORY, "with a host in load", replace(trace, ranges=ranges, source="")
 
 
 def scaled(trace: traces.Trace, factor: float) -> traces.Trace:

@@ -536,7 +536,7 @@ WRONG = {
         ),
     },
     "inference.latencies": {
-        (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Wait",
+        (ANSWERED, "call()", SINCE): "call.. returns before the device is done. Look",
         (ANSWERED, "wait()\n        call()", SINCE): "call.. returns before the device is done",
         ("call()", ANSWERED, SINCE): "it waited for calls that warm up",
         ("pass", ANSWERED, SINCE): "9 calls were made: 3 should warm up, and 9 be timed",

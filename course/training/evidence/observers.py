@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from course._compat import is_profiling
 from course.runs.evidence import NOT_APPLICABLE, Evidence
 from course.training import attempts, profiling
 from course.training.attempts import attempt, attempted
@@ -95,7 +96,7 @@ class Observers:
     def end_phase(self, phase: str, step: int, is_first_pass: bool) -> None:
         if phase == "backward" and self._observer:
             self._observer.end_pass()
-        if torch.autograd._profiler_enabled() and is_first_pass:
+        if is_profiling() and is_first_pass:
             phases = Counter(self._evidence.traced) + Counter([str(step)])
             self._note(traced=dict(phases))
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from course._compat import FakeTensor
 from course.runs.evidence import NOT_APPLICABLE, Bytes, Evidence, NotApplicable, Overflow
 from course.training.attempts import attempted
 from course.training.evidence import shards

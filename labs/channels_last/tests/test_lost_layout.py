@@ -3,6 +3,8 @@
 The notebook's cell and its wrong answers are in tests/checks/test_written.py.
 """
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 
@@ -28,6 +30,19 @@ def one_hook_for_all(model, images):
 
 def test_an_unusual_right_answer() -> None:
     assert check_written("layout.first_lost", one_hook_for_all).passed
+
+
+def test_a_hook_of_all_modules_is_removed(monkeypatch) -> None:
+    hooks = OrderedDict()  # so that what the function leaves ends with this test
+    monkeypatch.setattr(nn.modules.module, "_global_forward_hooks", hooks)
+
+    def keeps_its_hook(model, images):
+        lost = lost_layout.first_lost(model, images)
+        nn.modules.module.register_module_forward_hook(lambda *_: None)
+        return lost
+
+    checked = check_written("layout.first_lost", keeps_its_hook)
+    assert checked.failed and "still has 1 of your hooks" in repr(checked)
 
 
 def test_each_number_has_a_place() -> None:

@@ -25,10 +25,10 @@ def unusual(trace):
     """A right answer with other evidence: phases of the host, and device-to-host copies."""
     last = last_step(trace)
     phases = trace.ranges.groupby("name")["duration_s"].sum()
-    if phases["load"] > phases["forward"]:
-        return "input"
     if last["gap_s"] < 0.1 * last["span_s"]:
         return "memory" if convolution_share(trace) < 0.5 else "compute"
+    if phases["load"] > phases["forward"]:
+        return "input"
     return "synchronisation" if len(trace.copies.query("kind == 'DtoH'")) > 20 else "launches"
 
 

@@ -134,7 +134,9 @@ def run(
     options = {"site": site, "gpus": gpus, "time_min": time_min}
     if scripts.calls(read_utf8(source), "recording"):
         if arguments or name:
-            raise ValueError(f"{script} reads a config, and has neither arguments nor --name: --set")
+            raise ValueError(
+                f"{script} reads a config, and has neither arguments nor --name: --set"
+            )
     else:
         config = replace(config, rung=check_name(name or source.stem))
         options["arguments"] = arguments or []

@@ -4,9 +4,10 @@ from tools.house import measure, modules, private_torch
 
 LIMITS = {
     "modules of course that labs import from": 13,
-    "names that labs import from them": 136,
+    "names that labs import from them": 129,
+    "names that labs reach through modules of the doors": 87,
     "names of `import course`": 30,
-    "lines behind launch, wait and report": 10_510,
+    "lines behind launch, wait and report": 10_491,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 39,
     "lines without tests": 52_600,

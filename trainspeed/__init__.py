@@ -8,3 +8,13 @@ In a notebook or a script: `Watch`, `compare` and `predict_memory`.
 """
 
 __version__ = "0.1.0"
+
+_EXPORTS = {"compare": "comparison"}  # name: its module, which is imported when it is used
+
+
+def __getattr__(name: str):
+    from importlib import import_module
+
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from trainspeed import __doc__ as about
+from trainspeed.comparison import add_compare
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("trainspeed", description=about.partition("\n")[0])
     commands = parser.add_subparsers(dest="action", required=True)
     add_profile(commands)
+    add_compare(commands)
     options = parser.parse_args(own)
     try:
         return options.run(options, command)

@@ -43,6 +43,7 @@ class Plan:
     timed_s: float = 2.0
     most_s: float = 20.0  # after which fewer timed iterations are enough
     traced: int = 3  # iterations; 0: no trace
+    turns: str = ""  # where to ask for turns (`trainspeed.turns`): then all is only timed
 
 
 @dataclass
@@ -143,6 +144,7 @@ class Recorder:
         self._sampler: StackSampler | None = None
         self._is_written = False
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_iteration: Callable[[Iteration | None], None] = lambda iteration: None
 
     # What the loop did.
 
@@ -152,8 +154,10 @@ class Recorder:
         if self._current is not None:
             self._current.end_s, self._current.kind = at, self.state
             self.iterations.append(self._current)
-            self._advance()
-        self._current = Iteration(now() if self._current is not None else at)
+            if not self.plan.turns:
+                self._advance()
+        self.on_iteration(self._current)
+        self._current = Iteration(now())
 
     def add_batch(self, loader: Any, begin_s: float, end_s: float, batch: Any) -> None:
         """Note that the loop waited for a batch."""

@@ -15,6 +15,7 @@ Three steps append lines to research/own_scripts.jsonl:
 from __future__ import annotations
 
 import argparse
+import difflib
 import gzip
 import json
 import os
@@ -111,7 +112,7 @@ def mnist_of_lightning(folder: Path, sources: Path) -> None:
 
 def jpegs(folder: Path, sources: Path) -> None:
     """64 images in four classes."""
-    write_jpegs(folder / "images", {"train": 256, "val": 16})
+    write_jpegs(folder / "images", {"train": 192, "val": 16})
 
 
 def few_words(folder: Path, sources: Path) -> None:
@@ -153,9 +154,9 @@ SCRIPTS = (
         "vae",
         EXAMPLES,
         "vae",
-        ("main.py", "--epochs", "1"),
+        ("main.py", "--epochs", "1", "--batch-size", "32"),
         OPTIMIZER,
-        {"batches": 1, "backwards": 1, "updates": 1, "samples": 128},
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
         MNIST,
         mnist_next_to,
     ),
@@ -224,7 +225,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 8},
-        "256 generated JPEGs of 500 × 375 in 4 classes",
+        "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
     ),
     Script(
@@ -299,7 +300,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 2, "backwards": 2, "updates": 1, "samples": 32},
-        "256 generated JPEGs of 500 × 375 in 4 classes",
+        "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
     ),
     Script(
@@ -465,11 +466,17 @@ def copy(script: Script, sources: Path, into: Path, change: Change | None = None
     return place
 
 
-def stable(text: str) -> str:
-    """Return a script's output without what differs between any two runs."""
+def stable(text: str) -> list[str]:
+    """Return the lines of an output, sorted, without what differs between any two runs."""
     for pattern in VOLATILE:
         text = re.sub(pattern, "…", text, flags=re.MULTILINE)
-    return text
+    return sorted(text.replace("\r", "\n").splitlines())
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return the first lines that only one of two outputs has."""
+    lines = difflib.unified_diff(stable(before), stable(after), n=0, lineterm="")
+    return [line[:120] for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")][:4]
 
 
 def profile(
@@ -511,7 +518,7 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
         "command": [*script.arguments],
         "stand_in": script.stand_in,
         "codes": [plain.returncode, found["code"]],
-        "same_output": stable(plain.stdout) == stable(found["out"]),
+        "differences": differences(plain.stdout, found["out"]),
         "seconds": [round(plain_s, 1), round(found["seconds"], 1)],
     }
     if not page:

@@ -6,10 +6,9 @@ PyTorch 2.11 and 2.15 have no public name for them; tested with both.
 from typing import Any
 
 import torch
-from torch import _TorchCompileInductorWrapper as Inductor  # set_default_backend is newer than 2.11
 from torch import distributed
 from torch._subclasses import fake_tensor  # it looks for a GPU, unless patched
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _profiler_enabled as is_profiling  # the profiler may be the script's
 from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -20,8 +19,8 @@ active_ddp = DDP._get_active_ddp_module  # the one whose forward is running
 # The kernels of scaled_dot_product_attention, for selective checkpointing.
 KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 ATTENTION = [getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default for name in KERNELS]
-__all__ = ["FakeTensor", "FakeTensorMode", "Inductor", "TorchDispatchMode", "fake_tensor"]
-__all__ += ["group_named", "is_profiling", "tree_leaves", "tree_map_only"]
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "fake_tensor", "group_named", "is_profiling"]
+__all__ += ["tree_leaves", "tree_map_only"]
 
 
 def arguments_of(operator: Any) -> list[Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import TextWrapper
+
+from trainspeed.text import digits  # noqa: F401  for those that import it from here
 
 LINE, TEXT = 1500, 4000  # characters of a line, and of a record's error, that are shown at most
 ITALIC = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # not the asterisks of a product
@@ -39,15 +40,6 @@ def read_utf8(path: Path) -> str:
             f"UTF-8: save the file as UTF-8 in your editor"
         )
     return re.sub(r"\r\n?", "\n", text)
-
-
-def digits(value: float) -> str:
-    """Format a number for people: three significant digits, and no exponent."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    if 0 < abs(value) < 1e-4:
-        return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
-    return f"{value:.3g}"
 
 
 def clock(passed_s: float) -> str:

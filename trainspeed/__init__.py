@@ -7,4 +7,15 @@
 In a notebook or a script: `Watch`, `compare` and `predict_memory`.
 """
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+# Each with its module, which is imported when it is used: some import torch.
+_EXPORTS = {"Watch": "watch", "compare": "comparison"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)

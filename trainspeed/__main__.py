@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from trainspeed import __doc__ as about
+from trainspeed.comparison import add_compare
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("trainspeed", description=about.partition("\n")[0])
     commands = parser.add_subparsers(dest="action", required=True)
     add_profile(commands)
+    add_compare(commands)
     options = parser.parse_args(own)
     try:
         return options.run(options, command)
@@ -36,6 +38,7 @@ def add_profile(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--out", type=Path, help="write page.json and the trace there, too")
     parser.add_argument("--stop", action="store_true", help="end the command after the page")
     parser.add_argument("--steps", type=int, default=10, help="iterations to time, at least")
+    parser.add_argument("--seconds", type=float, default=2.0, help="to time, at least")
     parser.add_argument("--warm-up", type=int, default=3, help="iterations before that")
     parser.set_defaults(run=run_profile)
 
@@ -57,7 +60,12 @@ def run_profile(options: argparse.Namespace, command: list[str]) -> int:
                     (options.out / f"rank{profiled.values['rank']}.json.gz").write_bytes(content)
 
     return profile.profile(
-        command, show, stop=options.stop, timed=options.steps, warm_up=options.warm_up
+        command,
+        show,
+        stop=options.stop,
+        timed=options.steps,
+        timed_s=options.seconds,
+        warm_up=options.warm_up,
     )
 
 

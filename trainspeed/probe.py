@@ -23,8 +23,9 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader, get_worker_info
 
 from trainspeed.lines import own_line
-from trainspeed.recorder import Plan, Recorder, now
+from trainspeed.recorder import Iteration, Plan, Recorder, now
 from trainspeed.sampler import SampleWorker
+from trainspeed.turns import TurnTaker
 
 PLAN = "TRAINSPEED_PLAN"
 # After so many backward passes without an optimizer's step, iterations are counted by them; after
@@ -37,7 +38,7 @@ class Probe:
     """The hooks of one process. An iteration ends with each step of the first optimizer."""
 
     def __init__(self, plan: Plan) -> None:
-        self.recorder = Recorder(plan)
+        self.recorder = self._new_recorder(plan)
         self._reference: int | None = None  # the id of the first optimizer that stepped
         self._step_began: dict[int, float] = {}
         self._backwards = self._batches = 0
@@ -55,6 +56,18 @@ class Probe:
         atexit.register(self.finish)
         os.register_at_fork(after_in_child=self._forget)
 
+    @staticmethod
+    def _new_recorder(plan: Plan) -> Recorder:
+        recorder = Recorder(plan)
+        if plan.turns:
+            taker = TurnTaker(plan.turns, plan.folder)
+
+            def take_turn(iteration: Iteration | None) -> None:
+                taker.end_iteration(recorder.rule, iteration.samples if iteration else 0)
+
+            recorder.on_iteration = take_turn
+        return recorder
+
     @property
     def is_active(self) -> bool:
         """Whether this process may train: not a DataLoader's worker."""
@@ -66,7 +79,7 @@ class Probe:
             self.recorder.finish()
 
     def _forget(self) -> None:
-        self.recorder = Recorder(self.recorder.plan)
+        self.recorder = self._new_recorder(self.recorder.plan)
         self._reference, self._backwards, self._batches = None, 0, 0
 
     @staticmethod
@@ -129,7 +142,11 @@ class Probe:
     def _sampled_workers(self, loader: Any) -> Iterator[None]:
         """Let the workers that start in this block sample themselves."""
         before = loader.worker_init_fn
-        if loader.num_workers and not isinstance(before, SampleWorker):
+        if (
+            not self.recorder.plan.turns
+            and loader.num_workers
+            and not isinstance(before, SampleWorker)
+        ):
             loader.worker_init_fn = SampleWorker(before, self.recorder.plan.folder)
         try:
             yield

@@ -43,6 +43,7 @@ class Plan:
     timed_s: float = 2.0
     most_s: float = 20.0  # after which fewer timed iterations are enough
     traced: int = 3  # iterations; 0: no trace
+    turns: str = ""  # where to ask for turns (`trainspeed.turns`): then all is only timed
 
 
 @dataclass
@@ -143,6 +144,7 @@ class Recorder:
         self._sampler: StackSampler | None = None
         self._is_written = False
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_iteration: Callable[[Iteration | None], None] = lambda iteration: None
 
     # What the loop did.
 
@@ -152,14 +154,16 @@ class Recorder:
         if self._current is not None:
             self._current.end_s, self._current.kind = at, self.state
             self.iterations.append(self._current)
-            self._advance()
-        self._current = Iteration(now() if self._current is not None else at)
+            if not self.plan.turns:
+                self._advance()
+        self.on_iteration(self._current)
+        self._current = Iteration(now())
 
     def add_batch(self, loader: Any, begin_s: float, end_s: float, batch: Any) -> None:
         """Note that the loop waited for a batch."""
-        entry = self._loaders[id(loader)]
-        entry.batches += 1
-        entry.wait_s += end_s - begin_s
+        if entry := self._loaders.get(id(loader)):  # and not any other iterable
+            entry.batches += 1
+            entry.wait_s += end_s - begin_s
         if it := self._current:
             samples, tokens = count_samples(batch)
             it.wait_s += end_s - begin_s
@@ -238,6 +242,7 @@ class Recorder:
     def _start_trace(self) -> bool:
         if self.notes.has_own_profiler:
             return False
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

@@ -82,6 +82,7 @@ def end(process: subprocess.Popen) -> None:
         for member in family:
             with suppress(psutil.NoSuchProcess):
                 member.terminate()
+                member.resume()  # or a stopped process does not end
         _, alive = psutil.wait_procs(family, timeout=GRACE_S)
         for member in alive:
             with suppress(psutil.NoSuchProcess):

@@ -3,7 +3,7 @@
 A job whose runs are compared trains them at the same time, in alternating blocks of steps.
 Anything else that the machine does then affects all of them, and cancels out in the ratio of
 neighbouring blocks. The order within a turn is random, so that no periodic load favours one run,
-and the ratio's interval (`course.runs.ratio.centre`) covers the noise that remains. This module is
+and the ratio's interval (`trainspeed.ratio.centre`) covers the noise that remains. This module is
 the supervisor's side; `course.training.turns` is the training process's side.
 """
 
@@ -28,9 +28,10 @@ from course.config import Config
 from course.jobs.memory_check import why_not_together
 from course.jobs.processes import POLL_S
 from course.runs.files import write_atomically
-from course.runs.ratio import LEAST_TURNS, NO_TURNS, is_sure
+from course.runs.ratio import NO_TURNS
 from course.runs.run import Run
 from course.training.turns import NO_MORE
+from trainspeed.ratio import LEAST_TURNS, is_sure
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 

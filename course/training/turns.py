@@ -6,11 +6,8 @@ The other side is `course.jobs.conductor`, in the job's supervisor.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from multiprocessing.connection import Connection
@@ -19,6 +16,7 @@ from typing import Any
 
 from course.runs import failures
 from course.runs.run import TAKES_TURNS, WAITING_FILE
+from trainspeed.workers import workers_stopped
 
 FOREVER = timedelta(days=365)  # no limit for the turns of others; the run has its time limit
 PORT_OFFSET = 500  # from the port of a job's first process group; others are closer to it
@@ -72,7 +70,7 @@ class Turns:
             RuntimeError: the conductor has ended.
         """
         try:
-            with _workers_stopped():
+            with workers_stopped():
                 if self.number is not None:
                     self._gather("end")
                     if self._rank == 0:
@@ -132,19 +130,3 @@ class Turns:
     def step(self) -> None:
         """Count a step."""
         self._steps_left -= 1
-
-
-@contextmanager
-def _workers_stopped() -> Iterator[None]:
-    workers = [worker.pid for worker in multiprocessing.active_children() if worker.pid]
-    _send(workers, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        _send(workers, signal.SIGCONT)
-
-
-def _send(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it ended in the meantime
-            os.kill(pid, number)

@@ -4,11 +4,12 @@ from tools.house import measure, modules, private_torch
 
 LIMITS = {
     "modules of course that labs import from": 13,
-    "names that labs import from them": 136,
+    "names that labs import from them": 129,
+    "names that labs reach through modules of the doors": 87,
     "names of `import course`": 30,
-    "lines behind launch, wait and report": 10_458,
+    "lines behind launch, wait and report": 10_491,
     "lines of course that name labs, race or search": 0,
-    "private names of PyTorch": 40,
+    "private names of PyTorch": 39,
     "lines without tests": 52_600,
     "lab.x in notebooks": 392,
     "lab.x in the notebook with the most": 30,

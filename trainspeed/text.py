@@ -1,0 +1,14 @@
+"""Format numbers for people."""
+
+from __future__ import annotations
+
+import math
+
+
+def digits(value: float) -> str:
+    """Format a number for people: three significant digits, and no exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}".rstrip("0")
+    return f"{value:.3g}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
@@ -22,6 +24,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.hooks import RemovableHandle
 
 from trainspeed._compat import (
     NEEDS_NUMBERS,
@@ -434,7 +437,11 @@ def _fake(tensor: torch.Tensor, layout: torch.memory_format | None = None) -> to
     if layout and tensor.dim() == 4:
         fake = fake.to(memory_format=layout)
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        weight = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        if not weight.requires_grad:  # MemTracker registers hooks on all weights
+            weight.register_hook = lambda hook: RemovableHandle(OrderedDict())
+            weight.register_post_accumulate_grad_hook = weight.register_hook
+        return weight
     return fake.requires_grad_(tensor.requires_grad)
 
 
@@ -501,7 +508,10 @@ def explained() -> Iterator[None]:
     level = log.level
     try:
         log.setLevel(logging.CRITICAL)
-        yield
+        with warnings.catch_warnings():
+            # It has the text of the model.
+            warnings.filterwarnings("ignore", message="global module forward hook")
+            yield
     except PredictionError:
         raise
     except Exception as error:  # whatever a user's code raises

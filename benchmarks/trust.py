@@ -65,12 +65,12 @@ def quietly() -> Iterator[None]:
 def compare_with_itself(case: str, config: Config, pairs: int) -> None:
     """Compare a config with itself: 19 of 20 intervals should contain 1."""
     with quietly():
-        base = wait(launch(SCRIPT, config))
+        base = launch(SCRIPT, config).wait()
     ratios = []
     for number in range(pairs):
         began = time.perf_counter()
         with quietly():
-            run = wait(launch(SCRIPT, config, against=base, rerun=True))
+            run = launch(SCRIPT, config, against=base, rerun=True).wait()
         pair = ratio(run, base)
         ratios.append(pair)
         report(

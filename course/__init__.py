@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "config": "Config LADDER rung vary",
-    "jobs.launch": "launch launch_all wait cancel explain",
+    "jobs.launch": "launch launch_all wait cancel",
     "jobs.plan": "batch_script device_for without_loading",
     "widgets.queue": "queue",
     "widgets.quiz": "quiz",
     "runs.run": "Run",
-    "runs.logs": "search_log tail",
+    "runs.logs": "search_log",
     "runs.recordings": "recorded recorded_runs trace_path",
     "checks.report": "report compare",
     "checks.ladder": "ladder",

@@ -8,9 +8,10 @@ import typer
 
 from course.cli import labs, runs  # noqa: F401 - they add their commands
 from course.cli.options import app
+from course.runs.files import PROJECT
 
-for _module in ("race.cli", "tools.cli", "tools.bench_cli"):  # folders next to this package
-    import_module(_module)
+for _path in sorted(PROJECT.glob("*/course_commands.py")):  # of packages next to this one
+    import_module(f"{_path.parent.name}.{_path.stem}")
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        from course.data.default_set import DataError
+        from course.data.folders import DataError
         from course.jobs.launch import JobError
         from slurm_box import ClusterError
 

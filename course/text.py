@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 from textwrap import TextWrapper
 
 LINE, TEXT = 1500, 4000  # characters of a line, and of a record's error, that are shown at most
+ITALIC = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # not the asterisks of a product
 CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # a colour, or a move of the cursor
     r"|\x1b[\]P^_X].*?(?:\x07|\x1b\\|$)"  # a title of the window, a link
@@ -86,3 +88,12 @@ def wrap_text(text: str, width: int = 88) -> str:
     """Wrap a text into lines that JupyterLab shows unbroken; it breaks longer ones within words."""
     wrapper = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrapper.fill(line) for line in text.splitlines())
+
+
+def as_html(text: str) -> str:
+    """Return text as HTML, with code in `backticks` and *italic* text."""
+    # Code first: its content stays as it is.
+    parts = re.split(r"`([^`]+)`", html.escape(text))
+    parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
+    parts[::2] = [re.sub(ITALIC, r"<em>\1</em>", part) for part in parts[::2]]
+    return "".join(parts)

@@ -21,6 +21,7 @@ from course.training.precision import HALF
 from course.training.rank_group import join_group, validate
 from course.training.recorder import recording
 from labs.pipeline import pipelines
+from labs.pipeline.passes import Passes
 
 
 def main(run):
@@ -61,7 +62,7 @@ def main(run):
     )
     profiler.start()
 
-    meter = Meter(run, device)
+    meter = Meter(run, device, hooks=[Passes(run)])
     for epoch in range(cfg.epochs):
         net.train()
         sampler.set_epoch(epoch)

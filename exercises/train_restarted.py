@@ -21,6 +21,7 @@ from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
 from labs.restart import checkpoint, randomness
+from labs.restart.interruptions import Interruptions
 from labs.restart.seeded import Seeded
 
 
@@ -55,7 +56,7 @@ def main(run):
     end_requests = []  # not empty after SIGTERM
     # TODO sigterm: handle SIGTERM, which would end the process at once: only note it
 
-    meter = Meter(run, device, first=step)
+    meter = Meter(run, device, first=step, hooks=[Interruptions(run)])
     for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from course import Run, wait
+from course import Run
 from course.data import crop_set
 from course.jobs import find_script, launch_planned, plan_run
 from course.lab import read_utf8
@@ -164,7 +164,7 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
     with hidden_validation_crops():
         planned = plan_run(script, config, site=site, gpus=entry.gpus, time_min=minutes)
         run = launch_planned(replace(planned, request=planned.request | REQUEST))
-    wait(run, check=False)
+    run.wait(check=False)
     deadline = time.monotonic() + SYNC_TIMEOUT_S
     while run.record.status == "ok" and not (run.folder / RESULT).exists():
         if time.monotonic() > deadline:

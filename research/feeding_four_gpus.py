@@ -13,7 +13,7 @@ import json
 import os
 from pathlib import Path
 
-from course import launch, rung, wait
+from course import launch, rung
 from course.config import FULL_SIZE
 from labs.scaling.configs import FROM_FILES
 
@@ -40,7 +40,7 @@ def main() -> None:
         sizes = sizes | {"batch_size": 256 * options.gpus, "seed": seed}
         config = rung("compile", **sizes, rung=f"compile-{source}")
         run = launch("solutions/train.py", config, gpus=options.gpus)
-        wait(run, check=False)
+        run.wait(check=False)
         measured = run.steps[run.steps["step"] >= config.warmup_steps]
         row = {"source": source, "nccl_priority": priority, "gpus": options.gpus}
         row |= {"status": run.status, "machine": run.record.machine}

@@ -192,7 +192,7 @@ def release(run: Run) -> None:
 
 def over(run: Run) -> Run:
     """Wait until the run is over, however it ends, and return it."""
-    return jobs.wait(run, check=False, timeout_s=DEADLINE_S)
+    return jobs.wait([run], check=False, timeout_s=DEADLINE_S)[0]
 
 
 def printed(run: Run) -> str:
@@ -250,8 +250,7 @@ def expect_no_process(root: Path, timeout_s: float = 10) -> None:
 
 def end_all_runs(root: Path) -> None:
     """Cancel every run; fail, and kill, if a process is left after that."""
-    for run in runs.all_jobs():
-        jobs.cancel(run)
+    jobs.cancel(runs.all_jobs())
     try:
         expect_no_process(root)
     finally:

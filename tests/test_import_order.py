@@ -27,6 +27,7 @@ PACKAGES = {  # each with those that it may import
 }
 # Of course/, from the bottom up: a room may import from itself and from those before it.
 ROOMS = (
+    "_compat",
     "text",
     "config",
     "runs",
@@ -44,6 +45,7 @@ ROOMS = (
 # What labs, electives and the race import from.
 DOORS = (
     "course",
+    "course._compat",
     "course.lab",
     "course.runs",
     "course.charts",
@@ -57,11 +59,7 @@ BESIDE_DOORS = {
     "labs.augmentation.mixing_checks": "a small run calls it, with the checks' fake accelerator",
     "labs.pipeline.configs": "it looks for open TODOs, as checks do",
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",
-    "race.cli": "it adds commands to the program `course`",
-    # What only these use is in the course still.
-    "labs.pipeline.figures": "the kinds of passes",
-    "labs.pipeline.orders": "the kinds of passes",
-    "labs.pipeline.schedules": "the kinds of passes",
+    "race.course_commands": "it adds commands to the program `course`",
 }
 LAZY = {"course", "course.checks.discovery", "course.__main__"}
 

@@ -28,8 +28,10 @@ SCOPE = (
 LAUNCH = ["course.jobs.launch", "course.checks.report"]
 LAUNCH += ["course.jobs.supervise", "course.training.recorder"]
 # A lab by its module; the race; the trials of a search.
-NAMED = re.compile(r"\b(?:labs|electives)\.[a-z]\w+|\b(?:race|racing|trials?|optuna)\b", re.I)
-PRIVATE = re.compile(r"_[a-z]")
+NAMED = re.compile(
+    r"(?<![.\w])(?:labs|electives)\.[a-z]\w+|\b(?:race|racing|trials?|optuna)\b", re.I
+)
+PRIVATE = re.compile(r"_[A-Za-z]")
 
 
 @cache
@@ -64,9 +66,10 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def from_course() -> set[tuple[str, str]]:
-    """Return what labs import from the course."""
+    """Return what labs import from the course, without the names of PyTorch that it passes on."""
     found = {item for path in inside(*LABS).values() for item in imports(path)}
-    return {(module, name) for module, name in found if f"{module}.".startswith("course.")}
+    ours = {(module, name) for module, name in found if f"{module}.".startswith("course.")}
+    return {(module, name) for module, name in ours if module != "course._compat"}
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -90,7 +93,7 @@ def private_torch(path: Path) -> Iterator[str]:
     """Yield private names of PyTorch: not those of `self`, of other modules, or of the file."""
     names = [[*module.split("."), name] for module, name in imports(path)]
     ours = [parts for parts in names if parts[0] == "torch"]
-    others = {"self", "cls", *(parts[0] for parts in names if parts[0] != "torch")}
+    others = {"self", "cls", *(parts[-1] or parts[0] for parts in names if parts not in ours)}
     attributes = [node for node in nodes_of(path) if isinstance(node, ast.Attribute)]
     own = {getattr(node, "name", "") for node in nodes_of(path)}
     own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}

@@ -241,7 +241,7 @@ def _cancel_left_runs(executed: Path, since: str) -> str:
         and launch.refresh(run) in ("queued", "running")
     ]
     names = ", ".join(f"{run.name} ({run.status})" for run in left)
-    launch.cancel_all(left)
+    launch.cancel(left)
     return f"\nCancelled, because the notebook left them behind: {names}" if left else ""
 
 

@@ -17,7 +17,7 @@ from filelock import FileLock
 from course.checks import discovery
 from course.checks.lab import Planned, Recording
 from course.config import Config
-from course.jobs.launch import launch, wait
+from course.jobs.launch import launch
 from course.runs import rows
 from course.runs.files import write_atomically
 from course.runs.recordings import (
@@ -84,7 +84,7 @@ def record(machine: str, planned: Iterable[Planned], folder: Path) -> Path:
     refused = []
     for config, gpus, purpose in planned:
         run = launch(f"solutions/{config.script}", config, gpus=gpus, time_min=TIME_MIN)
-        wait(run, check=False)
+        run.wait(check=False)
         print(f"{run}: {run.record.images_per_s or run.record.error}", flush=True)
         refused += _pack_all([run], folder / machine, purpose)
     return _finish(folder / machine, refused)

@@ -7,4 +7,13 @@
 In a notebook or a script: `Watch`, `compare` and `predict_memory`.
 """
 
+from importlib import import_module
+
 __version__ = "0.1.0"
+_NAMES = {"Watch": "watch", "profile": "profile"}  # imported when first used: they import torch
+
+
+def __getattr__(name: str):
+    if name in _NAMES:
+        return getattr(import_module(f"trainspeed.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'trainspeed' has no attribute {name!r}")

@@ -22,12 +22,10 @@ def fresh_compiler() -> Iterator[None]:
     Raises:
         RuntimeError: the machine has no C++ compiler; the message explains how to install one.
     """
-    from torch._inductor.exc import InvalidCxxCompiler
-
     # The second logger warns that a GPU is missing.
     logs = [logging.getLogger(name) for name in ("torch._dynamo", "torch.utils.cpp_extension")]
     levels = [log.level for log in logs]
-    torch._dynamo.reset()
+    torch.compiler.reset()
     for log in logs:
         log.setLevel(logging.ERROR)
     try:
@@ -35,10 +33,10 @@ def fresh_compiler() -> Iterator[None]:
             yield
     except Exception as error:
         causes = (error, error.__cause__, error.__context__, getattr(error, "inner_exception", 0))
-        if any(isinstance(cause, InvalidCxxCompiler) for cause in causes):
+        if any(type(cause).__name__ == "InvalidCxxCompiler" for cause in causes):
             raise RuntimeError(NO_COMPILER) from error
         raise
     finally:
         for log, level in zip(logs, levels):
             log.setLevel(level)
-        torch._dynamo.reset()
+        torch.compiler.reset()

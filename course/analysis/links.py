@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from course.config import rung
-from course.jobs.launch import launch, wait
+from course.jobs.launch import launch
 from course.runs import recordings
 
 SCRIPT = "course/analysis/all_reduce.py"
@@ -16,7 +16,7 @@ def measure_link(site: str = "local") -> pd.DataFrame:
 
     Columns: ranks, hosts, bytes of each rank, seconds (the median), low and high (quartiles).
     """
-    run = wait(launch(SCRIPT, rung("baseline", quick=True, rung="link"), site=site, gpus=2))
+    run = launch(SCRIPT, rung("baseline", quick=True, rung="link"), site=site, gpus=2).wait()
     table = pd.read_json(run.folder / "all_reduce.jsonl", lines=True)
     table["low"], table["seconds"], table["high"] = zip(*table["seconds"])
     return table

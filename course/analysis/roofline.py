@@ -15,15 +15,14 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from course._compat import TorchDispatchMode, arguments_of, tensors_in
 from course.analysis.timing import FORMATS, number_format, seconds
 from course.config import Config, from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run, rows_of
-from course.training.memory_prediction import fake_step
+from course.training.memory_prediction import fake_step, update_once
 from course.training.recorder import Recorder
 
 # Operators that read inputs twice, with the places of those inputs: in training, BatchNorm needs
@@ -100,7 +99,7 @@ def operators(config: Config) -> pd.DataFrame:
 @lru_cache(maxsize=32)
 def _count_once(config: Config) -> pd.DataFrame:
     with fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        update_once(step.optimizer)  # creates the optimizer's state
         return count_operators(step.run, config.batch_size)
 
 
@@ -159,25 +158,21 @@ def _moved_bytes(operator: Any, name: str, args: tuple, kwargs: dict, result: An
     """Return the bytes that a call reads and writes."""
     if name in ALLOCATIONS:
         return 0
-    inputs = _tensors((args, kwargs))
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-    outputs = [t for t in _tensors(result) if t.untyped_storage()._cdata not in storages]
+    inputs = tensors_in((args, kwargs))
+    storages = {tensor.untyped_storage() for tensor in inputs}
+    outputs = [t for t in tensors_in(result) if t.untyped_storage() not in storages]
     in_place: list[torch.Tensor] = []
     if torch.Tag.inplace_view not in operator.tags:
-        for place, argument in enumerate(operator._schema.arguments):
+        for place, argument in enumerate(arguments_of(operator)):
             if argument.is_write:
                 value = args[place] if place < len(args) else kwargs.get(argument.name)
-                in_place += _tensors(value)
+                in_place += tensors_in(value)
     if not (outputs or in_place):  # a view
         return 0
-    twice = _tensors([args[place] for place in READ_TWICE.get(name, ())])
-    if name == "convolution_backward" and len(_tensors(result[:2])) == 2:
+    twice = tensors_in([args[place] for place in READ_TWICE.get(name, ())])
+    if name == "convolution_backward" and len(tensors_in(result[:2])) == 2:
         twice = [args[0]]
     return sum(map(_bytes, [*inputs, *twice, *outputs, *in_place]))
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -29,7 +29,8 @@ from course.checks.facts import RESULTS, SETUP, differences, incompleteness
 from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
 from course.jobs.processes import job_environment, loopback
-from course.runs import failures, logs
+from course.runs import failures
+from course.runs.files import tail
 from course.runs.run import PROJECT, Run
 
 PRINTED_LINES = 1000  # of the script's own output that are shown
@@ -316,5 +317,5 @@ def error_of(run: Run) -> str:
 
 
 def _printed(run: Run) -> str:
-    lines = logs.tail(run.folder / "printed-0.txt", PRINTED_LINES).split("\n")
+    lines = tail(run.folder / "printed-0.txt", PRINTED_LINES).split("\n")
     return "\n".join(line for line in lines if not re.match(r"epoch \d+ (of|validated)", line))

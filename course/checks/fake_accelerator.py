@@ -17,14 +17,11 @@ from unittest.mock import MagicMock, patch
 
 import torch
 from torch import distributed, nn
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from course._compat import FakeTensorMode, TorchDispatchMode, fake_tensor, tensors_in
 from course.checks import tiny_networks
 from course.checks.script_edits import compile_script
 from course.config import Config
@@ -40,9 +37,7 @@ EACH_RANK = 2  # images of a batch
 SMALL: dict[str, Any] = {"model": "resnet18", "image_px": 32}
 SMALL |= {"profile_steps": 0, "val_steps": 0, "save_weights": False}
 SMALL |= {"epochs": 2, "budget_s": 0.0}  # the second step may differ from the first
-aten = torch.ops.aten
-CONVOLUTION = aten.convolution.default
-COPIES = (aten._to_copy.default, aten.copy_.default)
+COPIES = {"aten::_to_copy": 0, "aten::copy_": 1}  # each with the place of its source
 
 
 @dataclass
@@ -145,19 +140,20 @@ class _Copies(TorchDispatchMode):
         self._copied, self._step = step.copied, step
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is aten._sample_dirichlet.default:  # of Beta; it has no version for fake tensors
+        name = func.name()
+        if name == "aten::_sample_dirichlet":  # of Beta; it has no version for fake tensors
             return torch.empty_like(args[0])
         result = func(*args, **(kwargs or {}))
-        if func is CONVOLUTION:
+        if name == "aten::convolution":
             self._step.types.add(str(args[0].dtype).removeprefix("torch."))
             self._step.layouts |= {layout(tensor) for tensor in args[:2]} - {"either"}
-        if func in COPIES:
-            source = args[0] if func is aten._to_copy.default else args[1]
-            name = self._names.get(tuple(source.shape))
-            if name and source.device.type == "cpu" != result.device.type:
+        if name in COPIES:
+            source = args[COPIES[name]]
+            part = self._names.get(tuple(source.shape))
+            if part and source.device.type == "cpu" != result.device.type:
                 non_blocking = bool((kwargs or {}).get("non_blocking") or args[2:] == (True,))
                 of_type = str(source.dtype).removeprefix("torch.")
-                self._copied.setdefault(name, set()).add((of_type, non_blocking))
+                self._copied.setdefault(part, set()).add((of_type, non_blocking))
         return result
 
 
@@ -180,9 +176,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
     def hooks(self: saved_tensors_hooks, pack: Any, unpack: Any) -> None:
         def unpacked_at_once(tensor: torch.Tensor) -> Any:
             packed = pack(tensor)
-            for leaf in tree_leaves(packed):
-                if isinstance(leaf, torch.Tensor):
-                    step.kept_on.add(leaf.device.type)
+            step.kept_on |= {tensor.device.type for tensor in tensors_in(packed)}
             step.returned_to.add(unpack(packed).device.type)
             return packed
 
@@ -231,7 +225,6 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (torch.amp.GradScaler, "step", scaler_step),
             (torch.amp.GradScaler, "update", lambda *_: None),
             (torch.profiler, "profile", profile),
-            (Distribution, "_validate_args", False),  # which reads numbers
             (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
         ):
             stack.enter_context(patch.object(target, name, value))
@@ -241,6 +234,8 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         if run.world_size > 1:
             stack.enter_context(_fake_group(step, run))
         stack.enter_context(_Copies(cfg, step))
+        Distribution.set_default_validate_args(False)  # validation reads numbers
+        stack.callback(Distribution.set_default_validate_args, True)
         stack.callback(register_optimizer_step_pre_hook(update).remove)
         yield
 
@@ -266,8 +261,7 @@ def _devices(step: FirstStep, count: int) -> tuple[dict[str, Any], dict[str, Any
     def accelerator(check_available: bool = False) -> torch.device | None:
         return CUDA if count or not check_available else None
 
-    names: dict[str, Any] = {"current_accelerator": accelerator}
-    names |= {"current_device_index": selected}
+    names = {"current_accelerator": accelerator, "current_device_index": selected}
     names |= {"set_device_index": select, "set_device_idx": select}
     return both | cuda, both | names
 
@@ -297,9 +291,10 @@ def _fake_group(step: FirstStep, run: Any) -> Iterator[None]:
 def _apply(self: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
     """Replace `Module._apply`, which would try to swap the storage of fake tensors."""
     for module in self.modules():
-        weights, buffers = module._parameters, module._buffers
-        weights |= {name: nn.Parameter(change(x)) for name, x in weights.items() if x is not None}
-        buffers |= {name: change(x) for name, x in buffers.items() if x is not None}
+        for name, weight in [*module.named_parameters(recurse=False)]:
+            setattr(module, name, nn.Parameter(change(weight)))
+        for name, buffer in [*module.named_buffers(recurse=False)]:
+            setattr(module, name, change(buffer))
     return self
 
 

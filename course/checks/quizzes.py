@@ -15,8 +15,6 @@ Text between `backticks` becomes code, text between *asterisks* italic.
 
 from __future__ import annotations
 
-import html
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,6 @@ from course.checks import discovery
 from course.checks.store import answers, save_answer
 
 LETTERS = "abcde"
-ITALIC = r"(?<![\w*])\*(\w[^*]*)\*(?![\w*])"  # not the asterisks of a product
 MOST, LEAST = len(LETTERS), 3  # choices per question
 
 
@@ -152,15 +149,6 @@ def load(path: Path) -> Quiz:
         return Quiz(path.parent.name, values["title"], tuple(questions))
     except (ValueError, KeyError, TypeError) as error:
         raise QuizError(f"{path}: {type(error).__name__}: {error}") from None
-
-
-def as_html(text: str) -> str:
-    """Return text as HTML, with code in `backticks` and *italic* text."""
-    # Code first: its content stays as it is.
-    parts = re.split(r"`([^`]+)`", html.escape(text))
-    parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
-    parts[::2] = [re.sub(ITALIC, r"<em>\1</em>", part) for part in parts[::2]]
-    return "".join(parts)
 
 
 def _question(number: int, values: dict[str, Any]) -> Question:

@@ -18,7 +18,7 @@ from course.checks.predictions import key_of, prediction, settle, site_of, verdi
 from course.checks.store import NOISY
 from course.checks.todo import needed_todos
 from course.config import Config, all_settings
-from course.jobs.launch import JobError, explain, refresh
+from course.jobs.launch import JobError, refresh
 from course.runs.ratio import (
     Ratio,
     explain_ratio,
@@ -185,7 +185,7 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
 def _measured(run: Run) -> Record:
     record = run.record if refresh(run) == "ok" else None
     if record is None:
-        raise JobError(explain(run))
+        raise JobError(run.explain())
     if record.images_per_s is None:
         raise JobError(f"{run.name} is ok, but not measured: {record.not_measured or 'no step'}")
     return record

@@ -39,8 +39,8 @@ from PIL import Image
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction
-from torch.utils._pytree import tree_leaves
 
+from course._compat import tree_leaves
 from course.checks import comparable, tiny_networks
 from course.checks.notes import CompileCall, Files, Notes, ShardCall
 from course.checks.script_edits import compile_script
@@ -194,11 +194,13 @@ class Observed:
 
     def _note_prefetch(self, phase: str, module: Any, modules: list[Any]) -> None:
         """Note for a block which blocks it gathers ahead."""
+        from torch.distributed.fsdp import fully_shard  # which the script has imported
+
         # A unit has one state, whichever of its modules sets it.
-        states = [block._get_fsdp_state() for block in models.blocks(self._network)]
-        numbers = {id(state): at for at, state in enumerate(dict.fromkeys(states))}
+        states = map(fully_shard.state, models.blocks(self._network))
+        numbers = {state: at for at, state in enumerate(dict.fromkeys(states))}
         if modules:
-            number, *ahead = (numbers.get(id(x._get_fsdp_state())) for x in (module, *modules))
+            number, *ahead = (numbers.get(fully_shard.state(x)) for x in (module, *modules))
             words = f"units that unit {number} gathers in {phase}"
             self.notes.prefetch[words] = ", ".join(map(str, dict.fromkeys(ahead)))
 

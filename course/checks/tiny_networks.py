@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet
 
+from course._compat import Inductor
 from course.training import models
 
 WIDTH = 8  # channels of a ResNet's first convolution; ResNet-18 has 64
@@ -122,7 +123,7 @@ def leave_kernels(note: Callable[[int, bool], None] = lambda layers, is_new: Non
         note: called whenever a graph computes in training, with its number of layers and whether
             this is the first time.
     """
-    torch._dynamo.reset()  # left by another script's network
+    torch.compiler.reset()  # left by another script's network
 
     def compiled(self: Any, graph: Any, inputs: Any) -> Callable[..., Any]:
         names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
@@ -136,6 +137,5 @@ def leave_kernels(note: Callable[[int, bool], None] = lambda layers, is_new: Non
 
         return computed
 
-    compiler = torch._TorchCompileInductorWrapper
-    compiler.__call__ = compiled
-    compiler.get_compiler_config = lambda self: None
+    Inductor.__call__ = compiled
+    Inductor.get_compiler_config = lambda self: None

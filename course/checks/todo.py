@@ -14,9 +14,8 @@ from typing import Any
 
 from course.checks import discovery, exercises
 from course.checks.exercises import SOLUTIONS
-from course.checks.quizzes import as_html
 from course.runs.run import Run
-from course.text import wrap_text
+from course.text import as_html, wrap_text
 
 END = re.compile(r"^\s*# (--- before|<<<|TODO \w+[:,])|^$")  # of a seam
 MOST_LINES = 4  # to show of a seam

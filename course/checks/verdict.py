@@ -32,7 +32,7 @@ from course.checks.lab import Exercise, Place, Unexpected, expect
 from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
-from course.jobs.launch import explain, launch, launch_all, refresh, wait
+from course.jobs.launch import launch, launch_all, refresh, wait
 from course.jobs.plan import device_for
 from course.runs import failures
 from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
@@ -158,7 +158,7 @@ def launch_check(
     script = script or exercise_of(wanted.name)
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
-        wait([launch(script, before, site=site)], check=False)
+        launch(script, before, site=site).wait(check=False)
     return _both(wanted, None, None, script=script, site=site, quick=quick, rerun=False)
 
 
@@ -248,7 +248,7 @@ def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> 
         correct = _correct(wanted, text, source, where, is_recorded=run.is_recorded)
     if ended and correct.verdict != FAILED:
         look_at = _error_line(ended, text, where)
-        correct = Part("correct", FAILED, explain(ended).splitlines()[0], look_at)
+        correct = Part("correct", FAILED, ended.explain().splitlines()[0], look_at)
     yield correct
     if correct.verdict == FAILED:
         yield Part("mechanism", UNMEASURABLE, "the training must be correct first")

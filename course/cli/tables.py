@@ -34,11 +34,11 @@ def run_as_dict(run: Run) -> dict[str, Any]:
 
 def show_run(run: Run) -> None:
     """Print a run for a person: status, speed, memory, loss, folder and next step."""
-    from course.jobs.launch import explain, refresh, why_queued
+    from course.jobs.launch import refresh, why_queued
 
     status = refresh(run)
     if status not in ("ok", "queued", "running"):
-        typer.echo(explain(run), err=True)
+        typer.echo(run.explain(), err=True)
     reason = why_queued(run, status)
     typer.echo(f"{run.name}: {status}" + f" ({reason})" * bool(reason))
     rows = dict(_measurements(run)) if run.record else {}

@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 from course.config import CROPS_PX
 from course.data import default_set
-from course.data.default_set import MANIFEST, PHOTOGRAPHS, DataError
+from course.data.default_set import MANIFEST, PHOTOGRAPHS
+from course.data.folders import DataError
 from course.runs.files import link_or_copy, read_dict
 
 SHORTER_PX = 480  # a photograph's shorter side before it is divided into tiles

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 from PIL import Image, ImageEnhance, ImageOps
-from platformdirs import user_cache_path
 from tqdm import tqdm
 
+from course.data.folders import DataError, default_root
 from course.runs.files import read_dict
-from course.runs.run import folder_from
 from trainspeed.resources import core_count
 
 PHOTOGRAPHS = {
@@ -63,10 +62,6 @@ SIZES = [
 MANIFEST = "manifest.json"
 
 
-class DataError(RuntimeError):
-    """The images cannot be used; the message names the file and the fix."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """The contents of the set. Equal recipes give equal bytes, with the same version of Pillow."""
@@ -85,11 +80,6 @@ class Recipe:
             for name in PHOTOGRAPHS
             for index in range(count)
         ]
-
-
-def default_root() -> Path:
-    """Return the folder of the set: the variable COURSE_DATA, or else the user's cache folder."""
-    return folder_from("COURSE_DATA") or user_cache_path("make-training-fast") / "default-set-v1"
 
 
 def ensure(root: Path | None = None, recipe: Recipe = Recipe()) -> Path:

@@ -16,7 +16,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from course.config import Config
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.pixels import decode_rgb
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1

@@ -21,10 +21,10 @@ from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
 
 from course.config import Config
-from course.data import crop_set, default_set
+from course.data import crop_set, default_set, folders
 from course.data.augment import randaugmented as randaugmented  # scripts import it from here
 from course.data.crop_set import Crops, OnDevice
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
 from course.data.images import Files, check_classes, epoch_px, open_folder, train_view, val_view
@@ -65,7 +65,7 @@ def image_sets(cfg: Config) -> ImageSets:
         val = Crops(root, "val") if cfg.val_steps else train.first(0)  # else there may be none
     else:
         root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-        stored = _converted(root, cfg) if cfg.format in convert.KINDS else root
+        stored = _converted(root, cfg) if cfg.format in folders.KINDS else root
         if cfg.format == "shards":
             tars = shards.paths(stored, "train")
         else:
@@ -75,7 +75,7 @@ def image_sets(cfg: Config) -> ImageSets:
         train = open_split(root, "train", train_view(cfg))
         val = open_split(root, "val", val_view(cfg))
         check_classes(root, train.classes, val.classes)
-        if tars and train.classes != convert.index(stored)["classes"]:
+        if tars and train.classes != folders.index(stored)["classes"]:
             raise DataError(
                 f"the classes in {root} are no longer those of the shards in {stored}. Convert "
                 f"the set again: course data --as shards"
@@ -88,7 +88,7 @@ def _converted(root: Path, cfg: Config) -> Path:
     """Return the folder of the set in the config's format; convert the default set if needed."""
     if cfg.data == "default":
         return convert.convert_set(cfg.format)
-    return convert.converted_folder(cfg.format, root)
+    return folders.converted_folder(cfg.format, root)
 
 
 def _check_count(images: int, cfg: Config, root: Path) -> None:

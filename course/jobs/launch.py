@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -22,17 +22,34 @@ from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
 from course.jobs.sites import Site
-from course.runs import failures, recordings
 from course.runs import record as records
+from course.runs import recordings
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import take_over
-from course.runs.run import Run, record_of
+from course.runs.run import RecordedRun, Run, record_of
 from course.text import wrap_text
 
+T = TypeVar("T", bound=Run)
 PATIENCE_S = 2.0  # until a progress line explains why a run waits
 REUSED = ("queued", "running", "ok", "oom")  # launched again, a run in such a state is kept
+
+
+class LaunchedRun(Run):
+    """A run that a launch returned, with its verbs: those of several runs are functions."""
+
+    def wait(self, *, timeout_s: float | None = None, check: bool = True) -> Self:
+        """Wait until it is over, and return it; see the function `wait`."""
+        return wait([self], timeout_s=timeout_s, check=check)[0]
+
+    def cancel(self) -> Self:
+        """End it if it waits or computes, and return it; see the function `cancel`."""
+        return cancel([self])[0]
+
+
+class RecordedLaunch(LaunchedRun, RecordedRun):
+    """A recorded run that a launch returned: it is over."""
 
 
 def launch(
@@ -45,7 +62,8 @@ def launch(
     rerun: bool = False,
     against: Run | None = None,
     hooks: Sequence[str] = (),
-) -> Run:
+    arguments: Sequence[str] | None = None,
+) -> LaunchedRun:
     """Start a job that runs `script`, and return at once.
 
     The same script text, config, site and GPU count are the same run: a second launch returns it,
@@ -62,12 +80,23 @@ def launch(
             alternate, so that their ratio does not depend on what else the machine does.
         hooks: classes that are created in the training process, MODULE:CLASS
             (`course.training.hooks`).
+        arguments: of the script's command line. A script with arguments, also with none, runs in
+            the current folder, and may import the modules next to it. Such a module is not part of
+            the run: after a change in it, launch with `rerun=True`.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    planned = plan_run(script, config, site=site, gpus=gpus, time_min=time_min, hooks=hooks)
+    planned = plan_run(
+        script,
+        config,
+        site=site,
+        gpus=gpus,
+        time_min=time_min,
+        hooks=hooks,
+        arguments=arguments,
+    )
     if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:
@@ -80,7 +109,7 @@ def launch(
 
 def launch_all(
     script: str | Path, configs: Iterable[Config], *, turns: bool = False, **options: Any
-) -> list[Run]:
+) -> list[LaunchedRun]:
     """Launch each config; the further options are those of `launch`.
 
     Args:
@@ -96,7 +125,7 @@ def launch_all(
     return answers if all(answers) else _launch(in_turns(plans), rerun)
 
 
-def launch_planned(planned: Plan) -> Run:
+def launch_planned(planned: Plan) -> LaunchedRun:
     """Launch a plan on a site that runs jobs."""
     return _launch([planned], rerun=False)[0]
 
@@ -111,12 +140,13 @@ def _common(site: Site) -> dict[str, Any]:
     }
 
 
-def _answer(planned: Plan) -> Run | None:
+def _answer(planned: Plan) -> RecordedLaunch | None:
     """Return and print the recorded run if the site has recordings; None on other sites."""
     if planned.site.executor != "recorded":
         return None
     machine, request = planned.site.name.removeprefix(recordings.SITE), planned.request
-    run = recordings.answer(machine, planned.config, request["gpus"], request.get("added"))
+    answer = recordings.answer(machine, planned.config, request["gpus"], request.get("added"))
+    run = RecordedLaunch(answer.folder)
     print(f"{run.name} [{run.status}]: {run.record.machine}")
     if not planned.request.get("added") and planned.source.name != run.script.name:
         print(f"It is a run of solutions/{run.script.name}, because no other script was recorded")
@@ -144,7 +174,7 @@ def launching() -> Iterator[Path]:
         ) from error
 
 
-def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
+def _launch(group: Sequence[Plan], rerun: bool) -> list[LaunchedRun]:
     """Find or start the runs of one job."""
     launched = [planned for planned in group if not planned.is_repeat]
     with launching():
@@ -155,7 +185,7 @@ def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
                 print(
                     f"{last}: launched before, nothing started (rerun=True, or --rerun, repeats it)"
                 )
-            return known
+            return [LaunchedRun(last.folder) for last in known]
         folders = [folder for _, folder in attempts]
         earlier = {} if rerun else {folder: last for last, folder in attempts if last}
         repeats = [planned.name for planned in group if planned.is_repeat]
@@ -163,9 +193,7 @@ def _launch(group: Sequence[Plan], rerun: bool) -> list[Run]:
         return _start(folders, group, earlier)[: len(launched)]
 
 
-def wait(
-    of: Run | Sequence[Run], *, timeout_s: float | None = None, check: bool = True
-) -> Run | Sequence[Run]:
+def wait(runs: Iterable[T], *, timeout_s: float | None = None, check: bool = True) -> list[T]:
     """Wait until runs are over, show their steps as progress, and return them.
 
     Interrupting the wait leaves the runs alone.
@@ -177,32 +205,27 @@ def wait(
     Raises:
         JobError: a run did not end ok (with the end of its log), or is not over yet.
     """
-    wanted = [of] if isinstance(of, Run) else list(of)
-    began = time.time()
+    runs, began = list(runs), time.time()
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     try:
-        for run in wanted:
+        for run in runs:
             _follow(run, deadline, began)
             for repeat in run.repeats:  # it ends with the run, or moments later
                 _follow(repeat, deadline, began, quiet=True)
     except KeyboardInterrupt:
         print(
-            "Stopped waiting; the job goes on. wait(run) follows it again, cancel(run) ends it; "
+            "Stopped waiting; the job goes on. run.wait() follows it again, run.cancel() ends it; "
             "in a terminal: course runs, course cancel NAME"
         )
-        return of
-    for run in wanted:
-        if check and run.status != "ok":
-            raise JobError(explain(run))
-    return of
+        return runs
+    for run in runs if check else ():
+        if (status := refresh(run)) != "ok":
+            no_record = f"{run.name}: {status}, and {run.folder} cannot take its record. Make room"
+            raise JobError(run.explain() if run.record else no_record)
+    return runs
 
 
-def cancel(run: Run) -> Run:
-    """End a run that waits or computes; do nothing if it is over. See `cancel_all`."""
-    return cancel_all([run])[0]
-
-
-def cancel_all(runs: Sequence[Run]) -> list[Run]:
+def cancel(runs: Sequence[T]) -> list[T]:
     """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
@@ -253,59 +276,15 @@ def _queue_state(run: Run) -> dict[str, Any]:
     return engine(run.executor).queue_states([run]).get(run.name, {})
 
 
-_NOT_THE_SCRIPT = {
-    "disk": "This is not the script's fault: free some disk space, and launch it again.",
-    "data": "The cause is the data, not the script: follow the message, and launch it again.",
-    "machine": "This is not the script's fault: follow the message, and launch it again.",
-    "environment": "The environment may be the cause: follow the message, and launch it again.",
-    "rank": "Another rank ended first: look for its error, and launch it again.",
-}
-
-
-def explain(run: Run) -> str:
-    """Return why a run is not ok: its status, its error, what to do, where its logs are."""
-    record = run.record
-    if record is None and refresh(run) == "lost":
-        return f"{run.name}: lost, and {run.folder} cannot take its record. Make room there"
-    if record is None:
-        return f"{run.name} is not over yet ({run.status}): wait(run) follows it"
-    advice = {
-        "oom": "It needs more memory than is available: lower batch_size or image_px. If Slurm "
-        "ended it, request more memory for the host, as with mem-per-gpu in your site's entry.",
-        "timeout": "Give it more time (time_min=…) or fewer steps.",
-        "cancelled": "Launch it again if you still need it.",
-        "lost": "If memory ran out, lower batch_size or image_px; otherwise, launch it again.",
-    }.get(
-        record.status,
-        _NOT_THE_SCRIPT.get(failures.fault_of(record.error)) or _blame(run, record.error),
-    )
-    if run.is_command:
-        advice = "Fix the cause, and submit it again."
-    folder = run.logs[0].parent if run.is_command else run.folder / "logs"
-    logs = "" if run.is_recorded else f" Logs: {folder}"  # no log is recorded
-    error = record.error.replace("(train.py, line", f"({run.source}, line")  # the copy's name
-    return f"{run.name}: {record.status}. {error}\n{advice}{logs}"
-
-
-def _blame(run: Run, error: str) -> str:
-    """Return the advice on an error that the script may have caused."""
-    name = failures.blamed_file(error)
-    if name == run.script.name:
-        return f"Fix the cause in {run.source} (the run used a copy of it), and launch it again."
-    if name:
-        return f"Fix the cause in {name}, and launch it again."
-    if failures.is_early_end(error):
-        return f"See where {run.source} ends (the run used a copy of it), and launch it again."
-    return f"The error names no line of {run.source}: the logs show more. Then launch it again."
-
-
-def _start(folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]) -> list[Run]:
+def _start(
+    folders: Sequence[Path], group: Sequence[Plan], earlier: dict[Path, Run]
+) -> list[LaunchedRun]:
     """Start one job for all these runs; its logs are in the first one's folder.
 
     Args:
         earlier: by folder, an attempt at the same run that did not end ok.
     """
-    started, site = [Run(folder) for folder in folders], group[0].site
+    started, site = [LaunchedRun(folder) for folder in folders], group[0].site
     common = _common(site)
     try:
         for run, planned in zip(started, group):
@@ -375,7 +354,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
                 bar.refresh()
                 return
             if deadline is not None and time.monotonic() > deadline:
-                raise JobError(f"{run.name} is still {status}; it goes on: wait(run) follows it")
+                raise JobError(f"{run.name} is still {status}; it goes on: run.wait() follows it")
             time.sleep(0.3)
 
 

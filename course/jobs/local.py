@@ -14,7 +14,6 @@ from typing import Any
 from course.jobs import local_queue
 from course.jobs.processes import POLL_S, kill_left, of_runs
 from course.jobs.sites import Site
-from course.runs import logs
 from course.runs.files import read_dict
 from course.runs.run import FOLDER_VARIABLE, Run
 
@@ -52,7 +51,7 @@ def ending(run: Run) -> tuple[str, str]:
     """Return status and error of a run whose job is gone without a record."""
     kill_left(run)
     error = "the job ended without a record: its supervisor was killed, or the machine restarted"
-    text = logs.text(run, err=True, lines=20) or logs.text(run.job, err=True, lines=20)
+    text = run.tail(err=True, lines=20) or run.job.tail(err=True, lines=20)
     return "lost", f"{error}. The end of its standard error:\n{text}" if text else error
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from course.config import FULL_SIZE, SCRIPTS, Config, change
+from course.data import folders
 from course.jobs import batch_script as slurm_script
 from course.jobs import local, sites, slurm
 from course.jobs.sites import Site
-from course.runs import logs
 from course.runs import run as runs
 from course.runs.files import read_dict
 from course.runs.run import ADDED, PROJECT, Run
@@ -83,7 +83,7 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
         "gpus": against.gpus,
     }
     launched = against.launched
-    values |= {name: launched[name] for name in ("added", "hooks") if name in launched}
+    values |= {name: launched[name] for name in ("added", "hooks", "arguments", "folder") if name in launched}
     source = Path(against.launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
@@ -108,6 +108,7 @@ def plan_run(
     gpus: int = 1,
     time_min: float | None = None,
     hooks: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
 ) -> Plan:
     """Check a launch and return its plan; the arguments are those of `launch.launch`.
 
@@ -141,6 +142,8 @@ def plan_run(
         request["added"] = added
     if hooks:
         request["hooks"] = [*hooks]
+    if arguments is not None:
+        request |= {"arguments": [*arguments], "folder": str(Path.cwd())}
     return Plan(source, text, config, chosen, request)
 
 
@@ -254,8 +257,9 @@ def batch_script(run: Run, site: str | None = None) -> str:
     """
     if run.is_recorded:
         raise ValueError(f"{run.name} ran on another machine, which left no batch script here")
-    if site is None and (submitted := logs.submitted(run)):
-        return submitted
+    scripts = sorted(run.job.folder.glob("logs/*_submission.sh"))
+    if site is None and scripts:
+        return scripts[-1].read_text()
     chosen = replace(sites.get(site or run.launched["site"]), time_min=run.launched["time_min"])
     return _batch_script(run.folder, run.launched, chosen)
 
@@ -289,15 +293,13 @@ def _with_data_root(config: Config, site: Site) -> Config:
 
 def _check_data(root: Path, format_: str) -> None:
     """Raise an error for a data set that is missing, before a job waits in the queue."""
-    from course.data.formats import convert
-
-    if missing := [split for split in convert.SPLITS if not (root / split).is_dir()]:
+    if missing := [split for split in folders.SPLITS if not (root / split).is_dir()]:
         raise ValueError(
             f"data_root={str(root)!r}: expected a folder with train/ and val/ inside, and "
             f"{' and '.join(missing)} is missing: set it to another folder"
         )
-    if format_ in convert.KINDS:
-        convert.converted_folder(format_, root)
+    if format_ in folders.KINDS:
+        folders.converted_folder(format_, root)
 
 
 def find_script(script: str | Path) -> Path:

@@ -10,10 +10,9 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start its threads when imported
 gc.disable()  # searching a million new objects for garbage takes a quarter of the time
 
-import torch._dynamo  # noqa: E402, F401 - imported by the first optimizer
 import torch.distributed.checkpoint.state_dict  # noqa: E402, F401
 import torch.distributed.fsdp  # noqa: E402, F401
-import torch.distributed.pipelining  # noqa: E402, F401
+import torch.distributed.pipelining  # noqa: E402, F401 - with the compiler, as optimizers do
 import torchvision  # noqa: E402, F401
 
 import course.data.loader  # noqa: E402, F401

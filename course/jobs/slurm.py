@@ -26,7 +26,6 @@ from course.jobs.slurm_partitions import (
     partitions,
     seconds,
 )
-from course.runs import logs
 from course.runs.run import Run
 
 SQUEUE_INTERVAL_S = 2.0  # between two calls of squeue, however many runs are waited for
@@ -199,7 +198,7 @@ def ending(run: Run) -> tuple[str, str]:
 def _last_words(run: Run) -> str:
     if not run.logs:
         return f"No log was written: does the node see {run.folder}? It must be on a shared disk."
-    return logs.text(run, err=True, lines=8)
+    return run.tail(err=True, lines=8)
 
 
 def cancel(run: Run) -> None:

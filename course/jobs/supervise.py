@@ -33,7 +33,7 @@ from course.jobs.scripts import (
     process_context,
     run_script,
 )
-from course.runs import failures, logs, ranks
+from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import GO_ON, interruptions
@@ -303,11 +303,15 @@ class SupervisedRank:
             folder.mkdir(exist_ok=True)
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
-        surroundings = Surroundings(self._environment(), self.run.folder, out, err)
+        launched = self.run.launched
+        folder, modules = self.run.folder, None
+        if (arguments := launched.get("arguments")) is not None:
+            folder, modules = Path(launched["folder"]), Path(launched["script"]).parent
+        surroundings = Surroundings(self._environment(), folder, out, err, modules)
         is_conducted = self._conductor and self.rank == 0
         connection = self._conductor.connect(self.run) if is_conducted else None
         process = self.context.Process(
-            target=run_script, args=(self.run.script, surroundings, (), connection)
+            target=run_script, args=(self.run.script, surroundings, arguments or (), connection)
         )
         process.start()
         if connection:
@@ -430,7 +434,7 @@ class SupervisedRank:
 
     def _failure(self, code: int) -> Record:
         """Return the verdict by a process's exit code, for a run that leaves no record."""
-        last_words = logs.text(self.run, err=True, lines=20)
+        last_words = self.run.tail(err=True, lines=20)
         if code == FORK_SERVER_ENDED and fork_server_has_ended():
             return Record("lost", error=f"{failures.FORK_SERVER}\n{last_words}")
         if hung := ranks.hangs(self.run):
@@ -443,7 +447,7 @@ class SupervisedRank:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
-            if place := failures.place_in(logs.text(self.run, err=True, lines=TRACEBACK_LINES)):
+            if place := failures.place_in(self.run.tail(err=True, lines=TRACEBACK_LINES)):
                 headline += f" {place}"
             if explanation := failures.advice(last_words):
                 headline += f". {explanation}"

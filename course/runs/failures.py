@@ -15,14 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from course.config import GIB
-from course.runs.run import PROJECT
+from course.runs.files import PROJECT
 from course.text import TEXT, printable, shortened
 
-COURSE_PACKAGES = ("course", "labs", "electives", "fast_resnet", "idr_pytools", "race")
-COURSE_PACKAGES += ("slurm_box", "tools")
 SHARED = "/dev/shm"  # DataLoader workers pass their batches through it
 SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers to it
 PATIENCE_S = 120  # a batch that takes longer will not arrive
+_ADVICE = {
+    "oom": "It needs more memory than is available: lower batch_size or image_px. If Slurm "
+    "ended it, request more memory for the host, as with mem-per-gpu in your site's entry.",
+    "timeout": "Give it more time (time_min=…) or fewer steps.",
+    "cancelled": "Launch it again if you still need it.",
+    "lost": "If memory ran out, lower batch_size or image_px; otherwise, launch it again.",
+}
+_NOT_THE_SCRIPT = {
+    "disk": "This is not the script's fault: free some disk space, and launch it again.",
+    "data": "The cause is the data, not the script: follow the message, and launch it again.",
+    "machine": "This is not the script's fault: follow the message, and launch it again.",
+    "environment": "The environment may be the cause: follow the message, and launch it again.",
+    "rank": "Another rank ended first: look for its error, and launch it again.",
+}
 _LIGHTER = "fewer workers or a smaller prefetch_factor"
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\n")
 _WORKER_ENDED = r"DataLoader worker \(pid.*(killed by signal|exited unexpectedly)"
@@ -114,6 +126,26 @@ def fault_of(text: str) -> str:
     return "machine" if is_known or any(words in text for words in NOT_THE_SCRIPT) else ""
 
 
+def what_to_do(status: str, error: str, source: str) -> str:
+    """Return what to do about a run that is not ok.
+
+    Args:
+        source: the script that was launched, with its folder.
+    """
+    if status in _ADVICE:
+        return _ADVICE[status]
+    if fault := fault_of(error):
+        return _NOT_THE_SCRIPT[fault]
+    name = blamed_file(error)
+    if name == "train.py":
+        return f"Fix the cause in {source} (the run used a copy of it), and launch it again."
+    if name:
+        return f"Fix the cause in {name}, and launch it again."
+    if is_early_end(error):
+        return f"See where {source} ends (the run used a copy of it), and launch it again."
+    return f"The error names no line of {source}: the logs show more. Then launch it again."
+
+
 def blamed_file(text: str) -> str:
     """Return the file whose line an error names as the last one outside libraries; "" if none."""
     if named := re.findall(r"\(([\w.-]+\.py), line \d+\)", text):
@@ -135,9 +167,9 @@ def _is_library(path: str) -> bool:
     """Return whether a file belongs to Python, a package, or the course's own packages."""
     if re.search(r"^<|/(site|dist)-packages/|/lib/python3\.\d+/|/torchinductor_", path):
         return True
-    return Path(path).is_relative_to(PROJECT) and (
-        Path(path).relative_to(PROJECT).parts[0] in COURSE_PACKAGES
-    )
+    if not Path(path).is_relative_to(PROJECT):
+        return False
+    return (PROJECT / Path(path).relative_to(PROJECT).parts[0] / "__init__.py").exists()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Files that are either complete or absent."""
+"""Files: written so that they are complete or absent, and read in part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from course.text import printable
+
+PROJECT = Path(__file__).resolve().parents[2]
 UNFINISHED = ".unfinished-"  # prefix of a file while it is written
+SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
+PART_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
 @contextmanager
@@ -66,6 +71,18 @@ def read_dict(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def tail(path: Path, lines: int = 20) -> str:
+    """Return the last lines of a text file, printable; "" if there is no file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        length = max(PART_BYTES, LINE_BYTES * (lines + SUBMITIT_LINES))
+        file.seek(max(0, path.stat().st_size - length))
+        ending = printable(file.read().decode(errors="replace")).rstrip().split("\n")
+    # submitit reports that its own function succeeded, even if the run failed.
+    return "\n".join([line for line in ending if not line.startswith("submitit ")][-lines:])
 
 
 def finite(value: float) -> float | None:

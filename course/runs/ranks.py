@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from course.runs import failures, logs
+from course.runs import failures
+from course.runs.files import tail
 from course.runs.run import Run
 
 if TYPE_CHECKING:
@@ -48,5 +49,5 @@ def hangs(run: Run) -> dict[int, failures.Hang]:
     for path in run.logs:
         if task := re.search(r"_(\d+)_log\.err$", path.name):  # JOB_RANK_log.err
             rank = int(task[1])
-            result[rank] = failures.hang(logs.tail(path, LOG_LINES), rank)
+            result[rank] = failures.hang(tail(path, LOG_LINES), rank)
     return {rank: result[rank] for rank in sorted(result) if result[rank]}

@@ -38,9 +38,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from course.config import Config, change, from_dict
-from course.runs import rows
+from course.runs import failures, rows
 from course.runs.evidence import Evidence, from_values
-from course.runs.files import read_dict
+from course.runs.files import PROJECT, read_dict, tail
 from course.runs.record import Record
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ RESOLVED = ("precision", "gather_bf16")
 JOB_FILE = "job.json"
 OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a recorder has finished
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
-PROJECT = Path(__file__).resolve().parents[2]
 RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
@@ -267,11 +266,30 @@ class Run:
         paths = sorted((self.folder / "logs").glob("*_log.*"))
         return sorted(paths, key=lambda path: path.suffix != ".out")
 
+    def tail(self, lines: int = 20, *, err: bool = False) -> str:
+        """Return the end of what its tasks have printed, or of their standard error."""
+        suffix = ".err" if err else ".out"
+        return "\n".join(tail(path, lines) for path in self.logs if path.suffix == suffix)
+
+    def explain(self) -> str:
+        """Return why it is not ok: its status, its error, what to do, where its logs are."""
+        if (record := self.record) is None:
+            return f"{self.name} is not over yet ({self.status}): wait for it first"
+        advice = failures.what_to_do(record.status, record.error, self.source)
+        if self.is_command:
+            advice = "Fix the cause, and submit it again."
+        folder = self.logs[0].parent if self.is_command else self.folder / "logs"
+        logs = "" if self.is_recorded else f" Logs: {folder}"  # no log is recorded
+        error = record.error.replace("(train.py, line", f"({self.source}, line")  # the copy's name
+        return f"{self.name}: {record.status}. {error}\n{advice}{logs}"
+
+    def __eq__(self, other: object) -> bool:  # of any class
+        return isinstance(other, Run) and self.folder == other.folder
+
     def __repr__(self) -> str:
         return f"{self.name} [{self.status}]"
 
 
-@dataclass(frozen=True, repr=False)
 class RecordedRun(Run):
     """A run of a different machine: a row of that machine's tables."""
 

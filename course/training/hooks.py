@@ -1,9 +1,9 @@
 """Hooks: what a lab adds to the training process of a run that it launches.
 
 `launch(…, hooks=["PACKAGE.MODULE:CLASS"])` writes their names into the run's launch.json, and
-`recording()` imports and creates them. "observers" there names classes that rank 0's supervisor
-creates with the run, so that no script can change them: it calls `look()` now and then, and `end()`
-once the process is over.
+`recording()` imports and creates them; a script may also give some to its meter. "observers" there
+names classes that rank 0's supervisor creates with the run, so that no script can change them: it
+calls `look()` now and then, and `end()` once the process is over.
 """
 
 from __future__ import annotations
@@ -26,12 +26,35 @@ class RunEnded(BaseException):  # so that no handler of errors takes it for one
 class Hook:
     """What happens at the events of a run. A class overrides the methods that it needs.
 
-    The course calls `epoch` and `end`: an error in them is printed, and training continues. The
-    script calls the others, as methods of the recorder, and errors in them reach it.
+    The script calls `ready` to `save_network`, as methods of the recorder, and errors in them reach
+    it. The course calls the others: an error in them is printed, and training continues.
     """
 
     def __init__(self, recorder: Any) -> None:  # a course.training.recorder.Recorder
         self.recorder = recorder
+
+    def begin(self, device: torch.device, clock: Any, first: int) -> None:
+        """Note the begin of training; earlier processes of the run have completed `first` steps.
+
+        Args:
+            clock: a course.training.clocks.Clock.
+        """
+
+    def begin_epoch(self) -> None:
+        """Note the begin of an epoch's steps."""
+
+    def before_update(self) -> None:
+        """Note the end of a backward pass."""
+
+    def end_step(self) -> None:
+        """Note the end of a step."""
+
+    def end_epoch(self) -> None:
+        """Note the end of an epoch's steps, or of training."""
+
+    def evidence(self) -> dict[str, Any]:
+        """Return fields of `course.runs.evidence.Evidence`, at the end of an epoch's steps."""
+        return {}
 
     def epoch(self, number: int, values: Mapping[str, float]) -> None:
         """Receive the results of an epoch, counted from 1."""

@@ -16,10 +16,10 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from course._compat import FakeTensorMode, efficient_attention, memory_tracker
 from course.config import GIB, Config
 from course.training import models, optimizers
 from course.training.precision import HALF
@@ -58,11 +58,15 @@ class FakeStep:
     precision. Only the loss differs, by a few numbers per image.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, model: nn.Module) -> None:
+        self.config, self.model = config, model
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
-        self.model = _empty(config)
-        for parameter in self.model.parameters():
+        for module in model.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                setattr(module, name, nn.Parameter(torch.empty(weight.shape)))
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
+        for parameter in model.parameters():
             if parameter.dim() == 4:  # Module.to refuses parameters that are fake
                 parameter.data = parameter.data.to(memory_format=layout)
         # Muon needs numbers, which fake tensors lack. Like SGD, it keeps a momentum per matrix.
@@ -83,20 +87,14 @@ class FakeStep:
     def forward(self, images: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss of the batch, or of other images, with autocast as in the config."""
         images = self.images if images is None else images
-        half = (
-            torch.bfloat16 if self.config.precision == "half" else HALF.get(self.config.precision)
-        )
-        away = saved_tensors_hooks(_to_host, _from_host) if self.config.offload else nullcontext()
+        precision = self.config.precision
+        half = torch.bfloat16 if precision == "half" else HALF.get(precision)
+        # The host is the device "meta", which the tracker does not count.
+        hooks = saved_tensors_hooks(lambda x: x.to("meta"), partial(torch.empty_like, device="cpu"))
+        away = hooks if self.config.offload else nullcontext()
         with away, torch.autocast("cpu", half, enabled=half is not None):
             scores = self.model(images)
             return nn.functional.cross_entropy(scores, self.labels[: len(images)])
-
-    def update_once(self) -> None:
-        """Update with zero gradients, so that the optimizer has its state."""
-        for parameter in self.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def run(self, most: int | None = None) -> None:
         """Compute all micro-batches, or the first `most` of them, and update the weights."""
@@ -109,16 +107,12 @@ class FakeStep:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def _empty(config: Config) -> nn.Module:
-    """Create the config's network with fake weights."""
-    with unset_fake_temporarily(), torch.device("meta"):  # timm reads numbers when it creates one
-        model = models.create(config.model, CLASSES, config.image_px)
-    for module in model.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            setattr(module, name, nn.Parameter(torch.empty(weight.shape)))
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
-    return model
+def update_once(optimizer: torch.optim.Optimizer) -> None:
+    """Update with zero gradients, so that the optimizer has its state."""
+    for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def _attention_on_gpu(
@@ -137,16 +131,9 @@ def _attention_on_gpu(
         wide = attn_mask.shape[-1]
         attn_mask = nn.functional.pad(attn_mask.to(query.dtype), (0, -wide % ALIGNED))[..., :wide]
         attn_mask = attn_mask.expand(*query.shape[:2], -1, -1)
-    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    return kernel(query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal)[0]
-
-
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")  # which the tracker does not count
-
-
-def _from_host(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, device="cpu")
+    for_backward = torch.is_grad_enabled()
+    inputs = query, key, value, attn_mask
+    return efficient_attention(*inputs, for_backward, dropout_p, is_causal)[0]
 
 
 def checkpointed(model: nn.Module, which: str) -> None:
@@ -160,6 +147,13 @@ def checkpointed(model: nn.Module, which: str) -> None:
 
 
 @contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Create tensors with a size, a type and a device in this context, but without numbers."""
+    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+        yield
+
+
+@contextmanager
 def fake_step(config: Config) -> Iterator[FakeStep]:
     """Create a config's training step, to be used inside this context.
 
@@ -167,23 +161,25 @@ def fake_step(config: Config) -> Iterator[FakeStep]:
         ValueError: a step that PyTorch refuses, such as BatchNorm over a single value.
     """
     attention = patch.object(nn.functional, "scaled_dot_product_attention", _attention_on_gpu)
-    with torch.random.fork_rng(devices=[]), FakeTensorMode(), attention:
-        try:
-            yield FakeStep(config)
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"{config.model} cannot be trained on {config.setup}: {error}. Raise batch_size "
-                f"or image_px"
-            ) from error
+    try:
+        with torch.device("meta"):  # timm reads numbers when it creates a network
+            model = models.create(config.model, CLASSES, config.image_px)
+        with fake_tensors(), attention:
+            yield FakeStep(config, model)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"{config.model} cannot be trained on {config.setup}: {error}. Raise batch_size or "
+            f"image_px"
+        ) from error
 
 
 def saved_tensors(forward: Callable[[], Any], known: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Run a forward pass; return what it saves for backward, once per storage not in `known`."""
-    storages = {tensor.untyped_storage()._cdata for tensor in known}
-    saved: list[torch.Tensor] = []  # keeps them alive, so that no address is reused
+    storages = {tensor.untyped_storage() for tensor in known}
+    saved: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if (storage := tensor.untyped_storage()._cdata) not in storages:
+        if (storage := tensor.untyped_storage()) not in storages:
             storages.add(storage)
             saved.append(tensor)
         return tensor
@@ -194,20 +190,19 @@ def saved_tensors(forward: Callable[[], Any], known: Iterable[torch.Tensor]) -> 
 
 
 @contextmanager
-def tracked(step: FakeStep) -> Iterator[dict[str, float]]:
+def tracked(step: FakeStep, tracker: Any = None) -> Iterator[dict[str, float]]:
     """Measure GiB by kind at the peak of memory in this context; filled when it ends.
 
     The kinds are those of PyTorch's MemTracker: Parameter, Buffer, Gradient, Activation, Temp
-    (made during backward), Optstate, Other; and Total.
+    (made during backward), Optstate, Other; and Total. Another tracker has its own.
     """
-    from torch.distributed._tools.mem_tracker import MemTracker
-
     held: dict[str, float] = {}
-    tracker = MemTracker()
+    if tracker is None:
+        tracker = memory_tracker()
+        tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     # Weak references are slow, and the tracker visits all modules after each operator.
     tracker.memory_tracking = {}
     step.between_passes = tracker.reset_mod_stats  # or it would refuse the second pass
-    tracker.track_external(step.model, step.optimizer, step.images, step.loaded, step.labels)
     with tracker:
         yield held
     snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
@@ -232,7 +227,7 @@ def predict_memory(config: Config) -> Prediction:
             "measured, with its libraries; set device='auto'"
         )
     with fake_step(config) as step:
-        step.update_once()
+        update_once(step.optimizer)
         with tracked(step) as held:
             step.run(most=2)  # only the second pass finds earlier gradients, as later ones do
     parts = {

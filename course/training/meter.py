@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from course.training.attempts import attempt
 from course.training.clocks import clock_for, speed_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
+from course.training.hooks import Hook
 from course.training.recorder import Recorder
 from trainspeed.phases import PHASES
 
@@ -47,9 +48,12 @@ class Meter:
     Args:
         first: the number of steps that an earlier process of this run has completed. Warm-up starts
             again.
+        hooks: besides those of the launch.
     """
 
-    def __init__(self, run: Recorder, device: torch.device, first: int = 0) -> None:
+    def __init__(
+        self, run: Recorder, device: torch.device, first: int = 0, hooks: Sequence[Hook] = ()
+    ) -> None:
         if not isinstance(device, torch.device):
             raise ValueError(
                 f"device={device!r}: expected a torch.device. current_accelerator() returns None "
@@ -81,6 +85,7 @@ class Meter:
         run.keep_steps(first)
         if first >= total and run.rank == 0:
             print(f"nothing is left to train: the checkpoint is of step {first}, the last one")
+        run.hooks += hooks
         self._observers = Observers(run, device, self.clock, lambda: self.phase, first)
         run.set(**attempt("machine", run.describe, device, default={}))
         memory.limit(device, self.config.memory_gib)

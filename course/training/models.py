@@ -12,22 +12,16 @@ import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from course._compat import ATTENTION
 from course.config import CHOICES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Expensive operators: selective checkpointing stores their results.
-COSTLY = [
-    torch.ops.aten.convolution.default,
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten.bmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-]
+aten = torch.ops.aten
+COSTLY = [aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default]
+COSTLY += ATTENTION
 
 
 def create(name: str, classes: int, image_px: int = 224) -> nn.Module:
@@ -110,8 +104,8 @@ def patches(classes: int, width: int = 16) -> nn.Sequential:
 @contextmanager
 def keep_compiler_limit() -> Iterator[None]:
     """Restore the compiler's recompile limit after importing timm, which removes it."""
-    compiler = torch._dynamo.config
-    with compiler.patch(recompile_limit=compiler.recompile_limit):
+    config = torch.compiler.config
+    with config.patch(recompile_limit=config.recompile_limit):
         yield
 
 

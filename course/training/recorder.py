@@ -131,7 +131,7 @@ class Recorder:
             with suppress(OSError):  # a full disk
                 (run.folder / OPEN.format(rank=self.rank)).touch()
         names = run.launched.get("hooks", []) if run else []
-        self._hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
+        self.hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -158,7 +158,7 @@ class Recorder:
             results = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
             print(f"epoch {number} validated: {results}", flush=True)
         self.set(**{key: value for key, value in values.items() if key.startswith("val_")})
-        for hook in self._hooks:
+        for hook in self.hooks:
             attempt(f"the result of {type(hook).__name__}", hook.epoch, number, values)
 
     def _append_epoch(self, values: dict[str, float]) -> None:
@@ -238,17 +238,17 @@ class Recorder:
         with complete_file(self._run.folder / "weights.pt", sync=False) as file:
             torch.save(state, file)
         self.set(weights_by=[self.rank])
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.weights_saved()
 
     def ready(self) -> None:
         """Tell hooks that the preparation has ended; without hooks, do nothing."""
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.ready()
 
     def keep_weights(self, net: torch.nn.Module) -> None:
         """Let hooks keep the current weights; without hooks, do nothing."""
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.keep_weights(net)
 
     def save_network(self, net: torch.nn.Module) -> None:
@@ -256,7 +256,7 @@ class Recorder:
 
         Call it after `save_weights`, because it takes seconds.
         """
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook.save_network(net)
 
     @property
@@ -385,7 +385,7 @@ class Recorder:
     def finish(self, status: str, error: str = "") -> None:
         """Write the record; without a run, print a summary of it."""
         self.before_end()
-        for hook in self._hooks:
+        for hook in self.hooks:
             attempt(f"the result of {type(hook).__name__}", hook.end, status)
         with suppress(AttributeError, OSError):  # Windows has none
             self.set(load=os.getloadavg()[0] / os.cpu_count())

@@ -70,7 +70,7 @@ def save_statistics(model: nn.Module) -> None:
     layers = {
         name: (layer.running_mean.cpu(), layer.running_var.cpu())
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if getattr(layer, "running_mean", None) is not None
     }
     with complete_file(Path(folder) / FILE.format(rank)) as file:
         torch.save(layers, file)

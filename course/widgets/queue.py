@@ -193,7 +193,7 @@ class LiveQueue:
 
     def _cancel(self, name: str) -> None:
         try:
-            launch.cancel(Run(runs_root() / name))
+            launch.cancel([Run(runs_root() / name)])
         except Exception as error:  # any error: the table shows it
             with self._drawing:
                 self._cancelling.discard(name)

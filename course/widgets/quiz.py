@@ -13,7 +13,8 @@ from typing import Any
 from ipywidgets import HTML, Button, Layout, RadioButtons, VBox, Widget
 
 from course.charts import widget_view
-from course.checks.quizzes import Choice, Question, Quiz, as_html, find
+from course.checks.quizzes import Choice, Question, Quiz, find
+from course.text import as_html
 
 # ipywidgets gives every choice one line of fixed height; ours may need two.
 STYLE = """<style>

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from course._compat import TorchDispatchMode, tensors_in
 from course.lab import results
 
 ROWS, NARROW, WIDE = 4000, 6, 60
@@ -121,10 +120,9 @@ class _Results(TorchDispatchMode):
         self, operator: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = operator(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            is_tensor = isinstance(leaf, torch.Tensor)
-            if is_tensor and leaf.untyped_storage().data_ptr() != self._storage:
-                self.shapes.append(leaf.shape)
+        for tensor in tensors_in(result):
+            if tensor.untyped_storage().data_ptr() != self._storage:
+                self.shapes.append(tensor.shape)
         return result
 
 

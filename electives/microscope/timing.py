@@ -13,9 +13,10 @@ from threadpoolctl import threadpool_limits
 
 from course.analysis import timing
 from course.training import attempt
+from electives._compat import gpu_sleep
 from electives.microscope.cases import Case, Product, tf32_switches
 
-MARKER = "spin_kernel"  # the kernel that torch.cuda._sleep launches
+MARKER = "spin_kernel"  # the kernel that gpu_sleep launches
 CASES_PER_PROFILE = 100
 CPU_REPEATS = 9
 BATCH_S = 0.025  # of calls without a pause; long compared with waiting for the GPU
@@ -109,9 +110,9 @@ def _trace(cases: list[Case]) -> list[list[dict[str, Any]]]:
         for case in cases:
             with tf32_switches(case.dtype, torch.device("cuda")):
                 call = case.call(torch.device("cuda"))
-                torch.cuda._sleep(1000)
+                gpu_sleep(1000)
                 call()
-                torch.cuda._sleep(1000)
+                gpu_sleep(1000)
         torch.cuda.synchronize()
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     events.sort(key=lambda event: event.time_range.start)

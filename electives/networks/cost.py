@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import pandas as pd
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.analysis import roofline
 from course.training import memory_prediction, models
@@ -24,13 +23,10 @@ def network_costs() -> pd.DataFrame:
 
 
 def _cost(network: str) -> pd.Series:
-    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+    with memory_prediction.fake_tensors():
         workload = Workload(Setting(network, "bf16"), torch.device("cpu"))
         # Without a first update, the optimizer's state would be created in the counted step.
-        for weight in workload.network.parameters():
-            weight.grad = torch.zeros_like(weight)
-        workload.optimizer.step()
-        workload.optimizer.zero_grad(set_to_none=True)
+        memory_prediction.update_once(workload.optimizer)
         table = roofline.count_operators(workload.step, workload.setting.batch)
     return table[["gflop", "megabytes"]].sum()
 
@@ -42,7 +38,7 @@ def saved_gb(network: str, precision: str) -> dict[str, float]:
     Keys: weights (weights, gradients and momentum in fp32), image (of one image's activations).
     """
     batch = 2
-    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+    with memory_prediction.fake_tensors():
         half = "bf16" if precision in ("fp16", "bf16") else "fp32"
         workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
         weights = models.parameter_count(workload.network)

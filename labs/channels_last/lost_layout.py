@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import chain
 
 import torch
 import torchvision
 from torch import nn
-from torch.nn.modules import module as every_module
 
 from course.training import channels_last, models
+from labs._compat import hooks
 
 FirstLost = Callable[[nn.Module, torch.Tensor], str | None]
 BLOCKS = (torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck)
@@ -116,21 +115,15 @@ def check_hooks_removed(function: FirstLost) -> str:
     """Check that the network keeps its own hooks, and no others, and its mode."""
     network, images = _network(small=True)
     network.body.register_forward_hook(lambda *_: None)
-    before = _hooks(network)
+    before = hooks(network)
     function(network, images)
-    assert not (left := _hooks(network) - before), (
+    assert not (left := hooks(network) - before), (
         f"after your function, the network still has {len(left)} of your hooks, so it can't be "
         f"saved: what registers a hook returns a handle; call remove() on each"
     )
-    assert _hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
+    assert hooks(network) == before, "it removed a hook that is not its own: call remove() on each"
     assert network.training, "it left the network in evaluation mode: call model.train() afterwards"
     return "the network has no hooks left"
-
-
-def _hooks(network: nn.Module) -> set[int]:
-    hooks = [every_module._global_forward_hooks, every_module._global_forward_pre_hooks]
-    hooks += [own for m in network.modules() for own in (m._forward_hooks, m._forward_pre_hooks)]
-    return {*chain(*hooks)}
 
 
 def _network(*names: str, small: bool = False) -> tuple[nn.Module, torch.Tensor]:

@@ -20,7 +20,9 @@ import pandas as pd
 import torch
 from torch import nn
 
+from course._compat import compiler_counters
 from course.analysis import fresh_compiler
+from labs._compat import clear_caches, explain, run_and_get_code
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
@@ -48,7 +50,7 @@ def capture_graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     Columns: graph (from 1), operator, output (its shape).
     """
     with fresh_compiler(), torch.no_grad():
-        graphs = torch._dynamo.explain(function)(*inputs).graphs
+        graphs = explain(function)(*inputs).graphs
     rows = []
     for number, module in enumerate(graphs, 1):
         for node in module.graph.nodes:
@@ -66,7 +68,7 @@ def find_breaks(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     Columns: line (of the source file), code, reason.
     """
     with fresh_compiler(), torch.no_grad():
-        reasons = torch._dynamo.explain(function)(*inputs).break_reasons
+        reasons = explain(function)(*inputs).break_reasons
     rows = []
     for reason in reasons:
         place = reason.user_stack[-1]
@@ -95,8 +97,6 @@ class Kernel:
 
 def kernels(function: Callable, *inputs: torch.Tensor) -> list[Kernel]:
     """Return the kernels that the compiler writes for these inputs."""
-    from torch._inductor.utils import run_and_get_code
-
     with fresh_compiler(), torch.no_grad():
         _, sources = run_and_get_code(torch.compile(function), *inputs)
     text = "\n".join(sources)
@@ -163,9 +163,7 @@ def measure_cache(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
 
 def _first_call(function: Callable, inputs: tuple, folder: str) -> dict[str, float]:
     """Compile and call a function with the compiler's cache in this folder."""
-    from torch._inductor.utils import clear_caches
-
-    counters = torch._dynamo.utils.counters["inductor"]
+    counters = compiler_counters()["inductor"]
     with mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}):
         clear_caches()
         try:
@@ -179,7 +177,7 @@ def _first_call(function: Callable, inputs: tuple, folder: str) -> dict[str, flo
 
 def _graph_count() -> int:
     """Return the number of graphs that Dynamo has compiled in this process."""
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return compiler_counters()["stats"]["unique_graphs"]
 
 
 def median_ms(function: Callable, *inputs: torch.Tensor) -> float:

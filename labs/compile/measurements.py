@@ -24,7 +24,7 @@ def compile_s(run: Run) -> float:
     steps = run.steps
     if steps.empty:
         raise ValueError(
-            f"{run} has no steps: its status is {run.status}. Fix what its check or explain(run) "
+            f"{run} has no steps: its status is {run.status}. Fix what its check or run.explain() "
             "reports, then launch it again."
         )
     first = steps["step"] < run.config.warmup_steps

@@ -102,7 +102,7 @@ def core_speed(run: Run) -> float:
 def _measured_times(run: Run) -> dict[str, float]:
     times = _step_times(run)
     if math.isnan(times["step_ms"]):
-        raise ValueError(f"{run.name} [{run.status}] has measured no steps: try explain(run)")
+        raise ValueError(f"{run.name} [{run.status}] has measured no steps: try run.explain()")
     return times
 
 

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from course import Config
 from course.training import memory_prediction as fake
 from course.training import models, optimizers
+from labs._compat import FSDPMemTracker
 
 KINDS = {  # of PyTorch's FSDPMemTracker
     "weights_gib": ("Sharded Param", "Buffer"),
@@ -44,9 +45,7 @@ class ShardPrediction:
 @contextmanager
 def fake_mesh(ranks: int) -> Iterator[DeviceMesh]:
     """Provide a process group of several ranks in this process; messages to others are lost."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    distributed.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    distributed.init_process_group("fake", rank=0, world_size=ranks)
     try:
         yield init_device_mesh("cpu", (ranks,))
     finally:
@@ -116,14 +115,9 @@ def _shard(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
 
 
 def _track_peak(step: fake.FakeStep) -> dict[str, float]:
-    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
-
     tracker = FSDPMemTracker(step.model, step.optimizer)
     tracker.track_inputs((step.images, step.loaded, step.labels))
-    tracker.memory_tracking = {}  # as in course.training.memory_prediction
-    step.between_passes = tracker.reset_mod_stats
-    step.update_once()
-    with tracker:
+    fake.update_once(step.optimizer)
+    with fake.tracked(step, tracker) as gib:
         step.run()
-    snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    return {getattr(kind, "value", kind): size / 2**30 for kind, size in snapshot.items()}
+    return gib

@@ -21,15 +21,13 @@ import pandas as pd
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from course._compat import TorchDispatchMode, tensors_in
 from course.lab import results
 
 BATCHES, VAL_BATCHES, EPOCHS = 6, 3, 2
 Train = Callable[..., Any]
 GPU = torch.device("meta")  # what takes its place
-aten = torch.ops.aten
 
 
 def train(model, batches, val_batches, device, epochs=EPOCHS):
@@ -115,15 +113,15 @@ class _Observer(TorchDispatchMode):
             output = func.decompose(*args, **kwargs)
         if output is not NotImplemented:
             return output
-        inputs = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-        on_gpu = [tensor for tensor in inputs if tensor.device == GPU]
-        if func is aten._local_scalar_dense.default and on_gpu:
+        on_gpu = any(tensor.device == GPU for tensor in tensors_in((args, kwargs)))
+        name = func.name()
+        if name == "aten::_local_scalar_dense" and on_gpu:
             self._note_wait()
             return torch.zeros((), dtype=args[0].dtype).item()
-        if func is aten._to_copy.default and on_gpu and _is_cpu(kwargs.get("device")):
+        if name == "aten::_to_copy" and on_gpu and _is_cpu(kwargs.get("device")):
             self._note_wait()
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
-        if func is aten.copy_.default and on_gpu and _is_cpu(args[0].device):
+        if name == "aten::copy_" and on_gpu and _is_cpu(args[0].device):
             self._note_wait()
             return args[0].zero_()
         output = func(*args, **kwargs)

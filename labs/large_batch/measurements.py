@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course import Config, Run, rung
+from course._compat import tensors_in
 from course.data import crop_set, normalised
 from course.training import memory_prediction, models, optimizers
 
@@ -100,7 +100,7 @@ def read_rate_search(run: Run) -> RateSearch:
         raise ValueError(f'{run}: schedule={run.config.schedule!r}, expected schedule="find"')
     steps = run.steps.dropna(subset=["lr"]) if len(run.steps) else run.steps
     if steps.empty:
-        raise ValueError(f"{run} has no step yet. Call wait(run) first.")
+        raise ValueError(f"{run} has no step yet. Call run.wait() first.")
     table = steps[["lr", "loss"]].reset_index(drop=True)
     table["smoothed"] = table["loss"].ewm(alpha=1 - SMOOTHING).mean()
     finite = table["loss"].notna().cummin()
@@ -275,6 +275,6 @@ def optimizer_state_gib(optimizer: str, model: str) -> float:
     with memory_prediction.fake_step(
         rung("device", optimizer=optimizer, model=model, batch_size=1)
     ) as step:
-        step.update_once()
-        state = tree_leaves([*step.optimizer.state.values()])
-    return sum(leaf.nbytes for leaf in state if isinstance(leaf, torch.Tensor)) / 2**30
+        memory_prediction.update_once(step.optimizer)
+        state = tensors_in([*step.optimizer.state.values()])
+    return sum(tensor.nbytes for tensor in state) / 2**30

@@ -30,7 +30,7 @@ def memory_by_part(config: Config) -> pd.DataFrame:
         ValueError: PyTorch rejects the step.
     """
     with memory_prediction.fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
         rows = [*_lasting_tensors(step), *_saved_tensors(step)]
         parts = list(dict.fromkeys(_part(name) for name, _ in step.model.named_children()))
     index = pd.MultiIndex.from_product([parts, KINDS], names=["part", "kind"])
@@ -79,27 +79,27 @@ def _lasting_tensors(step: memory_prediction.FakeStep) -> Iterator[tuple[str, st
 
 def _saved_tensors(step: memory_prediction.FakeStep) -> list[tuple[str, str, float]]:
     """Return what the forward pass saves for backward, as autograd's hooks report it."""
-    known = {_storage(tensor) for tensor in (*step.model.parameters(), *step.model.buffers())}
-    known |= set(_batch(step))
-    saved: list[tuple[str, str, torch.Tensor]] = []  # with tensors, so that no address is reused
+    lasting = (*step.model.parameters(), *step.model.buffers())
+    known = {tensor.untyped_storage() for tensor in lasting} | set(_batch(step))
+    saved: list[tuple[str, str, float]] = []
     parts = ["stem"]  # the last one is running
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if _storage(tensor) not in known:
-            known.add(_storage(tensor))
+        if tensor.untyped_storage() not in known:
+            known.add(tensor.untyped_storage())
             kind = "weight copies" if _is_weight_copy(tensor.grad_fn) else "activations"
-            saved.append((parts[-1], kind, tensor))
+            saved.append((parts[-1], kind, _gib(tensor)))
         return tensor
 
     for name, child in step.model.named_children():
         child.register_forward_pre_hook(lambda *_, part=_part(name): parts.append(part))
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         step.forward()
-    return [(part, kind, _gib(tensor)) for part, kind, tensor in saved]
+    return saved
 
 
-def _batch(step: memory_prediction.FakeStep) -> dict[int, torch.Tensor]:
-    return {_storage(tensor): tensor for tensor in (step.loaded, step.images, step.labels)}
+def _batch(step: memory_prediction.FakeStep) -> dict[torch.UntypedStorage, torch.Tensor]:
+    return {tensor.untyped_storage(): tensor for tensor in (step.loaded, step.images, step.labels)}
 
 
 def _is_weight_copy(node: Node | None) -> bool:
@@ -107,10 +107,6 @@ def _is_weight_copy(node: Node | None) -> bool:
     while node is not None and node.name() in ("ToCopyBackward0", "TBackward0"):
         node = node.next_functions[0][0]
     return node is not None and hasattr(node, "variable")  # a leaf, which accumulates gradients
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _gib(tensor: torch.Tensor) -> float:

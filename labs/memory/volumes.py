@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.lab import results
 from course.training import memory_prediction
@@ -64,10 +63,7 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
     tensors = _saved_tensors(dims, side, batch, inplace)
     saved = sum(tensor.untyped_storage().nbytes() for tensor in tensors) / 2**30
     with _fake_step(dims, side, batch, inplace) as step:
-        for weight in step.model.parameters():
-            weight.grad = torch.zeros_like(weight)
-        step.optimizer.step()  # creates the optimizer's state
-        step.optimizer.zero_grad()
+        memory_prediction.update_once(step.optimizer)
         with memory_prediction.tracked(step) as held:
             step.loss().backward()
             step.optimizer.step()
@@ -77,7 +73,7 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
 @contextmanager
 def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[SimpleNamespace]:
     """Create the network and its batch, to be used inside this context; nothing is computed."""
-    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+    with memory_prediction.fake_tensors():
         model = UNet3D(dims=dims)
         for module in model.modules():
             if isinstance(module, nn.ReLU):

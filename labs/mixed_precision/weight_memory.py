@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course.training import memory_prediction
 
@@ -27,15 +26,12 @@ def mlp_peaks(batch: int) -> dict[str, float]:
 
 
 def _peak(batch: int, autocast: bool, full_step: bool) -> float:
-    with torch.random.fork_rng(devices=[]), FakeTensorMode():
+    with memory_prediction.fake_tensors():
         layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
         model, inputs = nn.Sequential(*layers), torch.empty(batch, WIDTH)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         if full_step:  # creates the momentum
-            for weight in model.parameters():
-                weight.grad = torch.zeros_like(weight)
-            optimizer.step()
-            optimizer.zero_grad()
+            memory_prediction.update_once(optimizer)
         step = SimpleNamespace(
             model=model, optimizer=optimizer, images=inputs, loaded=inputs, labels=inputs
         )

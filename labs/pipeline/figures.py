@@ -23,8 +23,8 @@ from course.charts import (
     limit,
     timeline,
 )
-from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.orders import Function, collect_order, find_problem
+from labs.pipeline.passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.schedules import (
     DURATIONS,
     ideal_step_of,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from course.training.evidence.pipeline_passes import BACKWARD, FORWARD
+from labs.pipeline.passes import BACKWARD, FORWARD
 from labs.pipeline.schedules import (
     DURATIONS,
     Order,

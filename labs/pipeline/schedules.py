@@ -13,7 +13,8 @@ import pandas as pd
 
 from course import Run
 from course.lab import NOT_APPLICABLE
-from course.training.evidence.pipeline_passes import BACKWARD, FORWARD, INPUT, WEIGHT
+from labs._compat import get_schedule_ops
+from labs.pipeline.passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.pipelines import SCHEDULES
 
 COLUMNS = ["rank", "stage", "micro_batch", "kind", "begin_ms", "end_ms"]
@@ -52,11 +53,9 @@ def schedule_order(pipeline: str, ranks: int, micro_batches: int) -> Order:
             f"micro_batches={micro_batches}: {pipeline} needs a multiple of {ranks} ranks"
         )
     # PyTorch also creates orders for its own figures; only that of 1F1B is wrong.
-    from torch.distributed.pipelining import _schedule_visualizer as visualizer
-
     name, stages_per_rank = SCHEDULES[pipeline]
     name = name.removeprefix("Schedule")
-    actions = visualizer.get_schedule_ops(name, ranks, micro_batches, stages_per_rank)
+    actions = get_schedule_ops(name, ranks, micro_batches, stages_per_rank)
     return [
         [
             Pass(action.computation_type.value, action.stage_index, action.microbatch_index)

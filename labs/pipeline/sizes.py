@@ -88,9 +88,9 @@ def _split_weights(block: nn.Module) -> int:
 
 def _saved_bytes(step: memory_prediction.FakeStep, images: int) -> Counter[tuple[int, str]]:
     """Return the bytes that a forward pass saves for backward, by piece: "all", and "hidden"."""
-    storages: dict[int, tuple[int, torch.Tensor]] = {}  # with tensors, so that none is freed
-    weights = {_storage_id(parameter) for parameter in step.model.parameters()}
-    hidden: set[int] = set()
+    storages: dict[torch.UntypedStorage, int] = {}  # with the piece that saves it first
+    weights = {parameter.untyped_storage() for parameter in step.model.parameters()}
+    hidden: set[torch.UntypedStorage] = set()
     blocks = models.blocks(step.model)
     current = 0
 
@@ -99,25 +99,21 @@ def _saved_bytes(step: memory_prediction.FakeStep, images: int) -> Counter[tuple
         current = number
 
     def save(tensor: torch.Tensor) -> torch.Tensor:
-        if _storage_id(tensor) not in weights:
-            storages.setdefault(_storage_id(tensor), (current, tensor))
+        if (storage := tensor.untyped_storage()) not in weights:
+            storages.setdefault(storage, current)
         return tensor
 
     for number, block in enumerate(blocks, 1):
         block.register_forward_pre_hook(lambda _, args, number=number: enter(number))
         if hasattr(block, "mlp"):
             for layer in (block.mlp.fc1, block.mlp.act):
-                layer.register_forward_hook(lambda _, args, out: hidden.add(_storage_id(out)))
+                layer.register_forward_hook(lambda _, args, out: hidden.add(out.untyped_storage()))
     blocks[-1].register_forward_hook(lambda _, args, out: enter(len(blocks) + 1))
     with saved_tensors_hooks(save, lambda tensor: tensor):
         step.forward(step.images[:images])
     sizes: Counter[tuple[int, str]] = Counter()
-    for storage, (number, tensor) in storages.items():
-        sizes[number, "all"] += tensor.untyped_storage().nbytes()
+    for storage, number in storages.items():
+        sizes[number, "all"] += storage.nbytes()
         if storage in hidden:
-            sizes[number, "hidden"] += tensor.untyped_storage().nbytes()
+            sizes[number, "hidden"] += storage.nbytes()
     return sizes
-
-
-def _storage_id(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+from course._compat import tree_map_only
 from course.runs import restarts
 
 KEPT = 2  # the newest one may turn out to be damaged

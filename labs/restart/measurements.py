@@ -178,7 +178,7 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
             raise JobError(f"{run.name} is {status} after {steps_done(run)} of {steps} steps")
         time.sleep(0.2)
     if run.executor != "slurm":
-        return cancel(run)
+        return cancel([run])[0]
     number = str(run.launched["job_id"])
     answer = slurm_partitions.ask("scontrol", "requeue", number)
     if not answer or answer.returncode:

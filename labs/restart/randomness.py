@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import distributed
-from torch.utils._pytree import tree_map_only
 
 from course import Config
+from course._compat import tree_map_only
 
 # cuBLAS chooses algorithms by the size of its workspace; a fixed size gives the same ones.
 WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from course import Config
+from course._compat import TorchDispatchMode, tensors_in
 from course.training import memory_prediction
 
 
@@ -39,7 +38,7 @@ class MemoryTimeline(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
         result = func(*args, **(kwargs or {}))
-        self.track(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
+        self.track(tensors_in(result))
         self.points.append((self.phase, str(func), sum(self._live.values())))
         return result
 
@@ -61,7 +60,7 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
         ValueError: a step that PyTorch refuses.
     """
     with memory_prediction.fake_step(config) as step:
-        step.update_once()  # creates the optimizer's state
+        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
         model = step.model
         if one_block:
             forward = model.forward

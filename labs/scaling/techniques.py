@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pandas as pd
 
-from course import Run, launch, rung, script_variant, wait
+from course import Run, launch, rung, script_variant
 from course.lab import SYNTHETIC
 from course.runs import recordings
 from labs.scaling.model import Link, config_buckets, exposed_s
@@ -95,7 +95,7 @@ def train_on(site: str, technique: str) -> dict[str, Run]:
     }
     # One after another, because all nodes may be this machine.
     return {
-        name: wait(launch(path, changed, site=site, gpus=ranks))
+        name: launch(path, changed, site=site, gpus=ranks).wait()
         for name, (path, changed, ranks) in wanted.items()
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course import Config, Run, explain
+from course import Config, Run
 from course.jobs import JobError, launch_planned, plan_run, sites
 from course.runs import runs_root, write_atomically
 from labs.search import trial_queue
@@ -243,7 +243,7 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
     finished = [trial for trial in trials if trial.state.is_finished()]
     if len(finished) >= MAX_FAILURES and all(trial.state.name == "FAIL" for trial in finished):
         names = [trial.user_attrs["run"] for trial in finished if "run" in trial.user_attrs]
-        cause = explain(Run(runs_root() / names[0])) if names else "None of them began a run"
+        cause = Run(runs_root() / names[0]).explain() if names else "None of them began a run"
         raise JobError(f"the first {len(finished)} trials of {folder.name} failed. {cause}")
     values = [trial.value for trial in finished if trial.state.name == "COMPLETE"]
     return len(finished), max(values, default=0.0)

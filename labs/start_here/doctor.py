@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from course import cancel, launch, rung, wait
+from course import launch, rung
 from course.data import default_set
 from course.jobs import JobError, engine, sites
 from course.lab import resources
@@ -220,10 +220,10 @@ def ten_second_job(site: str) -> Result:
         config, limits = rung("device", quick=True), {"time_min": JOB_LIMIT_MIN, "rerun": True}
         run = launch(script, config, site=site, **limits)
     try:
-        wait(run, timeout_s=60 * JOB_LIMIT_MIN)
+        run.wait(timeout_s=60 * JOB_LIMIT_MIN)
     except JobError as error:
         row = engine(run.executor).queue_states([run]).get(run.name, {})
-        cancel(run)
+        run.cancel()
         if row.get("state") == "pending":
             result = f"not started within {JOB_LIMIT_MIN} minutes: {row['reason']}"
             return "note", result, "try again later, or in a reservation"

@@ -54,16 +54,16 @@ def _measure(plan: dict[str, Any], mesh: DeviceMesh) -> dict[str, float]:
         rank = mesh.get_local_rank()
         features, full = (tensor.chunk(RANKS, 1)[rank] for tensor in (features, full))
     sharded = parallel.parallelize_module(block, mesh, plan)
-    saved: dict[int, torch.Tensor] = {}
+    saved: dict[torch.UntypedStorage, torch.Tensor] = {}
 
     def save(tensor: torch.Tensor) -> torch.Tensor:
-        saved[_storage_id(tensor)] = tensor
+        saved[_storage(tensor)] = tensor
         return tensor
 
     with saved_tensors_hooks(save, lambda tensor: tensor), (mode := CommDebugMode()):
         result = sharded(features.clone().requires_grad_())
     for weight in sharded.parameters():
-        saved.pop(_storage_id(weight), None)
+        saved.pop(_storage(weight), None)
     found = {str(name): count for name, count in mode.get_comm_counts().items()}
     counts = {
         kind: sum(count for name, count in found.items() if kind in name) for kind in COLLECTIVES
@@ -80,5 +80,5 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def _storage_id(tensor: torch.Tensor) -> int:
-    return _local(tensor.detach()).untyped_storage()._cdata
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return _local(tensor.detach()).untyped_storage()

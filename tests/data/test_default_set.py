@@ -13,7 +13,8 @@ import PIL
 import pytest
 
 from course.data import default_set
-from course.data.default_set import DataError, Recipe, ensure, is_complete
+from course.data.default_set import Recipe, ensure, is_complete
+from course.data.folders import DataError
 
 TINY = Recipe(train_per_class=2, val_per_class=1)
 SMALLEST = Recipe(train_per_class=1, val_per_class=0)

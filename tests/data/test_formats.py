@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from course.__main__ import app
 from course.config import rung
-from course.data.default_set import DataError
+from course.data import folders
+from course.data.folders import DataError
 from course.data.formats import convert
 from course.data.formats.convert import KINDS, SMALL_PX
 from course.data.formats.raw import Raw
@@ -61,7 +62,7 @@ def classes_of(root: Path) -> list[str]:
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    splits = convert.index(folder)["splits"].values()
+    splits = folders.index(folder)["splits"].values()
     parts = [part for split in splits for part in split["parts"]]
     names = [name for part in parts for name in part["files"]]
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
@@ -73,7 +74,7 @@ def times(folder: Path, pattern: str) -> dict[str, int]:
 
 
 def partial_folder(kind: str, root: Path) -> Path:
-    target = convert.target_folder(kind, root)
+    target = folders.target_folder(kind, root)
     return target.with_name(f"{target.name}.partial")
 
 
@@ -132,11 +133,11 @@ def test_raw_bytes_are_the_centre_of_each_image(photos: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path) -> None:
     folder = convert.convert_set(kind, photos)
-    first, index = checksums(folder), convert.index(folder)
+    first, index = checksums(folder), folders.index(folder)
     assert [index["splits"][split]["images"] for split in ("train", "val")] == [32, 16]
     assert index["classes"] == classes_of(photos)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == {*first, convert.INDEX}
+    assert files == {*first, folders.INDEX}
     assert convert.convert_set(kind, photos) == folder
     shutil.rmtree(folder)
     assert checksums(convert.convert_set(kind, photos)) == first
@@ -144,7 +145,7 @@ def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_conversion_continues(large: Path, tmp_path: Path) -> None:
-    folder, partial = convert.target_folder("raw", large), partial_folder("raw", large)
+    folder, partial = folders.target_folder("raw", large), partial_folder("raw", large)
     process = start("raw", large, tmp_path / "cache", image_s=1)  # long enough to interrupt it
     eventually(lambda: len([*partial.glob("done*/*.json")]) > 1, "some parts are done")
     process.send_signal(signal.SIGINT)
@@ -170,11 +171,11 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(photos: Path) -> N
     command = ["data", "--as", "small", "--data-root", str(photos), "--skip-damaged"]
     result = CliRunner().invoke(app, command)
     assert "val: 15 images" in result.stdout, result.output
-    folder = convert.target_folder("small", photos)
+    folder = folders.target_folder("small", photos)
     after = times(folder, "*.jpg")
     assert len(after) == 47 and len(before.items() & after.items()) >= 20
     assert not [*folder.rglob(".unfinished*")]
-    splits = convert.index(folder)["splits"]
+    splits = folders.index(folder)["splits"]
     assert (splits["train"]["images"], splits["train"]["damaged"]) == (32, [])
     assert splits["val"]["damaged"] == ["val/tissue/tissue_00000.jpg"]
 
@@ -204,7 +205,7 @@ def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypat
 def test_bad_requests_are_refused(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no folder .*train"):
         convert.convert_set("raw", tmp_path / "nowhere")
-    target = convert.target_folder("raw", photos)
+    target = folders.target_folder("raw", photos)
     target.mkdir(parents=True)
     (target / "mine.txt").write_text("mine")
     with pytest.raises(DataError, match="contains files that are not the raw images.*: move it"):
@@ -239,7 +240,7 @@ def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> N
 
 def test_raw_indices_cross_parts(photos: Path) -> None:
     raw = Raw(convert.convert_set("raw", photos), "train", torch.clone)
-    folder = convert.target_folder("raw", photos)
+    folder = folders.target_folder("raw", photos)
     labels = [np.load(path) for path in sorted(folder.glob("train/labels-*.npy"))]
     assert [raw[at][1] for at in range(32)] == np.concatenate(labels).tolist()
     with pytest.raises(IndexError):

@@ -13,7 +13,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from course.config import Config, rung
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.formats import gpu_decode
 from course.data.formats.gpu_decode import collate, decode_on_gpu
 from course.data.loader import image_sets, loaders

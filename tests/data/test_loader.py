@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler
 from torchvision.transforms import v2
 
 from course.config import Config, rung
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.images import MEAN, STD, RandomCrop, normalised, open_image, val_view
 from course.data.loader import EpochSampler, image_sets, loaders
 

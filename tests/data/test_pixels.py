@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from course.config import rung
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.formats import convert, raw
 from course.data.formats.gpu_decode import Decoded, Encoded, collate
 from course.data.formats.shards import ShardReader

@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from course.config import rung
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.formats import convert
 from course.data.formats.shards import shuffled
 from course.data.loader import ImageSets, image_sets, loaders

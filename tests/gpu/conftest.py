@@ -14,9 +14,8 @@ import pytest
 import torch
 from job_helpers import prepared
 
-from course import launch, rung, wait
+from course import launch, rung
 from course.config import Config
-from course.jobs.launch import explain
 from course.runs.run import PROJECT, Run
 from course.training import memory
 from course.training.memory_prediction import predict_memory
@@ -74,8 +73,8 @@ def trained(runs_kept: Path) -> Callable[..., Run]:
         else:
             config = too_large() if name == "too large" else JOBS[name]
             run = launch("solutions/train.py", config, time_min=2)  # or return the existing run
-            wait(run, check=False)
-        assert run.status == status, explain(run)
+            run.wait(check=False)
+        assert run.status == status, run.explain()
         return run
 
     return find

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from course import launch
-from course.jobs.launch import explain
 from course.runs.run import Run
 from course.training import memory
 from course.training.memory_prediction import predict_memory
@@ -20,7 +19,7 @@ def test_a_limit_is_kept(trained: Trained) -> None:
     assert "OutOfMemoryError" in run.record.error
     assert 1 < run.record.peak_gib <= run.record.reserved_gib <= run.config.memory_gib
     assert run.record.images_per_s is None
-    assert "lower batch_size" in explain(run)
+    assert "lower batch_size" in run.explain()
     again = launch("solutions/train.py", run.config, time_min=2)
     assert again.folder == run.folder  # a second run would have the same result
 

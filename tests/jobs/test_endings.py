@@ -34,7 +34,7 @@ from course.__main__ import app
 from course.config import change
 from course.jobs import launch as jobs
 from course.jobs.processes import of_runs
-from course.runs import logs, ranks
+from course.runs import ranks
 
 needs_two_cores = pytest.mark.skipif(os.cpu_count() < 2, reason="one process a core: needs two")
 
@@ -44,7 +44,7 @@ def test_a_huge_message_in_colours_keeps_its_type_in_record_and_log(runs_root, t
     script.write_text("raise ValueError('\\x1b[31mred\\x00\\r' + 'x' * 100_000 + ' the end')")
     run = over(jobs.launch(script, CONFIG))
     assert run.record.status == "failed" and 'train.py", line 1' in run.record.error
-    for text in (run.record.error, jobs.explain(run), logs.text(run, err=True, lines=20)):
+    for text in (run.record.error, run.explain(), run.tail(err=True, lines=20)):
         assert "\nValueError: red\nxxx" in text and "x the end" in text
         assert len(text) < 5000 and not {*text} & {"\x1b", "\r", "\0"}
 
@@ -59,7 +59,7 @@ def test_a_fault_in_the_data_is_not_blamed_on_the_script(runs_root, tmp_path):
     run = over(jobs.launch(script, CONFIG))
     assert re.match("DataError: .*train.py cannot be decoded", run.record.error)
     assert "train.py, line" not in run.record.error
-    assert "The cause is the data, not the script" in jobs.explain(run)
+    assert "The cause is the data, not the script" in run.explain()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_script_that_ends_early_has_failed(runs_root, tmp_path, lines, error):
     assert run.record.images_per_s is None or run.record.steps_measured
     again = jobs.launch(script, SHORT)
     assert again != run
-    jobs.cancel(again)
+    again.cancel()
 
 
 @pytest.mark.parametrize("line", ["exit()", "sys.exit(0)"])
 def test_an_exit_after_the_last_step_is_ok(runs_root, tmp_path, line):
     run = over(jobs.launch(steps_script(tmp_path, end=line), SHORT))
-    assert (run.status, run.record.steps_measured) == ("ok", 8), jobs.explain(run)
+    assert (run.status, run.record.steps_measured) == ("ok", 8), run.explain()
     assert run.record.load > 0
 
 
@@ -97,10 +97,10 @@ def test_images_that_end_or_a_budget_end_a_run_that_is_ok(runs_root, tmp_path):
     few = script.with_name("few.py")
     few.write_text(script.read_text().replace("* run.config.steps", "* 3"))
     run = over(jobs.launch(few, SHORT))
-    assert (run.status, run.record.steps_measured) == ("ok", 6), jobs.explain(run)
+    assert (run.status, run.record.steps_measured) == ("ok", 6), run.explain()
     slow = steps_script(tmp_path, inside="__import__('time').sleep(0.6)")  # longer than a budget
     run = over(jobs.launch(slow, replace(SHORT, epochs=1, steps=16, budget_s=0.5)))
-    assert run.status == "ok" and run.record.steps_measured < 16, jobs.explain(run)
+    assert run.status == "ok" and run.record.steps_measured < 16, run.explain()
 
 
 @needs_two_cores
@@ -170,7 +170,7 @@ def test_the_script_is_blamed_only_for_its_own_errors(runs_root, tmp_path, error
     script = steps_script(tmp_path, **{place: f"library.call({error})"})
     script.write_text(LIBRARY + script.read_text())
     run = over(jobs.launch(script, SHORT))
-    text = jobs.explain(run)
+    text = run.explain()
     assert run.status == "failed" and advice in text
     if place == "inside":  # a line of the script is named only if its error may be there
         names_line = f"mine.py, line {line_of(script, 'library.call(')})" in text
@@ -191,10 +191,10 @@ def test_a_helper_or_no_one_is_blamed(runs_root, tmp_path):
     )
     run = over(jobs.launch(script, SHORT))
     assert run.record.error == "ValueError: wrong (my_helper.py, line 2)"
-    assert "Fix the cause in my_helper.py, and" in jobs.explain(run)
+    assert "Fix the cause in my_helper.py, and" in run.explain()
     run = over(jobs.launch(steps_script(tmp_path, inside="sys.exit(7)"), SHORT))
     assert "the script ended with code 7" in run.record.error
-    assert "The error names no line of" in jobs.explain(run)
+    assert "The error names no line of" in run.explain()
 
 
 def test_a_missing_compiler_is_not_the_scripts_fault(runs_root, tmp_path):
@@ -204,7 +204,7 @@ def test_a_missing_compiler_is_not_the_scripts_fault(runs_root, tmp_path):
     )
     run = over(jobs.launch(steps_script(tmp_path, inside=lines), SHORT))
     assert "No working C++ compiler" in run.record.error
-    assert "This is not the script's fault" in jobs.explain(run)
+    assert "This is not the script's fault" in run.explain()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the fork server")
@@ -216,21 +216,21 @@ def test_the_fork_servers_end_is_not_the_scripts_fault(runs_root):
     os.kill(training.ppid(), signal.SIGKILL)
     assert over(run).status == "lost"
     assert run.record.error.startswith("the process from which scripts are started was killed")
-    assert "Fix the cause" not in jobs.explain(run)
+    assert "Fix the cause" not in run.explain()
     again = over(launch("ok_light.py"))  # another one was started
     assert again.status == "ok"
 
 
 def test_ok(runs_root):
     run = launch("ok_light.py")
-    assert jobs.wait(run, timeout_s=DEADLINE_S) is run
+    assert run.wait(timeout_s=DEADLINE_S) is run
     record = run.record
     assert (record.status, record.error, record.job_id) == ("ok", "", run.launched["job_id"])
     assert record.started_at and record.ended_at >= record.started_at
     assert "all is well" in printed(run)
     assert not (run.folder / "reserve.bin").exists()
     before = (run.folder / "record.json").read_bytes()
-    jobs.cancel(run)  # it is over, and stays as it is
+    run.cancel()  # it is over, and stays as it is
     assert (run.folder / "record.json").read_bytes() == before
 
 
@@ -239,7 +239,7 @@ def test_time_limit(runs_root):
     assert run.record.status == "timeout"
     assert 0 < run.record.wall_s < DEADLINE_S
     assert run.record.error == "still running after its 0.05 minutes"
-    assert "time_min" in jobs.explain(run)
+    assert "time_min" in run.explain()
 
 
 def test_a_killed_process_is_lost_with_its_last_words(runs_root):
@@ -257,7 +257,7 @@ def test_two_processes_reduce_and_leave_one_record(runs_root, monkeypatch):
         for name, value in (outer | {"TORCHELASTIC_USE_AGENT_STORE": True}).items():
             monkeypatch.setenv(name, str(value))
         run = launch("all_reduces.py", gpus=2)
-        jobs.wait(run, timeout_s=DEADLINE_S)
+        run.wait(timeout_s=DEADLINE_S)
     assert (run.record.gpus, run.record.last_loss) == (2, 3.0)
     lines = sorted(line for line in printed(run).splitlines() if line.startswith("rank"))
     ranks_met, ports = zip(*(line.split(", met at port ") for line in lines))
@@ -279,7 +279,7 @@ def test_processes_that_go_on_later_meet_again(runs_root, tmp_path):
         + (SCRIPTS / "all_reduces.py").read_text()
     )
     run = over(jobs.launch(script, change(CONFIG, {"save_every": 1, "budget_s": 0.0}), gpus=2))
-    assert (run.status, run.record.last_loss) == ("ok", 3.0), jobs.explain(run)
+    assert (run.status, run.record.last_loss) == ("ok", 3.0), run.explain()
 
 
 @needs_two_cores
@@ -314,11 +314,11 @@ def test_two_ranks_that_ignore_every_signal_and_a_waiting_run_are_cancelled(runs
     run = jobs.launch(script, CONFIG, gpus=2)
     waiting = launch("holds.py", config=replace(CONFIG, seed=1))
     eventually(lambda: len([*run.folder.glob("stubborn?")]) == 2, "both ignore signals")
-    jobs.cancel(waiting)
+    waiting.cancel()
     assert waiting.status == "cancelled" and not waiting.started
     assert jobs.refresh(run) == "running"
     began = time.monotonic()
-    jobs.cancel(run)
+    run.cancel()
     assert time.monotonic() - began < 10
     assert (run.status, run.record.error) == ("cancelled", "cancelled on request")
     assert processes_of(runs_root) == []

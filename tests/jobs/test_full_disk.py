@@ -76,7 +76,7 @@ def test_a_dead_run_is_lost_even_where_no_record_can_be_written(tmp_path):
         filler = fill(root)
         os.kill(run.started["supervisor"][0], signal.SIGKILL)
         with pytest.raises(JobError, match="lost"):
-            jobs.wait(run, timeout_s=5)
+            run.wait(timeout_s=5)
         filler.unlink()
         assert jobs.refresh(run) == "lost" and run.record.status == "lost"
 
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_of_weights_is_to_blame(tmp_path, monkeypatch, write
             WRITERS[writer](recorder)
         assert "A disk is full, or your quota is used up" in run.record.error
         assert len(run.record.error) < 300 and "train.py" not in run.record.error
-        assert "This is not the script's fault: free some disk space" in jobs.explain(run)
+        assert "This is not the script's fault: free some disk space" in run.explain()
         left = {path for path in run.folder.rglob("*") if path.is_file()} - known
         mine = "mine.pt" if writer == "torch.save" else "record.json"  # the script must handle it
         assert {path.name for path in left} == {"record.json", mine}

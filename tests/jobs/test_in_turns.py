@@ -88,7 +88,7 @@ def test_launch_against_repeats_the_snapshot_beside(runs_root: Path) -> None:
     before = over(launch.launch(script, SLEEPY))
     script.write_text(script.read_text() + "# edited\n")
     run = launch.launch(script, SLOWER, against=before)
-    launch.wait(run, timeout_s=120)
+    run.wait(timeout_s=120)
     (repeat,) = run.repeats
     assert repeat.script.read_text() == before.script.read_text() != run.script.read_text()
     assert repeat.name == before.name
@@ -112,7 +112,7 @@ def test_a_member_killed_in_its_turn_blocks_nobody() -> None:
 def test_a_cancelled_member_ends_its_turns_alone() -> None:
     a, b = launch_pair()
     eventually(lambda: len(b.steps) > 6, "some turns are over")
-    launch.cancel(b)
+    b.cancel()
     assert b.status == "cancelled"
     assert over(a).status == "ok"
     assert len(a.steps) == SLEEPY.steps
@@ -124,7 +124,7 @@ def test_cancelling_the_run_ends_its_repetition(runs_root: Path) -> None:
     before = over(launch.launch(SCRIPTS / "steps.py", replace(SLEEPY, steps=300, lr=0.02)))
     run = launch.launch(SCRIPTS / "steps.py", replace(SLOWER, steps=300), against=before)
     eventually(lambda: len(run.steps) > 4, "some turns are over")
-    launch.cancel(run)
+    run.cancel()
     assert [run.status, run.repeats[0].status] == ["cancelled", "cancelled"]
 
 
@@ -143,7 +143,7 @@ def test_training_is_that_of_the_run_alone(tmp_path: Path, tiny_set: Path) -> No
     other = replace(config, rung="other", precision="fp32", workers=0)
     alone = over(launch.launch(script, config))
     together = launch.launch(script, config, against=over(launch.launch(script, other)))
-    launch.wait(together, timeout_s=120)
+    together.wait(timeout_s=120)
     assert together.record.turns > 0
     assert alone.steps["loss"].tolist() == together.steps["loss"].tolist()
     assert alone.record.val_loss == together.record.val_loss
@@ -169,7 +169,7 @@ def test_several_ranks_take_one_turn(tmp_path: Path) -> None:
     config = rung("device", **SMALL_TRAINING, device="cpu", data="synthetic", steps=6)
     before = over(launch.launch(script, config))
     run = launch.launch(script, config, gpus=2, against=before)
-    launch.wait(run, timeout_s=180)
+    run.wait(timeout_s=180)
     assert ratio(run, before).turns == run.record.turns > 0
     assert [run.rank_steps(rank)["turn"].tolist() for rank in (0, 1)] == [
         run.steps["turn"].tolist()
@@ -188,7 +188,7 @@ def test_ranks_alone_end_in_the_same_step_whatever_their_budget(tmp_path: Path) 
     slow = {"device": "cpu", "data": "synthetic", "steps": 12, "val_steps": 1, "budget_s": 0.05}
     config = rung("device", **SMALL_TRAINING | slow)
     run = over(launch.launch(narrow_solution(tmp_path, SLOWLY), config, gpus=2))
-    assert run.status == "ok", launch.explain(run)
+    assert run.status == "ok", run.explain()
     assert len(run.rank_steps(0)) == len(run.rank_steps(1)) == 12
 
 

@@ -73,7 +73,7 @@ def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
     run = over(launch("runs_out_of_memory.py"))
     error = run.record.error
     assert "1000000000000000 bytes" in error and "train.py, line 8" in error
-    explained = jobs.explain(run)
+    explained = run.explain()
     assert "runs_out_of_memory.py, line 8" in explained and "lower batch_size" in explained
     assert run.status == "oom" and launch("runs_out_of_memory.py") == run
 
@@ -85,7 +85,7 @@ def test_a_run_out_of_memory_says_where_and_is_not_repeated_unasked(runs_root):
 def test_a_run_that_did_not_end_well_is_started_again(runs_root, script, status):
     first = launch(script)
     if status == "cancelled":
-        jobs.cancel(first)
+        first.cancel()
     assert over(first).status == status
     assert launch(script) != first
     assert first.status == status
@@ -140,14 +140,14 @@ def test_wait_raises_with_the_error_and_the_place_of_the_logs(runs_root):
         jobs.wait([good, run], timeout_s=DEADLINE_S)
     assert f"{run.name}: failed" in str(caught.value)
     assert str(run.folder / "logs") in str(caught.value)
-    assert jobs.wait(run, check=False) is run
+    assert run.wait(check=False) is run
 
 
 def test_wait_says_why_a_run_has_not_begun(runs_root, capsys):
     first = launch_running("holds.py")
     waiting = launch("ok_light.py")
     with pytest.raises(JobError, match="still queued"):
-        jobs.wait(waiting, timeout_s=3)
+        waiting.wait(timeout_s=3)
     reason = f"one job at a time: {first.name} computes"
     assert f"{waiting.name} waits: {reason}\n" in capsys.readouterr().out
 
@@ -254,7 +254,7 @@ def test_no_process_imports_what_is_planted_in_the_working_directory(
     """A run's processes, and others that the course starts, import only what is installed."""
     run = over(launch("all_reduces.py", gpus=2))
     assert not planted.exists(), planted.read_text()
-    assert run.status == "ok", jobs.explain(run)
+    assert run.status == "ok", run.explain()
     assert on_ranks(of_ranks.visible_gpus, 1) == [""]
     assert list(export(run, "tensorboard").folder.iterdir())
     assert not planted.exists(), planted.read_text()

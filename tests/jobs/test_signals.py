@@ -73,10 +73,10 @@ def test_a_signalled_training_resumes_to_the_bit(
         jobs.launch(script, rung("restarted", quick=True, workers=count, **config), gpus=ranks)
         for count in (0, 2)
     ]
-    assert over(whole).status == "ok", jobs.explain(whole)
+    assert over(whole).status == "ok", whole.explain()
     expected = last_state(whole)
     for run in signalled:
-        assert over(run).status == "ok", jobs.explain(run)
+        assert over(run).status == "ok", run.explain()
         assert run.record.evidence.began_at == 8
         assert run.record.evidence.loader.num_workers == run.config.workers
         assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()

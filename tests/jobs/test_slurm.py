@@ -35,7 +35,6 @@ from course.config import rung
 from course.jobs import launch as jobs
 from course.jobs import plan, queue
 from course.jobs import slurm as course_slurm
-from course.runs import logs
 from course.runs import run as runs
 from course.runs.ratio import ratio
 from course.runs.run import Run
@@ -69,7 +68,7 @@ def test_a_training_run_is_recorded_as_on_this_machine(
 ) -> None:
     monkeypatch.setenv("COURSE_RUNS", str(runs_root / "my runs; exit 1"))  # quoted in the script
     script = narrow_solution(tmp_path)
-    run = jobs.wait(jobs.launch(script, TINY, site="slurm"))
+    run = jobs.launch(script, TINY, site="slurm").wait()
     assert (run.status, run.record.site, run.record.job_id) == (
         "ok",
         "slurm",
@@ -103,7 +102,7 @@ def test_a_run_launched_in_a_step_of_a_job_has_its_own_cores(
     for step in ([], ["srun", "-n1", "-wnode2"]):
         slurm_says(*outer, *step, *begin)
         run = over(runs.all_runs()[-1])
-        assert run.status == "ok", jobs.explain(run)
+        assert run.status == "ok", run.explain()
         printed_lines += [line for line in printed(run).splitlines() if line.startswith("cores")]
     assert len(printed_lines) == 2 and len({*printed_lines}) == 1
     assert f"}} ['OUTER'] {slurm}/slurm.conf" in printed_lines[0]
@@ -120,7 +119,7 @@ def test_a_site_names_the_python_of_its_jobs(
     monkeypatch.setenv("COURSE_SITES", str(path))
     script.write_text("import os\nprint('inside:', os.environ['INSIDE'])\n")
     run = over(jobs.launch(script, CONFIG, site="inside"))
-    assert run.status == "ok" and "inside: yes" in printed(run), jobs.explain(run)
+    assert run.status == "ok" and "inside: yes" in printed(run), run.explain()
 
 
 STEPS = rung("baseline", quick=True, steps=40, warmup_steps=2, val_steps=0, lr=0.05)
@@ -141,7 +140,7 @@ def test_runs_that_take_turns_are_one_job_and_one_can_be_cancelled(
     short, long = jobs.launch_all(sleeps, configs, turns=True, site="slurm")
     assert short.launched["job_id"] == long.launched["job_id"]
     eventually(lambda: len(long.steps) > 6, "turns are taken")
-    jobs.cancel(long)
+    long.cancel()
     assert [over(run).status for run in (short, long)] == ["ok", "cancelled"]
     assert short.record.turns > 0
     eventually(lambda: state(short) == "COMPLETED", "Slurm says so too")
@@ -158,7 +157,7 @@ def test_what_is_shown_is_what_sbatch_got(
     script, asked = SCRIPTS / "ok_light.py", {"site": "slurm", "time_min": 7}
     before = plan.preview(script, CONFIG, **asked)
     run = over(launch("ok_light.py", **asked))
-    assert run.status == "ok", jobs.explain(run)
+    assert run.status == "ok", run.explain()
     assert before == plan.batch_script(run)
     words = (
         "sacct",
@@ -206,9 +205,9 @@ def test_every_bad_end_is_recorded_and_accounted(
     killed = launch_running("holds.py", site="slurm", config=replace(CONFIG, seed=2))
     os.kill(killed.started["supervisor"][0], signal.SIGKILL)
     assert over(killed).status == "lost" and "processes were killed" in killed.record.error
-    assert "Fix the cause" not in jobs.explain(killed)
+    assert "Fix the cause" not in killed.explain()
     assert over(raising).status == "failed" and "the missing label" in raising.record.error
-    assert over(late).status == "timeout", jobs.explain(late)
+    assert over(late).status == "timeout", late.explain()
     eventually(lambda: state(raising) == state(late) == "FAILED", "Slurm says so too")
     expect_no_process(runs_root, timeout_s=60)  # the dead rank's partner is ended too
 
@@ -221,9 +220,9 @@ def test_cancelling_a_running_and_a_waiting_one(runs_root: Path, user_sites: Pat
         SCRIPTS / "steps.py", [STEPS, replace(STEPS, seed=1)], turns=True, site="slurm"
     )
     assert [jobs.refresh(running), jobs.refresh(waiting)] == ["running", "queued"]
-    jobs.cancel_all(group)
+    jobs.cancel(group)
     for run in (waiting, running):
-        jobs.cancel(run)
+        run.cancel()
     cancelled = [running, waiting, *group]
     assert {run.status for run in cancelled} == {"cancelled"}
     eventually(lambda: {*map(state, cancelled)} == {"CANCELLED"}, "Slurm says so too")
@@ -333,12 +332,12 @@ def test_a_preempted_training_goes_on_to_the_bit(
     whole = jobs.launch(script, replace(config, save_every=0, sigkill_step=0))
     eventually(lambda: jobs.steps_done(run) > 5, "it trains")
     urgent = over(launch("ok_light.py", site="urgent", gpus=2))
-    assert urgent.status == "ok", jobs.explain(urgent)
+    assert urgent.status == "ok", urgent.explain()
     saved = [*(run.folder / "checkpoints").iterdir()]
     number = run.launched["job_id"]
     eventually(lambda: jobs.refresh(run) == "queued", "Slurm has put it back")
     slurm_says("scontrol", "update", f"jobid={number}", "starttime=now")
-    assert over(run).status == "ok", jobs.explain(run)
+    assert over(run).status == "ok", run.explain()
     # When SIGTERM came, it finished its step and saved.
     last = max(int(path.stem.removeprefix("step-")) for path in saved)
     assert 5 < last < 75
@@ -349,8 +348,8 @@ def test_a_preempted_training_goes_on_to_the_bit(
         seen.began_at == max(last, 60)
         and {"name": ".draft", "step": None, "whole": False} in seen.found
     )
-    assert "asked to end" in logs.text(run)
-    assert over(whole).status == "ok", jobs.explain(whole)
+    assert "asked to end" in run.tail()
+    assert over(whole).status == "ok", whole.explain()
     assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
     assert seen.weights_sum == whole.record.evidence.weights_sum
 
@@ -374,7 +373,7 @@ def test_a_search_runs_trials_as_jobs_and_goes_on_without_those_that_end(runs_ro
         conducted = pool.submit(conduct)
         eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
         _kill(int(_started(KILLED).started["supervisor"][0]))
-        jobs.cancel(_started(CANCELLED))
+        jobs.cancel([_started(CANCELLED)])
         done = conducted.result(timeout=120)
     table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]
@@ -408,7 +407,7 @@ def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
     config = replace(TINY, **images, batch_size=8, steps=4, collective_timeout_s=30)
     alone = over(jobs.launch(script, config, site="slurm"))
     run = over(jobs.launch(script, config, site="slurm", gpus=4, against=alone))
-    assert run.status == "ok", jobs.explain(run)
+    assert run.status == "ok", run.explain()
     assert ratio(run, alone).turns == run.record.turns > 0
     number = run.launched["job_id"]
     evidence = [run.evidence(rank) for rank in range(4)]
@@ -465,11 +464,11 @@ def test_without_the_controller_a_run_counts_as_running_and_cannot_be_cancelled(
     assert live.table.set_index("name").loc[run.name, "state"] == "running"
     assert pd.isna(live.table["nodes"][0])
     with pytest.raises(jobs.JobError, match="is not cancelled: Slurm does not answer"):
-        jobs.cancel(run)
+        run.cancel()
     assert jobs.refresh(run) == "running" and run.record is None
     slurm_box.up()
     eventually(lambda: live.refresh() and "does not answer" not in text(), "back", 30)
     release(run)
-    assert over(run).status == "ok", jobs.explain(run)
+    assert over(run).status == "ok", run.explain()
     eventually(lambda: not live.refresh(), "the queue is empty", 20)
     assert f"{run.name} has ended: ok." in text()

@@ -48,7 +48,7 @@ def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):
 def test_a_run_whose_folder_was_removed_can_be_launched_again(runs_root):
     first = launch_running("holds.py")
     waiting = launch("ok_light.py")
-    jobs.cancel(waiting)
+    waiting.cancel()
     shutil.rmtree(waiting.folder)  # its ticket stays, and names the folder of the next launch
     again = launch("ok_light.py")
     assert again.folder == waiting.folder
@@ -80,6 +80,6 @@ def test_cancelling_many_runs_waits_once_for_all(runs_root):
     configs = [replace(CONFIG, seed=seed) for seed in range(12)]
     launched = [launch("holds.py", config=config) for config in configs]
     began = time.monotonic()
-    jobs.cancel_all(launched)
+    jobs.cancel(launched)
     assert time.monotonic() - began < 8
     assert {run.status for run in launched} == {"cancelled"} and processes_of(runs_root) == []

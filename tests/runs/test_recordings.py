@@ -91,9 +91,9 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     run = launch.launch("exercises/train.py", known.config, site="recorded-nvidia-h100")
     assert run.folder == known.folder and run.status == "ok"
     assert "NVIDIA H100" in (output := capsys.readouterr().out) and "(recorded 20" in output
-    assert launch.wait(run) is run and launch.cancel(run).status == "ok"
+    assert run.wait() is run and run.cancel().status == "ok"
     too_large = of("nvidia-h100", "channels_last", batch_size=2048)
-    assert "lower batch_size" in (why := launch.explain(too_large)) and "Logs" not in why
+    assert "lower batch_size" in (why := too_large.explain()) and "Logs" not in why
     assert not runs_root.exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from job_helpers import CONFIG, fill, small_disk
 
 from course.jobs.launch import steps_done
-from course.runs import logs
+from course.runs import files, logs
 from course.runs import run as runs
 from course.runs.files import write_atomically
 from course.runs.record import RECORD_SCHEMA, Record, write_record
@@ -147,7 +147,7 @@ def logged_run(runs_root: Path) -> Run:
 def test_logs_larger_than_memory_are_read_in_parts(logged_run):
     out, err = logged_run.logs
     with out.open("r+b") as file:  # across the border of two parts, and far from the end
-        file.seek(logs.MIN_BYTES - 3)
+        file.seek(files.PART_BYTES - 3)
         file.write(b"needle")
         file.truncate(64 * 2**20)
     lines = (b'{"step": 1}\n' * 10, b'{"ste')
@@ -156,8 +156,8 @@ def test_logs_larger_than_memory_are_read_in_parts(logged_run):
     assert logs.search_log(contains="needle") == [out]
     assert logs.search_log(contains="needles") == []
     assert logs.search_log() == [out]
-    assert logs.tail(err) == "warning: slow ; rm -rf *"
-    logs.tail(out)
+    assert files.tail(err) == "warning: slow ; rm -rf *"
+    files.tail(out)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 16 * 2**20

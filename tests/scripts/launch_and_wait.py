@@ -6,5 +6,5 @@ from course.config import rung
 from course.jobs import launch
 
 run = launch.launch(sys.argv[1], rung("baseline", quick=True))
-launch.wait(run)
+run.wait()
 print("waited")

@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write notebooks: one passes, one raises, one hangs, and one more passes."""
     folder = tmp_path_factory.mktemp("notebooks")
     script = str(SCRIPTS / "ok_light.py")
-    write_notebook(folder, "a_passes", LAUNCH.format(script=script), "wait(run)")
+    write_notebook(folder, "a_passes", LAUNCH.format(script=script), "run.wait()")
     write_notebook(folder, "b_raises", RAISES, "print('not reached')")
     write_notebook(folder, "c_hangs", LAUNCH.format(script=str(SCRIPTS / "holds.py")), HANGS)
     write_notebook(folder, "d_passes", "print(quick, script, site)")

@@ -57,19 +57,19 @@ def test_plan_of_one_gpu_has_every_rung_once() -> None:
 def test_an_interrupted_recording_keeps_finished_runs(
     runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited = []
+    waited, wait = [], launch.LaunchedRun.wait
 
-    def wait(run: Run, **options: object) -> Run:
+    def interrupted(run: Run, **options: object) -> Run:
         waited.append(run)
         if len(waited) == 2:
             raise KeyboardInterrupt
-        return launch.wait(run, **options)
+        return wait(run, **options)
 
-    monkeypatch.setattr(record, "wait", wait)
+    monkeypatch.setattr(launch.LaunchedRun, "wait", interrupted)
     planned = [Planned(PLAIN, 1, "scaling"), Planned(replace(PLAIN, seed=1), 1, "scaling")]
     with pytest.raises(KeyboardInterrupt):
         record.record("here", planned, tmp_path)
-    launch.wait(waited[1])
+    waited[1].wait()
     assert rows.names(tmp_path / "here" / rows.RUNS) == [waited[0].name]
 
 
@@ -125,7 +125,7 @@ def test_variants_are_packed_and_only_answer_for_the_same_lines(
 ) -> None:
     shipped, lines = tmp_path / "shipped", {CRITERION: "print('noted')"}
     script = script_variant("noted", lines)
-    run = launch.wait(launch.launch(script, PLAIN))
+    run = launch.launch(script, PLAIN).wait()
     _, repeat = plan.beside(plan.plan_run("solutions/train.py", PLAIN), run)
     assert repeat.name == run.name and repeat.request["added"] == lines
     unfinished = prepared(runs_root / "open", "", PLAIN)

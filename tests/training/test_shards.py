@@ -11,7 +11,7 @@ from job_helpers import (
 from course.checks.exercises import script_variant
 from course.checks.lab_configs import SMALL_VIT_SETTINGS
 from course.config import rung
-from course.jobs.launch import launch, wait
+from course.jobs.launch import launch
 from labs import fsdp as sharding
 
 
@@ -36,7 +36,7 @@ def test_any_number_of_ranks_trains_alike_and_goes_on_alike(same: Path, tiny_set
     }
 
     def trained(gpus: int, **changes: object):
-        return wait(launch(same, rung("sharded", quick=True, **size | changes), gpus=gpus))
+        return launch(same, rung("sharded", quick=True, **size | changes), gpus=gpus).wait()
 
     first = trained(4, save_shards=True)
     runs = {

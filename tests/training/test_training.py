@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course import launch, rung, wait
+from course import launch, rung
 from course.config import Config
 from course.data import default_set
 from course.training import optimizers
@@ -29,7 +29,7 @@ def test_training_on_the_default_set_beats_chance(runs_root: Path) -> None:
         "lr": 0.01,
     }
     run = launch("solutions/train.py", rung("baseline", quick=True, **changes), time_min=10)
-    wait(run)
+    run.wait()
     # 96 images: chance has a standard deviation of 2.5 %, so this is five of them away.
     assert run.record.val_top1 > 3 * CHANCE
     losses = run.steps["loss"]  # those of one batch of 16 fluctuate, so compare means of many
@@ -50,7 +50,7 @@ TINY = {
 
 def first_loss(config: Config) -> float:
     run = launch("solutions/train.py", config)
-    wait(run)
+    run.wait()
     assert run.record.steps_measured == 2
     return run.steps["loss"][0]
 

@@ -215,7 +215,7 @@ class TestButtons:
     ) -> None:
         was_looked_at, cancel = threading.Event(), widgets_queue.launch.cancel
         monkeypatch.setattr(
-            widgets_queue.launch, "cancel", lambda run: was_looked_at.wait(20) and cancel(run)
+            widgets_queue.launch, "cancel", lambda runs: was_looked_at.wait(20) and cancel(runs)
         )
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))

@@ -25,12 +25,10 @@ from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from course.data import default_set
-from course.data.default_set import DataError
+from course.data.folders import INDEX, KINDS, SPLITS, DataError, target_folder
 from course.data.pixels import decode_rgb
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
-INDEX = "index.json"
-SPLITS = ("train", "val")
 VERSION = 1
 SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
@@ -91,31 +89,6 @@ def convert_set(kind: str, root: Path | None = None, *, skip_damaged: bool = Fal
         marker=(INDEX, "kind"),
         resumed=True,
     )
-
-
-def target_folder(kind: str, root: Path) -> Path:
-    """Return the folder of a set in a different format: next to the default set (COURSE_DATA)."""
-    name = root.name
-    if root != default_set.default_root().resolve():  # two sets may have the same name
-        name += "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
-    return default_set.default_root().resolve().parent / f"{name}-{kind}"
-
-
-def converted_folder(kind: str, root: Path) -> Path:
-    """Return the folder of a set in another format.
-
-    Raises:
-        DataError: the set was not converted yet. That can take hours, so no run does it.
-    """
-    folder = target_folder(kind, root.resolve())
-    if not (folder / INDEX).exists():
-        raise DataError(f"{root} was not converted yet: course data --as {kind} --data-root {root}")
-    return folder
-
-
-def index(folder: Path) -> dict[str, Any]:
-    """Read the index of a conversion: kind, classes, and for each split images, damaged, parts."""
-    return json.loads((folder / INDEX).read_text())
 
 
 def list_images(root: Path) -> Listing:
@@ -314,7 +287,6 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], 
 
 
 _WRITERS = {"shards": _write_shard, "small": _write_small, "raw": _write_raw}
-KINDS = tuple(_WRITERS)
 
 
 def _create(path: Path) -> AbstractContextManager[IO[bytes]]:

@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader
 
 from course.config import Config
-from course.data.default_set import DataError
+from course.data.folders import DataError
 from course.data.images import VAL_SHARE, Files, one_thread, open_image
 
 AHEAD = 4  # batches that are decoded before a step needs them

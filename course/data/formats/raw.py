@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.data.formats import convert
+from course.data import folders
 from course.data.images import one_thread
 
 
@@ -29,7 +29,7 @@ class Raw:
     def __init__(
         self, folder: Path, split: str, transform: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        about = convert.index(folder)
+        about = folders.index(folder)
         parts = about["splits"][split]["parts"]
         self.classes, self.transform = about["classes"], transform
         self._paths = [[folder / name for name in sorted(part["files"])] for part in parts]

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from course.config import Config
-from course.data.default_set import DataError
-from course.data.formats import convert
+from course.data import folders
+from course.data.folders import DataError
 from course.data.images import decode_image, one_thread
 
 Encoded = tuple[bytes, int]  # an image file's bytes, and its class
@@ -20,7 +20,7 @@ Encoded = tuple[bytes, int]  # an image file's bytes, and its class
 
 def paths(folder: Path, split: str) -> list[Path]:
     """Return the tar files of a split, in a folder from `convert.convert_set("shards")`."""
-    parts = convert.index(folder)["splits"][split]["parts"]
+    parts = folders.index(folder)["splits"][split]["parts"]
     return [folder / name for part in parts for name in part["files"]]
 
 

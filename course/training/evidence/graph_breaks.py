@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from course._compat import compiler_counters
 from course.runs.evidence import NOT_APPLICABLE, Compiled, NotApplicable
 
 MOST = 4  # reasons that are stored, at most
@@ -18,10 +19,8 @@ class Graphs:
     """
 
     def __init__(self) -> None:
-        from torch._dynamo.utils import counters
-
-        self._counters = counters
-        self._before = self._graphs(), Counter(counters["graph_break"])
+        self._counters = compiler_counters()
+        self._before = self._graphs(), Counter(self._counters["graph_break"])
         self._after_epochs: list[int] = []
         self._warmed_up: int | NotApplicable = NOT_APPLICABLE
 

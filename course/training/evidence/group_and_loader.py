@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 from torch.utils.data import IterableDataset
 
+from course._compat import timeout_s
 from course.config import Config
 from course.runs.evidence import NOT_APPLICABLE, Group, Loader, Nccl, NotApplicable
 
@@ -23,13 +24,7 @@ def group() -> Group | NotApplicable:
     """Return the process group that this process has joined."""
     if not distributed.is_initialized():
         return NOT_APPLICABLE
-    default = distributed.distributed_c10d._get_default_group()
-    timeout_s: Any = NOT_APPLICABLE
-    for device in default._device_types:  # PyTorch has no public function for this
-        options = getattr(default._get_backend(device), "options", None)
-        if options is not None:
-            timeout_s = options._timeout.total_seconds()
-    return Group(distributed.get_backend_config(), timeout_s)
+    return Group(distributed.get_backend_config(), timeout_s() or NOT_APPLICABLE)
 
 
 def nccl(config: Config) -> Nccl | NotApplicable:

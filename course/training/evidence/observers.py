@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 
+from course._compat import is_profiling
 from course.runs.evidence import NOT_APPLICABLE, Evidence
 from course.training import attempts, profiling
 from course.training.attempts import attempt, attempted
 from course.training.clocks import Clock
 from course.training.evidence import group_and_loader
 from course.training.evidence.graph_breaks import Graphs
-from course.training.evidence.interruptions import Interruptions
 from course.training.evidence.operators import Observer
-from course.training.evidence.pipeline_passes import Actions
 from course.training.evidence.shards import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
@@ -55,22 +54,18 @@ class Observers:
         self._observer: Observer | None = None
         self._observed_part = ""
         self._updates = Updates()
-        is_restartable = config.save_every or config.deterministic
-        self._interruptions = (
-            Interruptions(run.rank_folder, config, first) if is_restartable else None
-        )
         self._graphs = attempt("evidence of graphs", Graphs) if config.compile else None
-        self._actions = Actions(clock, device) if config.pipeline else None
         self._held = Held() if config.save_weights and config.shard else None
-        self._watchers = [x for x in (self._updates, self._actions) if x]
         self._onednn_log: Any = None
         run.before_epoch = self._end_validation
+        for hook in run.hooks:
+            attempt("evidence", hook.begin, device, clock, first)
 
     @attempted("evidence")
     def start_epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        for watcher in self._watchers:
-            watcher.start()
+        for watcher in (self._updates, *self.run.hooks):
+            watcher.begin_epoch()
 
     @attempted("evidence")
     def begin_step(self, step: int, batches: Iterable, batch: Any) -> None:
@@ -94,21 +89,20 @@ class Observers:
         in_time = 0 < self.config.overflow_step <= step < self._warmup_end and not self._first
         if in_time:
             self._updates.overflow()
-        if self._interruptions:
-            self._interruptions.before_update()
+        for hook in self.run.hooks:
+            hook.before_update()
 
     @attempted("evidence")
     def end_phase(self, phase: str, step: int, is_first_pass: bool) -> None:
         if phase == "backward" and self._observer:
             self._observer.end_pass()
-        if torch.autograd._profiler_enabled() and is_first_pass:
+        if is_profiling() and is_first_pass:
             phases = Counter(self._evidence.traced) + Counter([str(step)])
             self._note(traced=dict(phases))
 
     def end_step(self) -> None:
-        for watcher in (*self._watchers, self._interruptions):
-            if watcher:
-                attempt("evidence", watcher.end_step)
+        for watcher in (self._updates, *self.run.hooks):
+            attempt("evidence", watcher.end_step)
 
     @property
     def rate(self) -> float | None:
@@ -118,8 +112,8 @@ class Observers:
 
     @attempted("evidence")
     def end_epoch(self) -> None:
-        for watcher in self._watchers:
-            watcher.stop()
+        for watcher in (self._updates, *self.run.hooks):
+            watcher.end_epoch()
         if self._graphs:
             self._graphs.end_epoch()
         self.stop()
@@ -197,11 +191,9 @@ class Observers:
         """Store the evidence so far in the run's record."""
         if self._graphs:
             self._note(compiled=self._graphs.evidence())
-        if self._actions:
-            self._note(actions=self._actions.evidence())
+        for hook in self.run.hooks:
+            self._note(**hook.evidence())
         evidence = self._updates.add_to(self._evidence)
-        if self._interruptions:
-            evidence = self._interruptions.add_to(evidence)
         # It names a transport once it is used.
         evidence = replace(evidence, nccl=group_and_loader.nccl(self.config))
         self.run.set(evidence=evidence)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils.module_tracker import ModuleTracker
+
+from course._compat import TorchDispatchMode, tensors_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,22 +20,17 @@ class _Calls(TorchDispatchMode):
 
     def __init__(self, describe: Callable[[list[torch.Tensor]], str]) -> None:
         super().__init__()
-        self._describe = describe
+        self._describe, self._autograd = describe, ModuleTracker()
         self.calls: Counter[tuple[str, str, str, str]] = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        inputs = self._describe_all((args, kwargs))  # before the call, which may work in place
+        inputs = self._describe(tensors_in((args, kwargs)))  # before a call that works in place
         output = func(*args, **(kwargs or {}))
         if inputs and not func.is_view:
-            # Autograd's engine has a task while it runs backward, and none (-1) otherwise.
-            backward = torch._C._current_graph_task_id() != -1
-            name = func._schema.name.removeprefix("aten::")
-            phase = "backward" if backward else "forward"
-            self.calls[phase, name, inputs, self._describe_all(output)] += 1
+            name = func.name().partition(".")[0].removeprefix("aten::")
+            phase = "backward" if self._autograd.is_bw else "forward"
+            self.calls[phase, name, inputs, self._describe(tensors_in(output))] += 1
         return output
-
-    def _describe_all(self, values: Any) -> str:
-        return self._describe([x for x in tree_leaves(values) if isinstance(x, torch.Tensor)])
 
 
 def operator_calls(

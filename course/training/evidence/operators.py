@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
 
+from course._compat import TorchDispatchMode, active_ddp, base_of, group_named
 from course.config import GIB
 from course.runs.evidence import NOT_APPLICABLE, Ddp, NotApplicable, Operators
 from course.training.attempts import attempted
@@ -26,19 +26,14 @@ from course.training.evidence.shards import Order
 
 SUM = 2  # PyTorch's number for reduction="sum", which adds up the losses instead of averaging them
 COLLECTIVES = ("c10d", "_c10d_functional")  # in-place operators, and functional ones
-aten = torch.ops.aten
-FORWARD = (aten.convolution.default,)
-COMPUTED = (*FORWARD, aten.addmm.default)
-BACKWARD = (aten.convolution_backward.default,)
-PRODUCTS = (aten.mm.default, aten.bmm.default, *COMPUTED, *BACKWARD)
+AUTOGRAD = ModuleTracker()  # `is_bw`: whether autograd runs backward in this thread
+FORWARD, BACKWARD = "aten::convolution", "aten::convolution_backward"
+COMPUTED = (FORWARD, "aten::addmm")
+PRODUCTS = ("aten::mm", "aten::bmm", *COMPUTED, BACKWARD)
 # For all three, the sixth argument is true if the batch's own statistics are used.
-BATCH_NORM = (
-    aten.native_batch_norm.default,
-    aten.cudnn_batch_norm.default,
-    aten.miopen_batch_norm.default,
-)
-LOSS_BACKWARD = (aten.nll_loss_backward.default,)
-SCORES_BACKWARD = (aten._log_softmax_backward_data.default,)
+BATCH_NORM = tuple(f"aten::{library}_batch_norm" for library in ("native", "cudnn", "miopen"))
+LOSS_BACKWARD = "aten::nll_loss_backward"
+SCORES_BACKWARD = "aten::_log_softmax_backward_data"
 
 
 class Observer(TorchDispatchMode):
@@ -67,23 +62,23 @@ class Observer(TorchDispatchMode):
     @attempted("evidence")
     def _note(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note an operator that is about to run."""
-        phase = self._phase()
-        if func in COMPUTED and phase == "backward":  # backward itself uses other operators
-            self._count("recomputed", func._schema.name.removeprefix("aten::"))
-        if func in PRODUCTS:
+        phase, operator = self._phase(), func.name()
+        if operator in COMPUTED and phase == "backward":  # backward itself uses other operators
+            self._count("recomputed", func.overloadpacket.__name__)
+        if operator in PRODUCTS:
             self._order.computed(phase)
-        if func in FORWARD and phase != "load":  # augmentation may use convolutions, too
+        if operator == FORWARD and phase != "load":  # augmentation may use convolutions, too
             self._note_forward(*args[:2])
-        elif func in BACKWARD:
+        elif operator == BACKWARD:
             self._count("backward_types", _type(args[1]))
-        elif func in BATCH_NORM:
+        elif operator in BATCH_NORM:
             self._count("statistics", "batch" if args[5] else "running")
-        elif func in LOSS_BACKWARD:
+        elif operator == LOSS_BACKWARD:
             self._note_loss(*args[:2], reduction=args[4])
-        elif func in SCORES_BACKWARD:
+        elif operator == SCORES_BACKWARD:
             self._note_labels(args[0])
-        elif func.namespace in COLLECTIVES and "wait" not in func._schema.name:
-            name = func._schema.name.partition("::")[2].rstrip("_").replace("all_r", "allr")
+        elif func.namespace in COLLECTIVES and "wait" not in operator:
+            name = func.overloadpacket.__name__.rstrip("_").replace("all_r", "allr")
             self._count("collectives", name)
             self._order.sent(phase, name, args[0])
             if phase in ("forward", "backward"):
@@ -119,8 +114,7 @@ class Observer(TorchDispatchMode):
         self._count("devices", images.device.type)
         self._count("input_layouts", layout(images))
         self._count("weight_layouts", layout(weight))
-        # PyTorch sets this attribute while the forward pass of a DDP model runs.
-        if wrapper := getattr(DDP, "_active_ddp_module", None):
+        if wrapper := active_ddp():
             self._ddp = Ddp(
                 bucket_mb=wrapper.bucket_bytes_cap / 2**20,
                 find_unused=wrapper.find_unused_parameters,
@@ -175,7 +169,7 @@ class Kept:
         self._hooks.__exit__()
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        if torch._C._current_graph_task_id() != -1:  # recomputation during backward
+        if AUTOGRAD.is_bw:  # recomputation during backward
             return tensor.detach()
         self._note_size(tensor)
         # Without its history: otherwise, an output would keep itself alive forever.
@@ -183,7 +177,7 @@ class Kept:
 
     @attempted("evidence")
     def _note_size(self, tensor: torch.Tensor) -> None:
-        of = tensor if tensor._base is None else tensor._base
+        of = base_of(tensor)
         if not (of.is_leaf and of.requires_grad):
             storage = tensor.untyped_storage()
             self._sizes[storage.data_ptr()] = storage.nbytes()
@@ -211,10 +205,8 @@ def layout(tensor: torch.Tensor) -> str:
 
 def _ranks(group: Any, name: Any) -> list[int]:
     """Return the ranks of an all-reduce's group, given its second and third argument."""
-    if isinstance(name, str):  # functional; PyTorch has no public way to find a group by its name
-        group = distributed.distributed_c10d._resolve_process_group(name)
-    else:
-        group = distributed.ProcessGroup.unbox(group)
+    is_functional = isinstance(name, str)
+    group = group_named(name) if is_functional else distributed.ProcessGroup.unbox(group)
     return distributed.get_process_group_ranks(group)
 
 

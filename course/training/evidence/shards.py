@@ -9,9 +9,8 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from course._compat import TorchDispatchMode, tree_leaves
 from course.runs.evidence import Bytes, Operators, Spread
 from course.training.attempts import attempt
 

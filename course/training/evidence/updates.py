@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from course._compat import FakeTensor
 from course.runs.evidence import NOT_APPLICABLE, Bytes, Evidence, NotApplicable, Overflow
 from course.training.attempts import attempted
 from course.training.evidence import shards
@@ -30,11 +30,11 @@ class Updates:
         self._gradient_norm: float | NotApplicable = NOT_APPLICABLE
         self._hook: RemovableHandle | None = None
 
-    def start(self) -> None:
-        """Observe every optimizer's steps until `stop`."""
+    def begin_epoch(self) -> None:
+        """Observe every optimizer's steps until `end_epoch`."""
         self._hook = register_optimizer_step_pre_hook(self._look)
 
-    def stop(self) -> None:
+    def end_epoch(self) -> None:
         """Stop observing."""
         if self._hook:
             self._hook.remove()

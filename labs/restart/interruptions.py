@@ -6,28 +6,28 @@ import io
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
 
-from course.config import Config
-from course.runs.evidence import Evidence
-from course.runs.files import write_atomically
-from course.runs.restarts import CHECKPOINTS, INTERRUPTED, METADATA, interruptions, step_of
-from course.training.attempts import attempt
+from course.runs import restarts, write_atomically
+from course.training import Hook, attempt
 
 FEW = 16  # steps of a run whose checkpoints are opened: those of long runs may be large
 
 
-class Interruptions:
+class Interruptions(Hook):
     """Causes the interruptions that a run's config plans, each of them once in the run."""
 
-    def __init__(self, folder: Path | None, config: Config, first: int) -> None:
-        self._config, self._folder, self._first, self._step = config, folder, first, first
-        done = [row["how"] for row in interruptions(folder)] if folder else ["SIGTERM", "SIGKILL"]
+    _term_step = _kill_step = 0
+
+    def begin(self, device: torch.device, clock: Any, first: int) -> None:
+        """Note what an earlier process of this run has left, and what is still planned."""
+        config, self._folder = self.recorder.config, self.recorder.rank_folder
+        self._first = self._step = first
+        done = [row["how"] for row in self._so_far()] if self._folder else ["SIGTERM", "SIGKILL"]
         self._term_step = 0 if "SIGTERM" in done else config.sigterm_step
         if self._term_step and distributed.is_initialized():  # a signal reaches the last rank first
             self._term_step += distributed.get_world_size() - 1 - distributed.get_rank()
@@ -64,26 +64,31 @@ class Interruptions:
         torch.save = save_half
 
     def _note(self, how: str, step: int) -> None:
-        rows = [*interruptions(self._folder), {"how": how, "step": step}]
-        write_atomically(self._folder / INTERRUPTED, json.dumps(rows))
+        rows = [*self._so_far(), {"how": how, "step": step}]
+        write_atomically(self._folder / restarts.INTERRUPTED, json.dumps(rows))
+
+    def _so_far(self) -> list[dict[str, Any]]:
+        return restarts.interruptions(self._folder) if self._folder else []
 
     def _checkpoints(self) -> list[dict[str, Any]]:
-        place = self._folder / CHECKPOINTS if self._folder else None
-        is_small = self._config.deterministic or self._config.epochs * self._config.steps <= FEW
+        config, place = self.recorder.config, self._folder and self._folder / restarts.CHECKPOINTS
+        is_small = config.deterministic or config.epochs * config.steps <= FEW
         if not (place and place.exists() and is_small):
             return []
         # A thread may remove old checkpoints meanwhile.
         return attempt("evidence of checkpoints", inspect_checkpoints, place, default=[])
 
-    def add_to(self, evidence: Evidence) -> Evidence:
-        """Return the evidence with what was planned so far, and the run's checkpoints."""
-        return replace(
-            evidence,
-            began_at=self._first,
-            found=self._at_start,
-            left=self._checkpoints(),
-            interrupted=interruptions(self._folder) if self._folder else [],
-        )
+    def evidence(self) -> dict[str, Any]:
+        """Return what was planned so far, and the run's checkpoints."""
+        config = self.recorder.config
+        if not (config.save_every or config.deterministic):
+            return {}
+        return {
+            "began_at": self._first,
+            "found": self._at_start,
+            "left": self._checkpoints(),
+            "interrupted": self._so_far(),
+        }
 
 
 def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
@@ -92,9 +97,9 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.rglob("*")):
         # Without its metadata, a folder is still being written in the background.
         is_part = path.parent != folder and (
-            (path.parent / METADATA).exists() or path.suffix == ".distcp"
+            (path.parent / restarts.METADATA).exists() or path.suffix == ".distcp"
         )
-        if is_part or (path.is_dir() and not (path / METADATA).exists()):
+        if is_part or (path.is_dir() and not (path / restarts.METADATA).exists()):
             continue
         try:
             if path.is_file():  # a learner's file, with any content
@@ -102,5 +107,5 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
             is_whole = True
         except Exception:
             is_whole = False
-        rows.append({"name": path.name, "step": step_of(path), "whole": is_whole})
+        rows.append({"name": path.name, "step": restarts.step_of(path), "whole": is_whole})
     return rows

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from course.training.clocks import Clock
+from course.training import Hook, clocks
 
 KEPT = 4  # steps that are kept, the last of the run
 TRIES = 5
@@ -24,31 +24,32 @@ METHODS = {
 }
 
 
-class Actions:
-    """Records the begin and end of every pass of this rank's stages, from `start` to `stop`.
+class Passes(Hook):
+    """Records the begin and end of every pass of this rank's stages in training.
 
     Times are converted to the time of day, so that ranks can be compared if they are on one
     machine, or on machines whose clocks agree.
     """
 
-    def __init__(self, clock: Clock, device: torch.device) -> None:
+    def begin(self, device: torch.device, clock: clocks.Clock, first: int) -> None:
+        """Prepare for the first epoch."""
         self._clock, self._device, self._step = clock, device, 0
         self._methods: dict[str, Callable] = {}
         self._actions: list[tuple[tuple, float, Any, Any]] = []  # of the current step
         self._steps: deque[tuple[int, float, Any, list]] = deque(maxlen=KEPT)
         self._origin: tuple[float, Any] = (0.0, None)
 
-    def start(self) -> None:
-        """Observe the passes of every stage until `stop`."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+    def begin_epoch(self) -> None:
+        """Observe the passes of every stage until `end_epoch`."""
+        from torch.distributed.pipelining import PipelineStage
 
         if self._device.type != "cpu":
             torch.accelerator.synchronize(self._device)
         self._origin = self._joined()
         for name, kind in METHODS.items():
-            # An earlier run that was aborted may not have called `stop`.
-            self._methods[name] = unwrap(getattr(Stage, name))
-            setattr(Stage, name, self._watched(self._methods[name], kind))
+            # An earlier run that was aborted may not have called `end_epoch`.
+            self._methods[name] = unwrap(getattr(PipelineStage, name))
+            setattr(PipelineStage, name, self._watched(self._methods[name], kind))
 
     def _joined(self) -> tuple[float, Any]:
         """Return a time of day and a mark of the clock that were taken at the same moment.
@@ -63,12 +64,12 @@ class Actions:
         _, day_s, mark = min(pairs, key=lambda pair: pair[0])
         return day_s, mark
 
-    def stop(self) -> None:
+    def end_epoch(self) -> None:
         """Stop observing."""
-        from torch.distributed.pipelining.stage import _PipelineStageBase as Stage
+        from torch.distributed.pipelining import PipelineStage
 
         for name, method in self._methods.items():
-            setattr(Stage, name, method)
+            setattr(PipelineStage, name, method)
         self._methods = {}
 
     def _watched(self, method: Callable, kind: str) -> Callable:
@@ -91,21 +92,22 @@ class Actions:
         self._steps.append((self._step, *self._origin, self._actions))
         self._step, self._actions = self._step + 1, []
 
-    def evidence(self) -> dict[str, list]:
-        """Return the passes of the last steps, by step number.
+    def evidence(self) -> dict[str, Any]:
+        """Return "actions", the passes of the last steps, by step number.
 
         A pass is [what, stage, micro-batch, begin, end, worked]. what: F (forward), B (backward), I
         (only the gradients of a stage's inputs) or W (only those of its weights). begin, end:
         seconds, as of `time.time()`. worked: CPU seconds of the thread that runs the passes, which
         do not grow if there are more ranks than cores.
         """
-        return {
+        actions = {
             str(step): [
                 [*done, *(self._at(day_s, origin, mark) for mark in marks), round(worked_s, 6)]
                 for done, worked_s, *marks in actions
             ]
             for step, day_s, origin, actions in self._steps
         }
+        return {"actions": actions} if self.recorder.config.pipeline else {}
 
     def _at(self, day_s: float, origin: Any, mark: Any) -> float:
         return round(day_s + self._clock.seconds(origin, mark), 6)

@@ -1,0 +1,51 @@
+"""Where sets of images are: the default set, and conversions of a set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from course.runs.run import folder_from
+
+INDEX = "index.json"  # of a conversion
+SPLITS = ("train", "val")
+KINDS = ("shards", "small", "raw")  # of conversions
+
+
+class DataError(RuntimeError):
+    """The images cannot be used; the message names the file and the fix."""
+
+
+def default_root() -> Path:
+    """Return the folder of the set: the variable COURSE_DATA, or else the user's cache folder."""
+    return folder_from("COURSE_DATA") or user_cache_path("make-training-fast") / "default-set-v1"
+
+
+def target_folder(kind: str, root: Path) -> Path:
+    """Return the folder of a set in a different format: next to the default set (COURSE_DATA)."""
+    name = root.name
+    if root != default_root().resolve():  # two sets may have the same name
+        name += "-" + hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
+    return default_root().resolve().parent / f"{name}-{kind}"
+
+
+def converted_folder(kind: str, root: Path) -> Path:
+    """Return the folder of a set in another format.
+
+    Raises:
+        DataError: the set was not converted yet. That can take hours, so no run does it.
+    """
+    folder = target_folder(kind, root.resolve())
+    if not (folder / INDEX).exists():
+        raise DataError(f"{root} was not converted yet: course data --as {kind} --data-root {root}")
+    return folder
+
+
+def index(folder: Path) -> dict[str, Any]:
+    """Read the index of a conversion: kind, classes, and for each split images, damaged, parts."""
+    return json.loads((folder / INDEX).read_text())

@@ -1,0 +1,200 @@
+"""What limits a training step, and the most that removing each limit could gain.
+
+A gain is a bound and not a promise: the step's time if the part were gone, or as fast as the
+hardware allows. Limits overlap, so gains do not multiply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainspeed.parts import Parts
+from trainspeed.profile import Profile
+
+LEAST_GAIN = 1.05  # of a limit that is worth a line
+MOST = 5
+FEW_CORES_LEFT = 1
+LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
+LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
+MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of the step.
+
+    Attributes:
+        name: data, waits, launch, format, layout, memory, optimizer, communication.
+        gain: the most that removing it gains, as a ratio of speeds.
+        title: in a few words.
+        evidence: what was seen, with lines of the user's code.
+        change: what to do.
+    """
+
+    name: str
+    gain: float
+    title: str
+    evidence: list[str] = field(default_factory=list)
+    change: str = ""
+
+
+def limits_of(profile: Profile, parts: Parts, rates: dict[str, float]) -> list[Limit]:
+    """Return at most five limits, in order of what removing them would gain.
+
+    Args:
+        profile: of one process.
+        parts: of its step.
+        rates: FLOP/s of products by format, as far as known: fp32, tf32, bf16.
+    """
+    found = [
+        _data(profile, parts),
+        _waits(profile, parts),
+        _launch(profile, parts),
+        _format(profile, parts, rates),
+        _layout(profile, parts),
+        _memory(profile, parts),
+        _optimizer(profile, parts),
+        _communication(profile, parts),
+    ]
+    worth = [limit for limit in found if limit and limit.gain >= LEAST_GAIN]
+    return sorted(worth, key=lambda limit: -limit.gain)[:MOST]
+
+
+def _share(seconds: float, parts: Parts) -> str:
+    return f"{seconds / parts.step:.0%} of the step"
+
+
+def _gain(parts: Parts, saved: float) -> float:
+    """Return the ratio of speeds if `saved` seconds of the step were gone."""
+    return parts.step / max(parts.step - saved, 0.02 * parts.step)
+
+
+def _data(profile: Profile, parts: Parts) -> Limit | None:
+    loaders = [loader for loader in profile.values["loaders"] if loader["batches"]]
+    if not loaders or not parts.data:
+        return None
+    loader = max(loaders, key=lambda loader: loader["wait_s"])
+    machine, workers = profile.machine, loader["workers"]
+    others = parts.step - parts.data
+    # The work of loading moves to other cores, and training on a CPU needs these cores, too.
+    work = parts.data if workers == 0 else parts.step * workers
+    cores = machine["cores"] if profile.is_gpu else machine["cores"] / machine["threads"]
+    overlapped = max(others, work / machine["cores"])
+    if not profile.is_gpu:
+        overlapped = others + (work / machine["cores"] if cores <= FEW_CORES_LEFT else 0.0)
+    evidence = [f"{loader['line'] or loader['dataset']}: num_workers={workers}"]
+    evidence[0] += f", this machine has {machine['cores']} cores"
+    saved, change = parts.step - overlapped, ""
+    if workers < machine["cores"] - 1 or workers == 0:
+        wanted = max(1, min(machine["cores"] - 1, 8)) if profile.is_gpu else 1
+        change = f"DataLoader(…, num_workers={max(wanted, workers + 1)}, persistent_workers=True"
+        change += ", pin_memory=True)" if profile.is_gpu else ")"
+    if profile.stages:
+        top = profile.stages[0]
+        line = f" ({top['line']})" if top["line"] else ""
+        evidence.append(f"{top['share']:.0%} of loading: {top['stage']}{line}")
+        if top["share"] * parts.data > saved:
+            saved = top["share"] * parts.data
+            cheaper = f"make {top['stage']} cheaper, do it once before training, or on the batch"
+            change = f"{cheaper}; or {change}" if change else cheaper
+    title = f"the loop waits for batches: {_share(parts.data, parts)}"
+    return Limit("data", _gain(parts, saved), title, evidence, change)
+
+
+def _waits(profile: Profile, parts: Parts) -> Limit | None:
+    waits = profile.values["waits"]
+    if not waits or not profile.is_gpu or parts.host is None:
+        return None
+    # Without waits, the host runs ahead, unless it is slower than the device anyway.
+    fastest = max(parts.compute + parts.communication, min(parts.host, parts.step))
+    lines = sorted(waits.items(), key=lambda item: -item[1])[:3]
+    evidence = [f"{line.partition(', ')[2]} ({line.partition(', ')[0]}, {n}×)" for line, n in lines]
+    change = "read values every 50 steps, or keep them on the GPU: total += loss.detach()"
+    title = f"the host waits for the GPU in every step, which then waits for it: {len(waits)} lines"
+    return Limit("waits", parts.step / fastest, title, evidence, change)
+
+
+def _launch(profile: Profile, parts: Parts) -> Limit | None:
+    per_call = parts.launch / parts.launches * 1e6 if parts.launches else 0.0
+    evidence = [f"{parts.launches:,.0f} operators per step, {per_call:.0f} µs each"]
+    if profile.values["is_compiled"]:
+        change = 'torch.compile(model, mode="reduce-overhead"), or a larger batch'
+    else:
+        change = 'torch.compile(model); on a GPU with mode="reduce-overhead"; or a larger batch'
+    who = "the GPU waits for Python to launch kernels" if profile.is_gpu else "Python, not PyTorch"
+    if not parts.launches:
+        return None
+    title = f"{who}: {_share(parts.launch, parts)}"
+    return Limit("launch", _gain(parts, parts.launch), title, evidence, change)
+
+
+def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | None:
+    slow = parts.slow_products if profile.is_gpu else parts.products
+    is_fp32 = parts.types.startswith(("fp32", "float")) or not parts.types
+    if not slow or not is_fp32 or "fp32" not in rates:
+        return None
+    ratio = min(rates.get("bf16", 0.0) / rates["fp32"], LARGEST_RATIO)
+    if ratio <= 1:
+        return None
+    device = profile.machine["device"]
+    forwards = profile.values["forwards"]
+    evidence = [f"products and convolutions in fp32: {_share(slow, parts)}"]
+    evidence += [forward["line"] for forward in forwards[:1] if forward["line"]]
+    change = f'with torch.autocast("{device}", torch.bfloat16): around forward and loss'
+    if "tf32" in rates:
+        change += '; or torch.set_float32_matmul_precision("high"), which stays closer to fp32'
+    title = f"fp32, where this machine multiplies {ratio:.1f}× as fast in bf16"
+    return Limit("format", _gain(parts, slow * (1 - 1 / ratio)), title, evidence, change)
+
+
+def _layout(profile: Profile, parts: Parts) -> Limit | None:
+    if parts.layout < LEAST_LAYOUT * parts.step:
+        return None
+    evidence = ["kernels that only turn NCHW into NHWC and back"]
+    if parts.norms:
+        share = _share(parts.norms, parts)
+        evidence.append(f"batch norms, which are slower in NCHW, take {share}")
+    change = "model.to(memory_format=torch.channels_last), and the same for images"
+    saved = parts.layout + parts.slow_products + parts.norms
+    title = f"layouts are converted: {_share(parts.layout, parts)}"
+    return Limit("layout", _gain(parts, saved), title, evidence, change)
+
+
+def _memory(profile: Profile, parts: Parts) -> Limit | None:
+    rest = (
+        parts.compute
+        - parts.products
+        - parts.layout
+        - (parts.optimizer if profile.is_gpu else min(parts.optimizer, parts.compute))
+    )
+    if parts.compute <= 0 or rest < MEMORY_SHARE * parts.compute or not parts.top:
+        return None
+    from trainspeed.parts import PRODUCT
+
+    small = [row for row in parts.top if not PRODUCT.search(row["name"])][:3]
+    evidence = [f"{row['name']}: {_share(row['seconds'], parts)}" for row in small]
+    is_compiled = profile.values["is_compiled"]
+    change = "fuse by hand, or a cheaper operator" if is_compiled else "torch.compile(model) fuses"
+    title = f"operators that compute little and move much: {_share(rest, parts)}"
+    return Limit("memory", _gain(parts, rest), title, evidence, change)
+
+
+def _optimizer(profile: Profile, parts: Parts) -> Limit | None:
+    used = [row for row in profile.values["optimizers"] if row["implementation"] != "fused"]
+    if not used or not parts.optimizer:
+        return None
+    first = max(used, key=lambda row: row["parameters"])
+    is_fusible = first["kind"] in ("Adam", "AdamW", "SGD", "Adagrad")
+    change = f"torch.optim.{first['kind']}(…, fused=True)" if is_fusible else "a fused optimizer"
+    title = f"the optimizer's step: {_share(parts.optimizer, parts)}"
+    return Limit("optimizer", _gain(parts, parts.optimizer), title, [first["line"]], change)
+
+
+def _communication(profile: Profile, parts: Parts) -> Limit | None:
+    if not parts.communication:
+        return None
+    total = parts.communication + parts.hidden
+    evidence = [f"{parts.hidden / total:.0%} of communication is hidden behind compute"]
+    change = "larger batches per GPU, no_sync while accumulating, gradients in bf16"
+    title = f"ranks wait for each other's data: {_share(parts.communication, parts)}"
+    return Limit("communication", _gain(parts, parts.communication), title, evidence, change)

@@ -1,0 +1,154 @@
+"""One page about a profile: where the time goes, and what limits it. As text, or as values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from trainspeed.limits import Limit, limits_of
+from trainspeed.parts import Parts, parts_of
+from trainspeed.profile import Profile
+from trainspeed.rates import rates_of
+
+WIDTH = 40  # of the bars
+
+
+def digits(value: float, count: int = 3) -> str:
+    """Format a number with a few significant digits, and thousands with commas."""
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = max(0, count - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def seconds(value: float) -> str:
+    """Format a time in the unit that fits."""
+    return f"{digits(value)} s" if value >= 1 else f"{digits(1e3 * value)} ms"
+
+
+def values_of(profiles: list[Profile]) -> dict[str, Any]:
+    """Return everything that a page shows, as values that JSON has."""
+    slowest = max(profiles, key=lambda profile: profile.step_s)
+    first = profiles[0]
+    parts, rates = parts_of(first), rates_of(first.machine)
+    limits = limits_of(first, parts, rates)
+    q1, median, q3 = first.quartiles()
+    samples, tokens = first.mean("samples"), first.mean("tokens")
+    peak = rates.get(_format_name(parts.types), 0.0)
+    flop_per_s = parts.flop / parts.step
+    return {
+        "command": first.values["command"],
+        "machine": first.machine,
+        "rule": first.values["rule"],
+        "iterations": len(first.values["iterations"]),
+        "timed": first.count,
+        "step_s": parts.step,
+        "step_s_quartiles": [q1, median, q3],
+        "batches_per_iteration": first.mean("batches"),
+        "backwards_per_iteration": first.mean("backwards"),
+        "updates_per_iteration": first.mean("updates"),
+        "samples_per_s": samples / parts.step * len(profiles),
+        "tokens_per_s": tokens / parts.step * len(profiles),
+        "flop_per_s": flop_per_s,
+        "peak_share": flop_per_s / peak if peak else None,
+        "parts": asdict(parts),
+        "limits": [asdict(limit) for limit in limits],
+        "memory": first.values["memory"],
+        "loaders": first.values["loaders"],
+        "optimizers": first.values["optimizers"],
+        "forwards": first.values["forwards"],
+        "stages": first.stages,
+        "ranks": len(profiles),
+        "slowest_rank": slowest.values["rank"],
+        "slowest_step_s": slowest.step_s,
+        "has_trace": first.trace is not None,
+    }
+
+
+def _format_name(types: str) -> str:
+    return {"float": "fp32", "c10::BFloat16": "bf16", "fp16": "bf16"}.get(types, types)
+
+
+def text_of(values: dict[str, Any]) -> str:
+    """Return the page as text."""
+    parts = Parts(**values["parts"])
+    limits = [Limit(**limit) for limit in values["limits"]]
+    lines = ["", f"trainspeed: {' '.join(values['command'])}", _device(values), "", *_times(values)]
+    lines += ["", *_bars(values, parts)]
+    if values["memory"].get("peak"):
+        lines += ["", _memory(values["memory"])]
+    if limits:
+        lines += ["", "What limits it, by what removing it could gain at most:"]
+        for number, limit in enumerate(limits, 1):
+            lines.append(f"{number}. up to {digits(limit.gain)}×  {limit.title}")
+            lines += [f"     {line}" for line in limit.evidence if line]
+            lines.append(f"     → {limit.change}")
+    else:
+        lines += ["", "Nothing that is known here would gain 5 %."]
+    return "\n".join([*lines, ""])
+
+
+def _device(values: dict[str, Any]) -> str:
+    machine = values["machine"]
+    name = f"{machine['cores']} CPU cores" if machine["device"] == "cpu" else machine["device_name"]
+    ranks = f", {values['ranks']} ranks" if values["ranks"] > 1 else ""
+    return f"{name}{ranks}, PyTorch {machine['torch']}"
+
+
+def _times(values: dict[str, Any]) -> list[str]:
+    q1, median, q3 = values["step_s_quartiles"]
+    lines = [
+        f"{seconds(values['step_s'])} per iteration (middle half {seconds(q1)} to {seconds(q3)}, "
+        f"{values['timed']} timed of {values['iterations']})"
+    ]
+    for name, key in (("samples", "samples_per_s"), ("tokens", "tokens_per_s")):
+        if values[key]:
+            lines[0] += f", {digits(values[key])} {name}/s"
+    counts = [
+        f"{digits(values[f'{key}_per_iteration'], 2)} {name}"
+        for key, name in (
+            ("batches", "batches"),
+            ("backwards", "backward passes"),
+            ("updates", "optimizer steps"),
+        )
+        if values[f"{key}_per_iteration"]
+    ]
+    lines.append(f"An iteration has {', '.join(counts)}; counted by {values['rule']}.")
+    if values["flop_per_s"]:
+        rate = f"{digits(values['flop_per_s'] / 1e12)} TFLOP/s in products"
+        share = values["peak_share"]
+        lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
+    if values["ranks"] > 1:
+        lines.append(
+            f"The slowest rank is {values['slowest_rank']}: {seconds(values['slowest_step_s'])}."
+        )
+    if not values["has_trace"]:
+        lines.append("No iteration was traced: the script has its own profiler, or ended early.")
+    return lines
+
+
+def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
+    is_gpu = values["machine"]["device"] != "cpu"
+    names = {
+        "data": "waiting for data",
+        "compute": "computing",
+        "communication": "communicating",
+        "launch": "launching" if is_gpu else "Python",
+    }
+    lines = []
+    for key, name in names.items():
+        share = getattr(parts, key) / parts.step
+        if share >= 0.001:
+            lines.append(f"{name:17}{share:5.0%}  {'█' * round(WIDTH * share)}")
+    for row in parts.top[:3]:
+        lines.append(f"    {row['name'][:40]:40}{row['seconds'] / parts.step:5.0%}")
+    return lines
+
+
+def _memory(memory: dict[str, float]) -> str:
+    gib = {name: size / 2**30 for name, size in memory.items()}
+    known = ["parameters", "gradients", "optimizer"]
+    rest = gib["peak"] - sum(gib[name] for name in known)
+    listed = ", ".join(f"{digits(gib[name], 2)} {name}" for name in known)
+    return f"Peak memory {digits(gib['peak'])} GiB: {listed}, {digits(max(rest, 0), 2)} the rest."

@@ -7,14 +7,14 @@
 In a notebook or a script: `Watch`, `compare` and `predict_memory`.
 """
 
-__version__ = "0.1.0"
+from importlib import import_module
 
-_EXPORTS = {"compare": "comparison"}  # name: its module, which is imported when it is used
+__version__ = "0.1.0"
+# Imported when first used: they import torch.
+_NAMES = {"Watch": "watch", "profile": "profile", "compare": "comparison"}
 
 
 def __getattr__(name: str):
-    from importlib import import_module
-
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    if name in _NAMES:
+        return getattr(import_module(f"trainspeed.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'trainspeed' has no attribute {name!r}")

@@ -161,9 +161,9 @@ class Recorder:
 
     def add_batch(self, loader: Any, begin_s: float, end_s: float, batch: Any) -> None:
         """Note that the loop waited for a batch."""
-        entry = self._loaders[id(loader)]
-        entry.batches += 1
-        entry.wait_s += end_s - begin_s
+        if entry := self._loaders.get(id(loader)):  # and not any other iterable
+            entry.batches += 1
+            entry.wait_s += end_s - begin_s
         if it := self._current:
             samples, tokens = count_samples(batch)
             it.wait_s += end_s - begin_s
@@ -242,6 +242,7 @@ class Recorder:
     def _start_trace(self) -> bool:
         if self.notes.has_own_profiler:
             return False
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

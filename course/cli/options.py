@@ -65,7 +65,7 @@ def progress_to_stderr(as_json: bool) -> AbstractContextManager:
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
-def wait_for(runs: Run | Sequence[Run]) -> None:
+def wait_for(runs: Sequence[Run]) -> None:
     """Follow runs until they end. Without a terminal, progress lines would repeat: hide them."""
     from course.jobs.launch import wait
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,9 +88,20 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
     typer.echo(f"in {folder}")
 
 
+def check_name(name: str) -> str:
+    """Return the name of a run, if a folder may have it."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,59}", name):
+        raise ValueError(f"--name {name!r}: expected letters, digits, _ . or -, at most 60")
+    return name
+
+
 @app.command()
 def run(
     script: Annotated[str, typer.Argument(help="The training script to run.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Of a script of your own: -- --lr 1e-3 …")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The run's name, for a script of your own.")] = "",
     rung: Annotated[str, typer.Option(help="The rung of the ladder.")] = "baseline",
     gpus: Annotated[int, typer.Option(help="Number of GPUs, with one process each.")] = 1,
     site: SiteName = "local",
@@ -103,16 +116,28 @@ def run(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Launch one run of SCRIPT, follow it, and print what it measured."""
+    """Launch one run of SCRIPT, follow it, and print what it measured.
+
+    A script of your own runs in the current folder, with its arguments after --.
+    """
     from course import config as configs
     from course.jobs import launch, plan
+    from course.runs import scripts
     from course.runs.run import get
+    from course.text import read_utf8
 
     settings = configs.parse_settings(set_ or [])
-    if name := plan.script_of(plan.find_script(script)):
-        settings = {"script": name} | settings
+    source = plan.find_script(script)
+    if known := plan.script_of(source):
+        settings = {"script": known} | settings
     config = configs.rung(rung, quick=quick, **settings)
     options = {"site": site, "gpus": gpus, "time_min": time_min}
+    if scripts.calls(read_utf8(source), "recording"):
+        if arguments or name:
+            raise ValueError(f"{script} reads a config, and has neither arguments nor --name: --set")
+    else:
+        config = replace(config, rung=check_name(name or source.stem))
+        options["arguments"] = arguments or []
     if dry_run:
         typer.echo(plan.preview(script, config, **options))
         return
@@ -120,7 +145,7 @@ def run(
         baseline = get(against) if against else None
         launched = launch.launch(script, config, **options, rerun=rerun, against=baseline)
         if wait and not launched.is_recorded:
-            wait_for(launched)
+            wait_for([launched])
     if json_:
         tables.as_json(tables.run_as_dict(launched))
     elif wait:

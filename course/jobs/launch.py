@@ -62,6 +62,7 @@ def launch(
     rerun: bool = False,
     against: Run | None = None,
     hooks: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
 ) -> LaunchedRun:
     """Start a job that runs `script`, and return at once.
 
@@ -79,12 +80,23 @@ def launch(
             alternate, so that their ratio does not depend on what else the machine does.
         hooks: classes that are created in the training process, MODULE:CLASS
             (`course.training.hooks`).
+        arguments: of the script's command line. A script with arguments, also with none, runs in
+            the current folder, and may import the modules next to it. Such a module is not part of
+            the run: after a change in it, launch with `rerun=True`.
 
     Raises:
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written.
     """
-    planned = plan_run(script, config, site=site, gpus=gpus, time_min=time_min, hooks=hooks)
+    planned = plan_run(
+        script,
+        config,
+        site=site,
+        gpus=gpus,
+        time_min=time_min,
+        hooks=hooks,
+        arguments=arguments,
+    )
     if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:

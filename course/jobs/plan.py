@@ -83,7 +83,7 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
         "gpus": against.gpus,
     }
     launched = against.launched
-    values |= {name: launched[name] for name in ("added", "hooks") if name in launched}
+    values |= {name: launched[name] for name in ("added", "hooks", "arguments", "folder") if name in launched}
     source = Path(against.launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
@@ -108,6 +108,7 @@ def plan_run(
     gpus: int = 1,
     time_min: float | None = None,
     hooks: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
 ) -> Plan:
     """Check a launch and return its plan; the arguments are those of `launch.launch`.
 
@@ -141,6 +142,8 @@ def plan_run(
         request["added"] = added
     if hooks:
         request["hooks"] = [*hooks]
+    if arguments is not None:
+        request |= {"arguments": [*arguments], "folder": str(Path.cwd())}
     return Plan(source, text, config, chosen, request)
 
 

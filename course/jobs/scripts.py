@@ -32,12 +32,16 @@ LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A process's environment, working directory, and log files (None: those of its parent)."""
+    """A process's environment, working directory, and log files (None: those of its parent).
+
+    It may also import the modules in the folder `modules`.
+    """
 
     env: dict[str, str]
     folder: Path
     out: Path | None = None
     err: Path | None = None
+    modules: Path | None = None
 
 
 def process_context(*, preload: bool) -> BaseContext:
@@ -100,7 +104,7 @@ def run_script(
     if "torch" in sys.modules:
         _reset_libraries()
     sys.argv[:] = [str(script), *arguments]
-    sys.path.insert(0, str(script.parent))
+    sys.path[:0] = [str(path) for path in (script.parent, surroundings.modules) if path]
     try:
         runpy.run_path(str(script), run_name="__main__")
     except Exception as error:

@@ -303,11 +303,15 @@ class SupervisedRank:
             folder.mkdir(exist_ok=True)
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
-        surroundings = Surroundings(self._environment(), self.run.folder, out, err)
+        launched = self.run.launched
+        folder, modules = self.run.folder, None
+        if (arguments := launched.get("arguments")) is not None:
+            folder, modules = Path(launched["folder"]), Path(launched["script"]).parent
+        surroundings = Surroundings(self._environment(), folder, out, err, modules)
         is_conducted = self._conductor and self.rank == 0
         connection = self._conductor.connect(self.run) if is_conducted else None
         process = self.context.Process(
-            target=run_script, args=(self.run.script, surroundings, (), connection)
+            target=run_script, args=(self.run.script, surroundings, arguments or (), connection)
         )
         process.start()
         if connection:

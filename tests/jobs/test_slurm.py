@@ -68,7 +68,7 @@ def test_a_training_run_is_recorded_as_on_this_machine(
 ) -> None:
     monkeypatch.setenv("COURSE_RUNS", str(runs_root / "my runs; exit 1"))  # quoted in the script
     script = narrow_solution(tmp_path)
-    run = jobs.wait(jobs.launch(script, TINY, site="slurm"))
+    run = jobs.launch(script, TINY, site="slurm").wait()
     assert (run.status, run.record.site, run.record.job_id) == (
         "ok",
         "slurm",
@@ -373,7 +373,7 @@ def test_a_search_runs_trials_as_jobs_and_goes_on_without_those_that_end(runs_ro
         conducted = pool.submit(conduct)
         eventually(lambda: _started(KILLED) and _started(CANCELLED), "both trials run", 60)
         _kill(int(_started(KILLED).started["supervisor"][0]))
-        _started(CANCELLED).cancel()
+        jobs.cancel([_started(CANCELLED)])
         done = conducted.result(timeout=120)
     table = search.trials_table(done).set_index("trial")
     complete = table[table["state"] == "complete"]

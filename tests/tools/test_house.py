@@ -6,10 +6,10 @@ LIMITS = {
     "modules of course that labs import from": 13,
     "names that labs import from them": 136,
     "names of `import course`": 30,
-    "lines behind launch, wait and report": 10_458,
+    "lines behind launch, wait and report": 10_510,
     "lines of course that name labs, race or search": 0,
-    "private names of PyTorch": 40,
-    "lines without tests": 52_600,
+    "private names of PyTorch": 41,
+    "lines without tests": 55_000,
     "lab.x in notebooks": 392,
     "lab.x in the notebook with the most": 30,
 }

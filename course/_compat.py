@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import distributed
 from torch._subclasses import fake_tensor  # it looks for a GPU, unless patched
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _profiler_enabled as is_profiling  # the profiler may be the script's
 from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode  # TorchFunctionMode is above autocast
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from trainspeed._compat import FakeTensorMode, tree_leaves, tree_map_only
 
 active_ddp = DDP._get_active_ddp_module  # the one whose forward is running
 # The kernels of scaled_dot_product_attention, for selective checkpointing.

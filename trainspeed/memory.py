@@ -187,10 +187,10 @@ def predict_memory(model: nn.Module | Callable[[], nn.Module], inputs: Any, **op
     Raises:
         PredictionError: something is needed that fake tensors lack, or PyTorch refuses the step.
     """
-    with _explained():
+    with explained():
         model = _created(model)
         if isinstance(inputs, tuple) and len(inputs) == 2 and callable(inputs[1]):
-            inputs = _without_memory(partial(inputs[1], inputs[0]))
+            inputs = create(partial(inputs[1], inputs[0]))
         with fake_tensors(), _uncompiled():
             return predict_step(FakeStep(model, inputs, **options))
 
@@ -234,11 +234,11 @@ def largest_batch(
         make_targets: returns the loss's targets for a batch.
         options: as in `predict_memory`.
     """
-    with _explained():
+    with explained():
         model = _created(model)
 
     def peak(batch: int) -> float:
-        targets = _without_memory(partial(make_targets, batch))
+        targets = create(partial(make_targets, batch))
         inputs = (batch, make_inputs)
         return predict_memory(model, inputs, targets=targets, **options).peak_gib
 
@@ -398,8 +398,7 @@ def _optimizer(
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     if not weights:
         raise PredictionError(f"{type(model).__name__} has no weight that requires a gradient")
-    create = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
-    created = create(weights)
+    created = (OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer)(weights)
     for group in created.param_groups:
         # On a GPU, PyTorch's own optimizers update all weights at once, with larger buffers.
         if group.get("foreach", False) is None and not group.get("fused"):
@@ -454,7 +453,7 @@ def _fake_copy(model: nn.Module, layout: torch.memory_format | None) -> nn.Modul
 def _created(model: Any) -> nn.Module:
     """Return a model, created without memory if it is a function, and checked."""
     if callable(model) and not isinstance(model, nn.Module):
-        model = _without_memory(model)
+        model = create(model)
     if not isinstance(model, nn.Module):
         raise PredictionError(
             f"model={type(model).__name__}: expected a torch.nn.Module, or a function that returns "
@@ -473,7 +472,7 @@ def _created(model: Any) -> nn.Module:
     return model
 
 
-def _without_memory(create: Callable[[], Any]) -> Any:
+def create(function: Callable[[], Any]) -> Any:
     """Call a function that creates tensors, on the device "meta" if it can.
 
     It can't if it reads numbers, or moves what it creates to a device.
@@ -481,9 +480,9 @@ def _without_memory(create: Callable[[], Any]) -> Any:
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):
-                return create()
+                return function()
         except Exception:  # whatever a user's function raises for tensors without numbers
-            return create()
+            return function()
 
 
 @contextmanager
@@ -496,7 +495,7 @@ def _uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn an error of the user's model into one that names the line and what to do."""
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints each error's stack
     level = log.level

@@ -98,13 +98,13 @@ def _times(values: dict[str, Any]) -> list[str]:
         if values[key]:
             lines[0] += f", {digits(values[key])} {name}/s"
     counts = [
-        f"{digits(values[f'{key}_per_iteration'])} {name}"
-        for key, name in (
-            ("batches", "batches"),
-            ("backwards", "backward passes"),
-            ("updates", "optimizer steps"),
+        f"{digits(count)} {one if count == 1 else many}"
+        for key, one, many in (
+            ("batches", "batch", "batches"),
+            ("backwards", "backward pass", "backward passes"),
+            ("updates", "optimizer step", "optimizer steps"),
         )
-        if values[f"{key}_per_iteration"]
+        if (count := values[f"{key}_per_iteration"])
     ]
     lines.append(f"An iteration has {', '.join(counts)}; counted by {values['rule']}.")
     if values["flop_per_s"]:

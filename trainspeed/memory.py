@@ -7,6 +7,7 @@ numbers: the bytes that are kept, the bytes that are moved, and the operations.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import traceback
@@ -105,6 +106,10 @@ class FakeStep:
         micro_batches: int = 1,
     ) -> None:
         """See `predict_memory`."""
+        if autocast not in (None, torch.bfloat16, torch.float16):
+            raise PredictionError(
+                f"autocast={autocast!r}: expected torch.bfloat16, torch.float16 or None"
+            )
         layout = torch.channels_last if channels_last else None
         self.model = _fake_copy(model, layout)
         if not self.model.training:
@@ -162,7 +167,9 @@ class FakeStep:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def predict_memory(model: nn.Module | Callable[[], nn.Module], inputs: Any, **options: Any):
+def predict_memory(
+    model: nn.Module | Callable[[], nn.Module], inputs: Any, **options: Any
+) -> Prediction:
     """Predict the peak GiB of training on a GPU; this needs no GPU, and computes nothing.
 
     A step runs on fake tensors, when the optimizer has its state, and PyTorch's MemTracker adds up
@@ -190,12 +197,17 @@ def predict_memory(model: nn.Module | Callable[[], nn.Module], inputs: Any, **op
     Raises:
         PredictionError: something is needed that fake tensors lack, or PyTorch refuses the step.
     """
+    OPTIONS.bind(model, inputs, **options)  # an unknown option is a TypeError, as elsewhere
     with explained():
         model = _created(model)
         if isinstance(inputs, tuple) and len(inputs) == 2 and callable(inputs[1]):
             inputs = create(partial(inputs[1], inputs[0]))
         with fake_tensors(), _uncompiled():
             return predict_step(FakeStep(model, inputs, **options))
+
+
+OPTIONS = inspect.signature(FakeStep).replace(return_annotation=Prediction)
+predict_memory.__signature__ = OPTIONS  # for `help`
 
 
 def predict_step(step: FakeStep) -> Prediction:

@@ -44,9 +44,10 @@ def add_memory(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--gpu", metavar="40GiB", help="the memory of the card")
     optimizers = ("adamw", "adam", "sgd")
     parser.add_argument("--optimizer", choices=optimizers, default=optimizers[0])
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32")
+    choices = ("fp32", "bf16", "fp16")
+    parser.add_argument("--precision", choices=choices, default=choices[0], help="of autocast")
     parser.add_argument("--loss", choices=("mean", "cross-entropy"), help="of the output")
-    parser.add_argument("--checkpointing", action="store_true", help="of all repeated blocks")
+    parser.add_argument("--checkpointing", action="store_true", help="of the repeated blocks")
     parser.add_argument("--channels-last", action="store_true", help="the layout of images")
     parser.add_argument("--micro-batches", type=int, default=1, metavar="N", help="per update")
     parser.add_argument("--json", action="store_true", help="print values instead of the table")
@@ -180,7 +181,7 @@ def find(name: str) -> Callable[..., Any]:
         if path.suffix == ".py":
             spec = spec_from_file_location(path.stem, path)
             module = module_from_spec(spec)
-            sys.modules[path.stem] = module
+            sys.modules.setdefault(path.stem, module)  # dataclasses look there
             spec.loader.exec_module(module)
         else:
             module = pkgutil.resolve_name(where)

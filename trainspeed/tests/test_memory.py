@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def test_attention_keeps_no_matrix(mask: str | None) -> None:
     assert max(saved_sizes(Attention(), heads, length, 8)) == matrix
 
 
+@pytest.mark.slow
 def test_the_peak_grows_linearly_with_the_batch() -> None:
     peaks = [
         predict_memory(ViT, on_meta(batch, 3, 64, 64), autocast=torch.bfloat16).peak_gib
@@ -184,6 +186,7 @@ def test_the_peak_grows_linearly_with_the_batch() -> None:
     assert peaks[2] - peaks[1] == pytest.approx(2 * (peaks[1] - peaks[0]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_what_saves_activations() -> None:
     images = on_meta(256, 3, 64, 64)
 
@@ -294,6 +297,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (LINEAR, ROWS, {"loss": lambda out: out}, r"the loss is \(2, 4\): expected a tensor with one"),
     (LINEAR, ROWS, {"loss": lambda out: 1.0}, "the loss is float"),
     (LINEAR, ROWS, {"loss": lambda out: out.detach().sum()}, "no weight on the way to the loss"),
+    (LINEAR, ROWS, {"autocast": "bf16"}, "autocast='bf16': expected torch.bfloat16, torch.float16"),
     (LINEAR, ROWS, {"micro_batches": 3}, "micro_batches=3: expected from 1 to the batch, 2"),
     (LINEAR, ROWS, {"checkpointing": "all"}, "checkpointing='all': expected 'blocks', or a list"),
     (LINEAR, ROWS, {"checkpointing": "blocks"}, "Linear has no list of equal blocks"),
@@ -306,6 +310,11 @@ def test_bad_input(model: Any, inputs: Any, options: dict[str, Any], words: str)
     with pytest.raises(PredictionError, match=words) as error:
         predict_memory(model, inputs, **options)
     assert "\n" not in str(error.value)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="'optimiser'"):
+        predict_memory(LINEAR, ROWS, optimiser="sgd")
 
 
 NETS = """
@@ -342,7 +351,8 @@ def too_many():
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module in the current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    monkeypatch.syspath_prepend(tmp_path)  # the command does it again; this restores the path
+    monkeypatch.delitem(sys.modules, "ts_nets", raising=False)
     (tmp_path / "ts_nets.py").write_text(NETS)
     return "ts_nets.py"
 

@@ -28,7 +28,7 @@ _NAMES = {
     "checks.progress": "progress",
     "checks.predictions": "predict recall",
     "checks.todo": "show_todo",
-    "checks.exercises": "script_variant",
+    "checks.script_variants": "script_variant",
     "text": "wrap_text",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -8,7 +8,7 @@ from trainspeed import resources
 from course.checks import facts, lab_configs as configs, results
 from course.checks.facts import Fact, Rank
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Place, Recording, Unexpected
-from course.checks.lab import emulation_limits, expect
-from course.config import CHOICES, DEFAULTS, FULL_SIZE, SYNTHETIC, all_settings, from_dict
+from course.checks.lab import expect
+from course.config import CHOICES, FULL_SIZE, SYNTHETIC, all_settings, from_dict
 from course.runs.evidence import NOT_APPLICABLE, NotApplicable
 from course.text import digits, read_utf8

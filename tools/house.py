@@ -13,17 +13,8 @@ import course
 from course.runs import PROJECT
 
 LABS = ("labs", "electives")
-SCOPE = (
-    "course",
-    *LABS,
-    "race",
-    "tools",
-    "fast_resnet",
-    "slurm_box",
-    "trainspeed",
-    "idr_pytools",
-    "solutions",
-)
+TODAY = ("course", *LABS, "race", "tools", "fast_resnet", "slurm_box", "idr_pytools", "solutions")
+SCOPE = (*TODAY, "trainspeed")
 # What `launch`, `wait` and `report` import in a notebook, and a job in its processes.
 LAUNCH = ["course.jobs.launch", "course.checks.report"]
 LAUNCH += ["course.jobs.supervise", "course.training.recorder"]
@@ -72,6 +63,16 @@ def from_course() -> set[tuple[str, str]]:
     return {(module, name) for module, name in ours if module != "course._compat"}
 
 
+def through_modules() -> set[str]:
+    """Return what labs use of modules that they import from the course: `facts.if_complete`."""
+    found, offered = set(), from_course()
+    for path in inside(*LABS).values():
+        modules_of = {item[1] for item in imports(path) if item in offered and item[1].islower()}
+        used = [node for node in nodes_of(path) if isinstance(node, ast.Attribute)]
+        found |= {ast.unparse(node) for node in used if ast.unparse(node.value) in modules_of}
+    return found
+
+
 def lines(paths: Iterable[Path]) -> int:
     """Count the lines of files."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
@@ -118,11 +119,13 @@ def measure() -> dict[str, int]:
     return {
         "modules of course that labs import from": len({module for module, _ in from_course()}),
         "names that labs import from them": len(from_course()),
+        "names that labs reach through modules of the doors": len(through_modules()),
         "names of `import course`": len(course.__all__),
         "lines behind launch, wait and report": lines(modules()[n] for n in behind_launch()),
         "lines of course that name labs, race or search": len([*filter(NAMED.search, texts)]),
         "private names of PyTorch": sum(1 for p in modules().values() for _ in private_torch(p)),
-        "lines without tests": lines(modules().values()),
+        "lines without tests, but for trainspeed": lines(inside(*TODAY).values()),
+        "lines of trainspeed": lines(inside("trainspeed").values()),
         "lab.x in notebooks": sum(map(len, of_labs.values())),
         "lab.x in the notebook with the most": max(map(len, of_labs.values())),
     }

@@ -16,7 +16,7 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from trainspeed._compat import tree_map_only
 from trainspeed.lines import own_line
 from trainspeed.recorder import first_tensor
 from trainspeed.turns import ENDED
@@ -200,7 +201,7 @@ class Trial:
     def _install_channels_last(self, modules: list[str]) -> None:
         def convert(module: torch.nn.Module) -> None:
             module.to(memory_format=torch.channels_last)
-            change_call(module, self._call_channels_last)
+            change_call(module, self._channels_last)
 
         before_optimizer(convert, modules)
 
@@ -217,14 +218,12 @@ class Trial:
         self.applied.add("bf16")
         with torch.autocast(next(module.parameters()).device.type, torch.bfloat16):
             output = call(*args, **kwargs)
-        return map_tensors(output, to_float32)
+        return tree_map_only(torch.Tensor, to_float32, output)
 
-    def _call_channels_last(self, call: Any, module: torch.nn.Module, args: Any, kw: Any) -> Any:
+    def _channels_last(self, call: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         self.applied.add("channels_last")
-        args = map_tensors(args, to_channels_last)
-        return call(
-            *args, **{name: map_tensors(value, to_channels_last) for name, value in kw.items()}
-        )
+        args, kwargs = tree_map_only(torch.Tensor, to_channels_last, (args, kwargs))
+        return call(*args, **kwargs)
 
 
 def is_kept(path: str) -> bool:
@@ -306,20 +305,6 @@ def change_call(module: torch.nn.Module, around: Callable[..., Any]) -> None:
 
     values = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     module.__class__ = type(kind.__name__, (kind,), values)
-
-
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return nested lists, tuples and dicts with changed tensors; other objects as they are."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        for key in [*value]:  # in place: a model's output may be a subclass with attributes
-            value[key] = map_tensors(value[key], change)
-        return value
-    if isinstance(value, (list, tuple)):
-        items: Iterable[Any] = [map_tensors(item, change) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
 
 
 def to_float32(tensor: torch.Tensor) -> torch.Tensor:

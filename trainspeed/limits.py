@@ -15,6 +15,7 @@ LEAST_GAIN = 1.05  # of a limit that is worth a line
 MOST = 5
 FEW_CORES_LEFT = 1
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
+LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
 
 
@@ -147,12 +148,16 @@ def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | 
 
 
 def _layout(profile: Profile, parts: Parts) -> Limit | None:
-    if not parts.layout:
+    if parts.layout < LEAST_LAYOUT * parts.step:
         return None
     evidence = ["kernels that only turn NCHW into NHWC and back"]
+    if parts.norms:
+        share = _share(parts.norms, parts)
+        evidence.append(f"batch norms, which are slower in NCHW, take {share}")
     change = "model.to(memory_format=torch.channels_last), and the same for images"
+    saved = parts.layout + parts.slow_products + parts.norms
     title = f"layouts are converted: {_share(parts.layout, parts)}"
-    return Limit("layout", _gain(parts, parts.layout), title, evidence, change)
+    return Limit("layout", _gain(parts, saved), title, evidence, change)
 
 
 def _memory(profile: Profile, parts: Parts) -> Limit | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -10,16 +9,9 @@ from trainspeed.limits import Limit, limits_of
 from trainspeed.parts import Parts, parts_of
 from trainspeed.profile import Profile
 from trainspeed.rates import rates_of
+from trainspeed.text import digits
 
 WIDTH = 40  # of the bars
-
-
-def digits(value: float, count: int = 3) -> str:
-    """Format a number with a few significant digits, and thousands with commas."""
-    if not value or not math.isfinite(value):
-        return f"{value:g}"
-    decimals = max(0, count - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{decimals}f}"
 
 
 def seconds(value: float) -> str:
@@ -106,13 +98,13 @@ def _times(values: dict[str, Any]) -> list[str]:
         if values[key]:
             lines[0] += f", {digits(values[key])} {name}/s"
     counts = [
-        f"{digits(values[f'{key}_per_iteration'], 2)} {name}"
-        for key, name in (
-            ("batches", "batches"),
-            ("backwards", "backward passes"),
-            ("updates", "optimizer steps"),
+        f"{digits(count)} {one if count == 1 else many}"
+        for key, one, many in (
+            ("batches", "batch", "batches"),
+            ("backwards", "backward pass", "backward passes"),
+            ("updates", "optimizer step", "optimizer steps"),
         )
-        if values[f"{key}_per_iteration"]
+        if (count := values[f"{key}_per_iteration"])
     ]
     lines.append(f"An iteration has {', '.join(counts)}; counted by {values['rule']}.")
     if values["flop_per_s"]:
@@ -150,5 +142,5 @@ def _memory(memory: dict[str, float]) -> str:
     gib = {name: size / 2**30 for name, size in memory.items()}
     known = ["parameters", "gradients", "optimizer"]
     rest = gib["peak"] - sum(gib[name] for name in known)
-    listed = ", ".join(f"{digits(gib[name], 2)} {name}" for name in known)
-    return f"Peak memory {digits(gib['peak'])} GiB: {listed}, {digits(max(rest, 0), 2)} the rest."
+    listed = ", ".join(f"{digits(gib[name])} {name}" for name in known)
+    return f"Peak memory {digits(gib['peak'])} GiB: {listed}, {digits(max(rest, 0))} the rest."

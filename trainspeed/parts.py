@@ -41,6 +41,7 @@ class Parts:
         products: of compute, in matrix products and convolutions.
         slow_products: of products, what did not use Tensor Cores although their types could.
         layout: of compute, in kernels that only convert NCHW and NHWC.
+        norms: of compute, in normalisations of batches, which are slow in NCHW.
         optimizer: of compute (on a CPU, of compute and launch), in the optimizer's step.
         hidden: of communication, what is hidden behind compute; not part of the step.
         host: what the host needs to launch everything, without waiting; None on a CPU.
@@ -57,6 +58,7 @@ class Parts:
     products: float = 0.0
     slow_products: float = 0.0
     layout: float = 0.0
+    norms: float = 0.0
     optimizer: float = 0.0
     hidden: float = 0.0
     host: float | None = None
@@ -173,6 +175,8 @@ def _add_products(parts: Parts, trace: Trace, kernels: pd.DataFrame, count: int)
     eligible = report[report["eligible"] == "yes"]
     parts.slow_products = eligible["other_s"].sum() * per_second
     parts.layout = eligible["layout_s"].sum() * per_second
+    is_norm = kernels["operator"].str.contains("batch_norm").astype(bool)
+    parts.norms = kernels.loc[is_norm, "duration_s"].sum() * per_second
     parts.types = eligible.iloc[0]["types"] if len(eligible) else ""
     ranges = _ranges(trace, OPTIMIZER)
     launched = kernels.assign(start_s=kernels["launch_s"].fillna(kernels["start_s"]))

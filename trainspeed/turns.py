@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trainspeed.ratio import is_sure
+from trainspeed.workers import workers_stopped
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 ENDED = "ended.txt"  # in the plan's folder: why a training process ended itself
@@ -199,20 +198,3 @@ def synchronize() -> None:
 
     if device_type() != "cpu":
         torch.accelerator.synchronize()
-
-
-@contextmanager
-def workers_stopped() -> Iterator[None]:
-    """Stop this process's DataLoader workers, which would prepare batches in others' turns."""
-    workers = [worker.pid for worker in multiprocessing.active_children() if worker.pid]
-    _send(workers, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        _send(workers, signal.SIGCONT)
-
-
-def _send(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it ended in the meantime
-            os.kill(pid, number)

@@ -17,27 +17,26 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import re
 import subprocess
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from textwrap import dedent
 
 from course.checks import discovery, store
 from course.checks.script_edits import Place, edited_todos
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
-from course.runs.run import ADDED, PROJECT, runs_root
+from course.runs.run import PROJECT
 from course.text import closest, read_utf8
 
 SOLUTION = "solutions/train.py"
 OPEN = re.compile(r"^(\s*)# >>> ([a-z]\w*): (.+)$")
 MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
+OWN = "my_script.py"  # in the place of a learner's own script: it has no solution
 
 
 class SeamError(ValueError):
@@ -235,7 +234,8 @@ def drifted() -> list[str]:
     actual = _in_git()
     if actual is None:
         actual = {path.name: read_utf8(path) for path in EXERCISES.glob("*.py")}
-    return sorted(name for name in expected | actual if expected.get(name) != actual.get(name))
+    differ = {name for name in expected | actual if expected.get(name) != actual.get(name)}
+    return sorted(differ - {OWN})
 
 
 def _in_git() -> dict[str, str] | None:
@@ -399,52 +399,3 @@ def _edited(items: Sequence[str | Seam], script: str, *, solved: bool = False) -
     every = {item.name for item in items if isinstance(item, Seam)}
     views = [_view(items, todos) for todos in (set(), every)]
     return edited_todos(views[solved], places, script, views[True], exactly=solved)
-
-
-def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) -> Path:
-    """Copy a script with lines inserted, print the difference, and return the copy's path.
-
-    Args:
-        name: the copy is `variants/NAME/train.py` in the folder of the runs.
-        after: maps a line of the script (without its indentation) to the lines to insert after
-            it, at the same indentation.
-        script: the original; by default the solution with all TODOs filled.
-
-    Raises:
-        ValueError: the script does not have a line exactly once.
-    """
-    text = read_utf8(PROJECT / script)
-    solved = render(text, name=script)
-    lines = solved.splitlines()
-    for anchor, new in after.items():
-        places = [at for at, line in enumerate(lines) if line.strip() == anchor.strip()]
-        if len(places) != 1:
-            raise ValueError(
-                f"{script} has the line {anchor!r} {len(places)} times: choose one that occurs once"
-            )
-        line = lines[places[0]]
-        indent = line[: len(line) - len(line.lstrip())]
-        lines[places[0] + 1 : places[0] + 1] = [
-            indent + line for line in dedent(new).strip().splitlines()
-        ]
-    target = runs_root() / "variants" / name / Path(script).name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    content = "\n".join(lines) + "\n"
-    target.write_text(content)
-    added = {anchor.strip(): dedent(new).strip() for anchor, new in after.items()}
-    added |= {} if script == SOLUTION else {"script": script}
-    origin = {"added": added, "sha256": hashlib.sha256(content.encode()).hexdigest()}
-    target.with_suffix(ADDED).write_text(json.dumps(origin, indent=1))
-    print("\n".join(_shown(solved.splitlines(), lines)))
-    return target
-
-
-def _shown(before: list[str], after: list[str]) -> list[str]:
-    """Return the added lines, each block under the line that it follows."""
-    shown = []
-    for line in difflib.unified_diff(before, after, n=1, lineterm=""):
-        if line.startswith("@@"):
-            shown.append("…")
-        elif not line.startswith(("---", "+++")):
-            shown.append(line)
-    return shown

@@ -22,12 +22,11 @@ class Place(NamedTuple):
     half_units: tuple[str, ...]  # 16-bit formats for which it has instructions
     machine: str
 
-
-def emulation_limits(cfg: Config, place: Place) -> str:
-    """Explain that software emulates the config's 16-bit format on a place; "" if it does not."""
-    if cfg.precision in HALF_FORMATS and cfg.precision not in place.half_units:
-        return f"{place.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
-    return ""
+    def emulation(self, cfg: Config) -> str:
+        """Explain that software emulates the config's 16-bit format here; "" if it does not."""
+        if cfg.precision not in HALF_FORMATS or cfg.precision in self.half_units:
+            return ""
+        return f"{self.machine} has no hardware for {cfg.precision}: software emulates it, slowly"
 
 
 class Unexpected(Exception):

@@ -74,6 +74,7 @@ class Observed:
         self._optimizers: list[torch.optim.Optimizer] = []
         self._network, self._pipeline, self._skipped = torch.nn.Module(), [], [0]
         self._meter: Any = None
+        self.backend: Any = "inductor"  # what torch.compile uses in its place
         self.notes = Notes(is_restarted=self._file.exists())
 
     def note_layers(self, layers: int, is_new: bool) -> None:
@@ -177,7 +178,7 @@ class Observed:
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
-        mesh, policy = options.get("mesh"), options.get("mp_policy")
+        mesh, policy, reshard = map(options.get, ("mesh", "mp_policy", "reshard_after_forward"))
         is_root = module is self._network
         everyone = [*range(int(os.environ["WORLD_SIZE"]))]
         parts = module if isinstance(module, list | tuple) else [module]
@@ -186,7 +187,7 @@ class Observed:
             of="the network" if is_root else "units",
             weights=sum(1 for part in parts for _ in part.parameters()),
             types=str(types) * bool(types[0]),
-            reshard=options.get("reshard_after_forward", not is_root),
+            reshard=not is_root if reshard is None else reshard,
             mesh=mesh.mesh.tolist() if mesh else everyone,
             groups=[group.group_name for group in mesh.get_all_groups()] if mesh else [],
         )
@@ -220,6 +221,8 @@ class Observed:
         call = CompileCall(options.get("mode") or "default", is_of_ddp, bool(self.notes.batches))
         if not options.get("disable"):
             self.notes.compile_calls.append(call)
+        if options.setdefault("backend", "inductor") == "inductor":
+            options["backend"] = self.backend
         return COMPILE(model, **options)
 
     def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -492,7 +495,7 @@ def train(folder: Path, rank: int) -> None:
             if run.config.script == "train.py" and not run.config.compile:
                 before_call(tiny_networks.Narrow, "forward", observed.note_images)
             if run.config.compile:
-                tiny_networks.leave_kernels(observed.note_layers)
+                observed.backend = tiny_networks.counting_backend(observed.note_layers)
             observed.start()
             exec(compile_script((folder / "train.py").read_text()), vars(script))
             script.main(run)

@@ -134,7 +134,9 @@ def run(
     options = {"site": site, "gpus": gpus, "time_min": time_min}
     if scripts.calls(read_utf8(source), "recording"):
         if arguments or name:
-            raise ValueError(f"{script} reads a config, and has neither arguments nor --name: --set")
+            raise ValueError(
+                f"{script} reads a config, and has neither arguments nor --name: --set"
+            )
     else:
         config = replace(config, rung=check_name(name or source.stem))
         options["arguments"] = arguments or []
@@ -262,6 +264,28 @@ def runs(json_: AsJson = False) -> None:
     else:
         columns = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
         tables.show_table(columns, table[columns].values)
+
+
+@app.command()
+def compare(
+    run: RunName,
+    against: Annotated[str, typer.Argument(help="The run to compare with.")],
+    json_: AsJson = False,
+) -> None:
+    """Print how many times as fast RUN is as AGAINST, and in what the two differ."""
+    from course.runs import own_scripts
+
+    top, bottom = _find(run), _find(against)
+    ratio = own_scripts.speed_ratio(top, bottom)
+    changes, noise = own_scripts.source_changes(top, bottom), ratio.noise()
+    if json_:
+        values = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "noise": noise}
+        tables.as_json(values | {"turns": ratio.turns, "changes": changes})
+        return
+    typer.echo(
+        f"{top.name} is {ratio} as fast as {bottom.name}" + f": too noisy, {noise}" * bool(noise)
+    )
+    typer.echo("\n".join(changes or ["Their scripts and settings are equal."]))
 
 
 @app.command()

@@ -6,8 +6,8 @@ What most labs need, `launch` and `wait` for instance, is in `course`.
 import lazy_loader
 
 _NAMES = {
-    "launch": "JobError launch_planned refresh steps_done",
-    "plan": "engine find_script Plan plan_run",
+    "launch": "JobError launch_planned refresh",
+    "plan": "engine find_script plan_run",
     "processes": "job_environment loopback",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -83,7 +83,11 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
         "gpus": against.gpus,
     }
     launched = against.launched
-    values |= {name: launched[name] for name in ("added", "hooks", "arguments", "folder") if name in launched}
+    values |= {
+        name: launched[name]
+        for name in ("added", "hooks", "arguments", "folder")
+        if name in launched
+    }
     source = Path(against.launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)

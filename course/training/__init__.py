@@ -1,7 +1,7 @@
 """What training scripts are made of: for labs that build, predict or observe a training step.
 
 Scripts import from its modules. `models` and `optimizers` create what a config names; `memory`
-measures it, and `fake_step` and `predict_memory` predict it.
+measures it, and `predict_memory` predicts it.
 """
 
 import lazy_loader

@@ -16,7 +16,7 @@ from typing import Any
 
 from course.runs import failures
 from course.runs.run import TAKES_TURNS, WAITING_FILE
-from trainspeed.turns import workers_stopped
+from trainspeed.workers import workers_stopped
 
 FOREVER = timedelta(days=365)  # no limit for the turns of others; the run has its time limit
 PORT_OFFSET = 500  # from the port of a job's first process group; others are closer to it

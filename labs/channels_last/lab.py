@@ -10,7 +10,6 @@ from course.lab import (
     Lab,
     Recording,
     configs,
-    emulation_limits,
     expect,
 )
 from labs.channels_last import mechanism
@@ -44,7 +43,7 @@ EXERCISES = {
         rung="channels_last",
         against="amp",
         describe=_describe_layout,
-        limits=emulation_limits,
+        limits=lambda cfg, place: place.emulation(cfg),
     ),
 }
 

@@ -8,13 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 
 import slurm_box
-from course import wrap_text
 from course.jobs import job_environment, loopback
 from course.runs import PROJECT
 
@@ -96,7 +96,7 @@ def print_stacks(pids: dict[int, int], path: str) -> None:
         plain = {**os.environ, "CLICOLOR_FORCE": "0"}  # a notebook's kernel requests colours
         shown = tool and subprocess.run(command, capture_output=True, text=True, env=plain)
         if not shown or shown.returncode:
-            print(wrap_text(f"--- {CANNOT_DUMP}"))
+            print(textwrap.fill(f"--- {CANNOT_DUMP}", 88))
             os.kill(pids[0], signal.SIGUSR1)
             return
         print(f"--- py-spy dump --pid {pid}  (rank {rank})")

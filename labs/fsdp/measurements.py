@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from course import Run
+from course import Run, recorded_runs
 from course.analysis import communication, read_trace
 from course.runs import recordings
 from trainspeed import traces
@@ -54,11 +54,7 @@ def losses_table(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def sharding_runs() -> dict[str, Run]:
     """Return the recorded runs of this lab on the most GPUs, by label."""
-    runs = [
-        run
-        for machine in recordings.machines()
-        for run in recordings.recorded_runs(machine, "sharding")
-    ]
+    runs = [run for machine in recordings.machines() for run in recorded_runs(machine, "sharding")]
     gpus = max(run.record.gpus for run in runs)
     return {run.config.rung: run for run in runs if run.record.gpus == gpus}
 
@@ -141,7 +137,7 @@ def hosts_table(machine: str) -> pd.DataFrame:
             "images_per_s": run.record.images_per_s,
             "peak_gib": run.record.peak_gib,
         }
-        for run in recordings.recorded_runs(machine, "network")
+        for run in recorded_runs(machine, "network")
         if run.config.is_timm
     ]
     return pd.DataFrame(rows).sort_values(["hosts", "step_ms"], ignore_index=True)

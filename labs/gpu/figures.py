@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from torchvision.datasets import ImageFolder
 
 from course.charts import (
     ACCENT,
@@ -19,7 +20,6 @@ from course.charts import (
     plot_bar_panels,
     timeline,
 )
-from course.data import open_folder
 
 WIDTH, HEIGHT, GAP = 168, 130, 8  # pixels per image; WIDTH includes the gap to the next
 CLASSES, PER_CLASS = 16, 3
@@ -27,7 +27,7 @@ CLASSES, PER_CLASS = 16, 3
 
 def plot_samples(root: Path) -> Picture:
     """Plot a few training images of each of the first classes of an ImageNet-style folder."""
-    files = open_folder(root, "train")
+    files = ImageFolder(root / "train")
     names = files.classes[:CLASSES]
     columns = min(8, len(names))
     blocks = -(-len(names) // columns)

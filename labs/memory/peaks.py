@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from course import Config, Run
+from course import Config, Run, recorded
 from course.lab import CHOICES, all_settings, from_dict
 from course.runs import recordings, rows_of
-from course.training import memory_prediction, predict_memory
+from course.training import memory_prediction
 
 MACHINE = "nvidia-h100"
 SAVED = "predicted"  # the key of saved predictions in a machine's index
@@ -65,7 +65,7 @@ def recorded_peaks(machine: str = MACHINE) -> pd.DataFrame:
     Raises:
         ValueError: the machine has no recorded runs, or one of them has no saved prediction.
     """
-    rows = _comparable(recordings.recorded(machine))
+    rows = _comparable(recorded(machine))
     saved = recordings.load(machine).get(SAVED, {"torch": "", "peaks": []})
     peaks = {_key(from_dict(row["config"])): row["peak_gib"] for row in saved["peaks"]}
     for config in (from_dict(row["config"]) for row in rows):
@@ -79,7 +79,7 @@ def recorded_peaks(machine: str = MACHINE) -> pd.DataFrame:
 
 def save_predictions(machine: str = MACHINE) -> None:
     """Predict the peaks of a machine's recorded runs, and save them; takes minutes."""
-    peaks = _predictions(_comparable(recordings.recorded(machine)))
+    peaks = _predictions(_comparable(recorded(machine)))
     rows = [{"config": dict(sorted(key)), "peak_gib": peak} for key, peak in peaks.items()]
     saved = {"torch": _torch_version(), "date": date.today().isoformat(), "peaks": rows}
     recordings.save(machine, {SAVED: saved})
@@ -134,7 +134,8 @@ def _key(config: Config) -> Key:
 
 def _predictions(rows: list[dict[str, Any]]) -> dict[Key, float]:
     configs = {_key(config): config for config in (from_dict(row["config"]) for row in rows)}
-    return {key: predict_memory(config).peak_gib for key, config in configs.items()}
+    predict = memory_prediction.predict_memory
+    return {key: predict(config).peak_gib for key, config in configs.items()}
 
 
 def _torch_version() -> str:

@@ -11,7 +11,6 @@ from course.lab import (
     Place,
     Recording,
     configs,
-    emulation_limits,
     expect,
     facts,
 )
@@ -46,7 +45,7 @@ def _describe_scaler(run: Run) -> str:
 def _amp_limits(cfg: Config, place: Place) -> str:
     if not place.half_units:
         return f"{place.machine} has no 16-bit hardware, so there is nothing to gain"
-    return emulation_limits(cfg, place)
+    return place.emulation(cfg)
 
 
 LOGGED = Fact("recorded loss",

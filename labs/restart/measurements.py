@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from course import Config, Run, cancel, rung
-from course.jobs import JobError, refresh, slurm_partitions, steps_done
+from course.jobs import JobError, refresh, slurm_partitions
 from course.lab import FULL_SIZE, NOT_APPLICABLE, SYNTHETIC, Recording
 from course.runs import ratio
 
@@ -172,10 +172,10 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
         JobError: the run ended before, or did not get so far in time.
     """
     deadline = time.monotonic() + timeout_s
-    while steps_done(run) < steps:
+    while len(run.steps) < steps:
         status = refresh(run)
         if status not in ("queued", "running") or time.monotonic() > deadline:
-            raise JobError(f"{run.name} is {status} after {steps_done(run)} of {steps} steps")
+            raise JobError(f"{run.name} is {status} after {len(run.steps)} of {steps} steps")
         time.sleep(0.2)
     if run.executor != "slurm":
         return cancel([run])[0]

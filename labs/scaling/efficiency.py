@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from course import Run
+from course import Run, recorded_runs
 from course.runs import ratio, recordings
 from labs.dataloader.loading import trials
 from labs.scaling.configs import IMAGES_PER_GPU
@@ -105,7 +105,7 @@ def scaling_runs(machine: str, rung: str = "channels_last") -> list[Run]:
 
 
 def _recorded(machine: str, purpose: str) -> list[Run]:
-    runs = recordings.recorded_runs(machine, purpose) if machine in recordings.machines() else []
+    runs = recorded_runs(machine, purpose) if machine in recordings.machines() else []
     return [run for run in runs if run.record.status == "ok"]
 
 

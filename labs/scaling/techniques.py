@@ -10,9 +10,8 @@ from textwrap import dedent
 
 import pandas as pd
 
-from course import Run, launch, rung, script_variant
+from course import Run, launch, recorded_runs, rung, script_variant
 from course.lab import SYNTHETIC
-from course.runs import recordings
 from labs.scaling.model import Link, config_buckets, exposed_s
 
 HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
@@ -60,7 +59,7 @@ def technique_runs(machine: str, rung: str) -> dict[str, Run]:
     "one GPU" has as many images as each of the others has per GPU.
     """
     named = {"one GPU": network_run(machine, rung, gpus=1, hosts=1)}
-    several = [run for run in recordings.recorded_runs(machine) if run.config.hosts == HOSTS]
+    several = [run for run in recorded_runs(machine) if run.config.hosts == HOSTS]
     gpus = max(run.gpus for run in several)
     named["DDP"] = network_run(machine, rung, gpus, HOSTS)
     added = {name: {key: dedent(new).strip() for key, new in lines.items()}
@@ -77,7 +76,7 @@ def network_run(machine: str, rung: str, gpus: int, hosts: int) -> Run:
     Raises:
         ValueError: it is not recorded.
     """
-    for run in recordings.recorded_runs(machine, "network"):
+    for run in recorded_runs(machine, "network"):
         if (run.config.rung, run.gpus, run.config.hosts) == (rung, gpus, hosts):
             return run
     raise ValueError(f"{machine}: {rung} on {gpus} GPUs of {hosts} pretended hosts is not recorded")

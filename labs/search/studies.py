@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course import Config, Run
-from course.jobs import JobError, launch_planned, plan_run, sites
+from course.jobs import JobError, plan_run, sites
 from course.runs import runs_root, write_atomically
 from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
@@ -197,7 +197,7 @@ def _run(folder: Path, count: int, workers: int) -> None:
             running = trial_queue.finish_ended(folder, runs_root())
             update()
             while len(running) < workers:
-                run = _quietly(lambda: trial_queue.take(folder, count, launch_planned))
+                run = _quietly(lambda: trial_queue.take(folder, count))
                 if run is None:
                     break
                 running.append(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from course import Run
-from course.jobs import Plan, plan_run, refresh
+from course.jobs import launch_planned, plan_run, refresh
 from course.lab import from_dict
 from course.runs import Record
 from labs.search.trials import ABOUT, PRUNED, open_study
@@ -37,12 +37,11 @@ def locked(folder: Path) -> FileLock:
     return FileLock(folder / ".trials.lock")
 
 
-def take(folder: Path, max_trials: int, begin: Callable[[Plan], Run]) -> Run | None:
+def take(folder: Path, max_trials: int) -> Run | None:
     """Begin the next trial and return its run, or None if there is none left.
 
     Args:
         max_trials: in total.
-        begin: starts the run.
     """
     with locked(folder):
         study = open_study(folder)
@@ -52,7 +51,7 @@ def take(folder: Path, max_trials: int, begin: Callable[[Plan], Run]) -> Run | N
         request = read_request(folder)
         study.sampler = sampler(request["sampler"], request["seed"], len(trials))
         trial = study.ask(_distributions(request))
-        run = begin(_plan(folder, request, trial.number, trial.params))
+        run = _launch(folder, request, trial.number, trial.params)
         trial.set_user_attr("run", run.name)
         return run
 
@@ -78,15 +77,14 @@ def _distributions(request: dict[str, Any]) -> dict[str, Any]:
     return {name: json_to_distribution(text) for name, text in request["space"].items()}
 
 
-def _plan(folder: Path, request: dict[str, Any], number: int, params: dict[str, Any]) -> Plan:
-    """Plan the launch of a trial, with the script as it was when the search began."""
+def _launch(folder: Path, request: dict[str, Any], number: int, params: dict[str, Any]) -> Run:
+    """Launch a trial, with the script as it was when the search began."""
     config = from_dict(request["config"] | params | {"rung": f"{request['label']}-{number:02d}"})
     limits = {"site": request["site"], "time_min": request["time_min"]}
-    launch = plan_run(folder / SNAPSHOT, config, **limits, hooks=HOOKS)
+    plan = plan_run(folder / SNAPSHOT, config, **limits, hooks=HOOKS)
     trial = {"study": folder.name, "number": number, "params": params, "space": request["space"]}
-    return replace(
-        launch, source=Path(request["script"]), request=launch.request | {"trial": trial}
-    )
+    changes = {"source": Path(request["script"]), "request": plan.request | {"trial": trial}}
+    return launch_planned(replace(plan, **changes))
 
 
 def finish(folder: Path, run: Run) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from course import Run
+from course import Run, recorded_runs
 from course.runs import recordings
 
 
@@ -15,7 +15,7 @@ def parallel_runs() -> dict[str, Run]:
     return {
         run.config.rung: run
         for machine in recordings.machines()
-        for run in recordings.recorded_runs(machine, "parallel")
+        for run in recorded_runs(machine, "parallel")
     }
 
 

@@ -19,8 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from course import Run
-from course.lab import DEFAULTS
+from course import Config, Run
+from course.lab import all_settings
 from course.runs import Record
 
 PROJECT = "course"  # in Trackio and Weights & Biases
@@ -109,10 +109,11 @@ def write_tensorboard(folder: Path, content: Content) -> None:
 
     for path in (folder / content.name).glob(EVENTS):
         path.unlink()
+    defaults = all_settings(Config())
     fields = {
         name: value
         for name, value in content.config.items()
-        if name in SHOWN_FIELDS or value != DEFAULTS.get(name, value)
+        if name in SHOWN_FIELDS or value != defaults.get(name, value)
     }  # TensorBoard has no room for sixty columns
     with SummaryWriter(folder / content.name) as writer:
         for row in content.rows:

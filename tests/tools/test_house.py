@@ -4,12 +4,14 @@ from tools.house import measure, modules, private_torch
 
 LIMITS = {
     "modules of course that labs import from": 13,
-    "names that labs import from them": 136,
+    "names that labs import from them": 129,
+    "names that labs reach through modules of the doors": 83,
     "names of `import course`": 30,
-    "lines behind launch, wait and report": 10_510,
+    "lines behind launch, wait and report": 10_400,
     "lines of course that name labs, race or search": 0,
-    "private names of PyTorch": 41,
-    "lines without tests": 55_000,
+    "private names of PyTorch": 42,
+    "lines without tests, but for trainspeed": 51_400,
+    "lines of trainspeed": 6_000,
     "lab.x in notebooks": 392,
     "lab.x in the notebook with the most": 30,
 }

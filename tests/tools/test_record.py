@@ -9,8 +9,8 @@ from job_helpers import prepared
 from recorded_helpers import copy_row
 
 from course.analysis import read_trace
-from course.checks.exercises import script_variant
 from course.checks.lab import Planned
+from course.checks.script_variants import script_variant
 from course.config import change, rung
 from course.jobs import launch, plan
 from course.runs import recordings, rows

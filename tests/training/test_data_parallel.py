@@ -11,7 +11,7 @@ from job_helpers import (
     runs_root_at,
 )
 
-from course.checks.exercises import script_variant
+from course.checks.script_variants import script_variant
 from course.config import Config, rung
 from course.jobs import launch
 from course.runs.ranks import rank_table

@@ -8,8 +8,8 @@ from job_helpers import (
     nothing_left,  # noqa: F401 - every test of this file ends its runs
 )
 
-from course.checks.exercises import script_variant
 from course.checks.lab_configs import SMALL_VIT_SETTINGS
+from course.checks.script_variants import script_variant
 from course.config import rung
 from course.jobs.launch import launch
 from labs import fsdp as sharding

@@ -14,7 +14,7 @@ from torch import nn
 
 from course.analysis import communication, read_trace
 from course.analysis.communication import comm_report
-from course.checks.exercises import script_variant
+from course.checks.script_variants import script_variant
 from course.config import rung, vary
 from course.jobs import launch
 from course.runs import recordings

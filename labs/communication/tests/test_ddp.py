@@ -15,8 +15,8 @@ from torch import distributed
 from written_helpers import cell_of, defined, filled
 
 from course.analysis import recorded_links
-from course.checks.exercises import script_variant
 from course.checks.functions import check_written
+from course.checks.script_variants import script_variant
 from course.config import rung
 from course.jobs.launch import launch, wait
 from labs import communication as lab

@@ -10,8 +10,9 @@ from torch import nn
 
 from course.config import rung
 from course.runs.evidence import Evidence
-from course.training import models, predict_memory
+from course.training import models
 from course.training.evidence.operators import Kept
+from course.training.memory_prediction import predict_memory
 from labs import saving_memory as lab
 
 

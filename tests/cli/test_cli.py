@@ -255,7 +255,7 @@ def test_a_script_of_ones_own_is_run_timed_and_compared(
     assert "× (" in compared and "arguments: --lr 1 e-3 → --lr 2" in compared
     for command, words in (
         (("run", "mine.py", "--name", "../x"), "expected letters"),
-        (("run", LIGHT, "--", "--lr", "3"), "reads a config"),
+        (("run", "solutions/train.py", "--", "--lr", "3"), "reads a config"),
     ):
         error = CliRunner().invoke(__main__.app, command).exception
         assert isinstance(error, ValueError) and words in str(error)

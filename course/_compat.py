@@ -8,19 +8,17 @@ from typing import Any
 import torch
 from torch import distributed
 from torch._subclasses import fake_tensor  # it looks for a GPU, unless patched
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _profiler_enabled as is_profiling  # the profiler may be the script's
 from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils._python_dispatch import TorchDispatchMode  # TorchFunctionMode is above autocast
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from trainspeed._compat import FakeTensorMode, tree_leaves, tree_map_only
 
 active_ddp = DDP._get_active_ddp_module  # the one whose forward is running
-# The kernels of scaled_dot_product_attention: as operators, for selective checkpointing, and one
-# to call on fake tensors, which are on the CPU, where PyTorch would choose another.
+# The kernels of scaled_dot_product_attention, for selective checkpointing.
 KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 ATTENTION = [getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default for name in KERNELS]
-efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
 __all__ = ["FakeTensorMode", "TorchDispatchMode", "fake_tensor", "group_named", "is_profiling"]
 __all__ += ["tree_leaves", "tree_map_only"]
 
@@ -53,10 +51,3 @@ def compiler_counters() -> dict[str, dict[str, int]]:
     from torch._dynamo.utils import counters
 
     return counters
-
-
-def memory_tracker() -> Any:
-    """Return PyTorch's tracker of the memory that tensors use, by kind."""
-    from torch.distributed._tools.mem_tracker import MemTracker
-
-    return MemTracker()

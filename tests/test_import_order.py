@@ -61,7 +61,7 @@ BESIDE_DOORS = {
     "labs.start_here.batch_script": "it checks a file, and reports and stores that as `check` does",
     "race.course_commands": "it adds commands to the program `course`",
 }
-LAZY = {"course", "course.checks.discovery", "course.__main__"}
+LAZY = {"course", "trainspeed", "slurm_box", "course.checks.discovery", "course.__main__"}
 
 
 @cache

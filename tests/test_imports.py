@@ -47,7 +47,7 @@ PACKAGES = (
 )
 PACKAGES += ("idr_pytools",)
 # These are started, not imported: programs, and what a process does first.
-PROGRAMS = ("__main__", "srun", "by_hand", "fork_server", "preload", "hello")
+PROGRAMS = ("__main__", "srun", "by_hand", "fork_server", "preload", "hello", "sitecustomize")
 
 
 def import_alone(names: list[str], folder: Path, *, is_strict: bool) -> str:

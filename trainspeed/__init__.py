@@ -12,7 +12,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 # Each with its module, which is imported when it is used: some import torch.
-_EXPORTS = {"Watch": "watch", "compare": "comparison"}
+_EXPORTS = {
+    "Prediction": "memory",
+    "Watch": "watch",
+    "compare": "comparison",
+    "largest_batch": "memory",
+    "predict_memory": "memory",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from trainspeed import __doc__ as about
 from trainspeed.comparison import add_compare
+from trainspeed.memory_command import add_memory
+from trainspeed.trial import add_try
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,6 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="action", required=True)
     add_profile(commands)
     add_compare(commands)
+    add_try(commands)
+    add_memory(commands)
     options = parser.parse_args(own)
     try:
         return options.run(options, command)
@@ -35,7 +39,7 @@ def add_profile(commands: argparse._SubParsersAction) -> None:
     help_ = "run a training command, unchanged, and show what limits it"
     parser = commands.add_parser("profile", help=help_, usage="trainspeed profile -- COMMAND")
     parser.add_argument("--json", action="store_true", help="print values instead of the page")
-    parser.add_argument("--out", type=Path, help="write page.json and the trace there, too")
+    parser.add_argument("--out", type=Path, help="write page.json, page.html and the trace there")
     parser.add_argument("--stop", action="store_true", help="end the command after the page")
     parser.add_argument("--steps", type=int, default=10, help="iterations to time, at least")
     parser.add_argument("--seconds", type=float, default=2.0, help="to time, at least")
@@ -45,7 +49,7 @@ def add_profile(commands: argparse._SubParsersAction) -> None:
 
 def run_profile(options: argparse.Namespace, command: list[str]) -> int:
     """Profile a command, print the page, and return the command's exit code."""
-    from trainspeed import page, profile
+    from trainspeed import html, page, profile
 
     def show(profiles: list[profile.Profile]) -> None:
         values = page.values_of(profiles)
@@ -54,6 +58,7 @@ def run_profile(options: argparse.Namespace, command: list[str]) -> int:
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
             (options.out / "page.json").write_text(json.dumps(values, indent=1))
+            (options.out / "page.html").write_text(html.html_of(values, profiles[0].trace))
             for profiled in profiles:
                 if name := profiled.values["trace"]:
                     content = (profiled.folder / name).read_bytes()

@@ -41,6 +41,11 @@ class Probe:
     """The hooks of one process. An iteration ends with each step of the first optimizer."""
 
     def __init__(self, plan: Plan) -> None:
+        self.trial = None
+        if plan.trial is not None:
+            from trainspeed.changes import Trial
+
+            self.trial = Trial(plan.folder, end=self.finish, **plan.trial)
         self.recorder = self._new_recorder(plan)
         self._reference: int | None = None  # the id of the optimizer whose steps count
         self._others = 0  # steps of others since its last one
@@ -58,14 +63,16 @@ class Probe:
         self._patch(torch.profiler.profile, "__init__", self._note_profiler)
         DataLoader.__iter__ = self._iterate(DataLoader.__iter__)
         torch.autograd.backward = self._backward(torch.autograd.backward)
+        if self.trial:
+            self.trial.install()
         atexit.register(self.finish)
         os.register_at_fork(after_in_child=self._forget)
 
-    @staticmethod
-    def _new_recorder(plan: Plan) -> Recorder:
+    def _new_recorder(self, plan: Plan) -> Recorder:
         recorder = Recorder(plan)
         if plan.turns:
-            taker = TurnTaker(plan.turns, plan.folder)
+            report = self.trial.report if self.trial else dict
+            taker = TurnTaker(plan.turns, plan.folder, report)
 
             def take_turn(iteration: Iteration | None) -> None:
                 taker.end_iteration(recorder.rule, iteration.samples if iteration else 0)
@@ -124,6 +131,8 @@ class Probe:
     def _backward(self, original: Any) -> Any:
         @functools.wraps(original)
         def backward(*args, **kwargs):
+            if self.trial:
+                self.trial.add_loss(args[0] if args else kwargs["tensors"])
             begin = now()
             original(*args, **kwargs)
             self.recorder.add_backward(begin, now())
@@ -173,6 +182,8 @@ class Probe:
     def add_batch(self, loader: Any, begin_s: float, end_s: float, batch: Any) -> None:
         """Report a batch, and end an iteration if nothing else shows where one ends."""
         self._batches += 1
+        if self.trial:
+            self.trial.add_batch(batch)
         is_alone = not self._backwards and self._reference is None
         if is_alone and self._batches >= self._after(BATCHES):
             self._mark_by(FETCHES)

@@ -203,8 +203,9 @@ def profile(
             try:
                 show(load(path))
             except ProfileError as error:
-                error.code = code
-                raise
+                ended = ProfileError(f"the command ended with code {code}, and {error}")
+                ended.code = code
+                raise ended from None
     return code
 
 

@@ -44,6 +44,7 @@ class Plan:
     most_s: float = 20.0  # after which fewer timed iterations are enough
     traced: int = 3  # iterations; 0: no trace
     turns: str = ""  # where to ask for turns (`trainspeed.turns`): then all is only timed
+    trial: dict[str, Any] | None = None  # arguments of `trainspeed.changes.Trial`
 
 
 @dataclass

@@ -22,8 +22,9 @@ from course.analysis.timing import FORMATS, number_format, seconds
 from course.config import Config, from_dict
 from course.runs.recordings import load, origin
 from course.runs.run import Run, rows_of
-from course.training.memory_prediction import fake_step, update_once
+from course.training.memory_prediction import fake_step
 from course.training.recorder import Recorder
+from trainspeed.memory import update_once
 
 # Operators that read inputs twice, with the places of those inputs: in training, BatchNorm needs
 # the batch's mean before it can subtract it, and its backward needs two sums (of the gradient and

@@ -325,9 +325,10 @@ RESULTS: tuple[Fact, ...] = (
          "on averaging, unscaling and clipping between backward and the update", "step", ROUGHLY),
     Fact("the trained weights", trained, "check what happens between backward and the update"),
     Fact("the validation", lambda rank: rank.report["epochs"],
-         "add up sums and counts over the ranks, then divide once", "epoch"),
+         "add up sums and counts over the ranks, then divide once; in train.py, `net` has no DDP "
+         "around it", "epoch"),
     Fact("number of ranks that wrote weights.pt", writers,
-         "let one rank write: `if run.rank == 0`"),
+         "let one rank write: `if run.rank == 0`; run.local_rank is a number on one node"),
     Fact("weights.pt", weights,
          "after the last epoch, save the network itself (in train.py, what `averaged.validated()` "
          "returns): neither its wrapper nor one rank's shards"),

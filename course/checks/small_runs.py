@@ -178,7 +178,7 @@ class Observed:
 
     def _note_shards(self, module: Any, **options: Any) -> None:
         """Note a call of fully_shard, with PyTorch's defaults."""
-        mesh, policy = options.get("mesh"), options.get("mp_policy")
+        mesh, policy, reshard = map(options.get, ("mesh", "mp_policy", "reshard_after_forward"))
         is_root = module is self._network
         everyone = [*range(int(os.environ["WORLD_SIZE"]))]
         parts = module if isinstance(module, list | tuple) else [module]
@@ -187,7 +187,7 @@ class Observed:
             of="the network" if is_root else "units",
             weights=sum(1 for part in parts for _ in part.parameters()),
             types=str(types) * bool(types[0]),
-            reshard=options.get("reshard_after_forward", not is_root),
+            reshard=not is_root if reshard is None else reshard,
             mesh=mesh.mesh.tolist() if mesh else everyone,
             groups=[group.group_name for group in mesh.get_all_groups()] if mesh else [],
         )

@@ -158,7 +158,7 @@ def launch_check(
     script = script or exercise_of(wanted.name)
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
-        launch(script, before, site=site).wait(check=False)
+        wait([launch(script, before, site=site)], check=False)
     return _both(wanted, None, None, script=script, site=site, quick=quick, rerun=False)
 
 

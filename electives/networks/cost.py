@@ -8,9 +8,11 @@ import pandas as pd
 import torch
 
 from course.analysis import roofline
-from course.training import memory_prediction, models
+from course.training import models
 from electives.networks.bench import Setting, Workload
 from electives.networks.catalogue import NETWORKS
+from trainspeed.fake_gpu import fake_tensors
+from trainspeed.memory import saved_tensors, update_once
 
 
 def network_costs() -> pd.DataFrame:
@@ -23,10 +25,10 @@ def network_costs() -> pd.DataFrame:
 
 
 def _cost(network: str) -> pd.Series:
-    with memory_prediction.fake_tensors():
+    with fake_tensors():
         workload = Workload(Setting(network, "bf16"), torch.device("cpu"))
         # Without a first update, the optimizer's state would be created in the counted step.
-        memory_prediction.update_once(workload.optimizer)
+        update_once(workload.optimizer)
         table = roofline.count_operators(workload.step, workload.setting.batch)
     return table[["gflop", "megabytes"]].sum()
 
@@ -38,10 +40,10 @@ def saved_gb(network: str, precision: str) -> dict[str, float]:
     Keys: weights (weights, gradients and momentum in fp32), image (of one image's activations).
     """
     batch = 2
-    with memory_prediction.fake_tensors():
+    with fake_tensors():
         half = "bf16" if precision in ("fp16", "bf16") else "fp32"
         workload = Workload(Setting(network, half, batch=batch), torch.device("cpu"))
         weights = models.parameter_count(workload.network)
-        saved = memory_prediction.saved_tensors(workload.step, [])
+        saved = saved_tensors(workload.step, [])
         sizes = [t.untyped_storage().nbytes() for t in saved if t.shape[:1] == (batch,)]
     return {"weights": 3 * 4 * weights / 1e9, "image": sum(sizes) / batch / 1e9}

@@ -62,14 +62,15 @@ CLIPPING = (
 def _content(rank: Rank) -> str | NotApplicable:
     counts, shapes = rank.files.checkpoint, rank.notes.shapes
     if NOT_APPLICABLE in (counts, shapes):
-        return NOT_APPLICABLE
+        return "none" if rank.config.save_shards and not rank.error else NOT_APPLICABLE
     tensors = sum(count for name, count in counts.items() if "tensors" in name)
     return "weights and the optimizer's state" if tensors > len(shapes) else "weights only"
 
 
 CHECKPOINTED = (
     Fact("content of the checkpoint", _content,
-         "without the optimizer's state, AdamW starts again: save all of `training_state(…)`"),
+         "with cfg.save_shards each run saves, also one of one rank, and all of "
+         "`training_state(…)`: without the optimizer's state, AdamW starts again"),
     Fact("", lambda rank: rank.notes.began if rank.config.resume else NOT_APPLICABLE,
          "pass to `state_dict.set_state_dict(…)` all that `dcp.load(…)` read: weights and the "
          "optimizer's state"),
@@ -119,6 +120,7 @@ EXERCISES = {
             {"clip": 0.5},
             {"clip": 100.0},
             {"clip": 0.5, "rung": "large", "micro_batch": 2},
+            {"clip": 0.25, "ranks": 1},
         ),
         causes=CLIPPING,
         shows={"norm of a rank's gradients at the first update": "gradient_norm"},
@@ -151,6 +153,7 @@ EXERCISES = {
             {"compile": ""},
             {},
             {"compile": "max-autotune-no-cudagraphs", "model": "resnet18", "unit_blocks": 2},
+            {"ranks": 1},
         ),
         shows={"graphs after each epoch": "compiled.graphs", "breaks": "compiled.breaks"},
         changes={"compile": "default"},

@@ -42,7 +42,8 @@ FACTS = (
     Fact("list of the numbers of weights in fully_shard's calls", sharding("weights"),
          "a unit may have several blocks: pass all of `unit`, a list, to one call"),
     Fact("list of the policy's types, param_dtype and reduce_dtype,", sharding("types"),
-         "with cfg.gather_bf16 set both: by default, PyTorch before 2.15 reduces in param_dtype"),
+         "pass mp_policy= in each call, with cfg.gather_bf16 of both: by default, PyTorch before "
+         "2.15 reduces in param_dtype"),
     Fact("", lambda rank: rank.notes.autocast,
          "with cfg.gather_bf16 the policy replaces autocast: `nullcontext(…)` instead, also in "
          "validation"),

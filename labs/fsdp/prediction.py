@@ -15,6 +15,7 @@ from course import Config
 from course.training import memory_prediction as fake
 from course.training import models, optimizers
 from labs._compat import FSDPMemTracker
+from trainspeed import memory
 
 KINDS = {  # of PyTorch's FSDPMemTracker
     "weights_gib": ("Sharded Param", "Buffer"),
@@ -111,13 +112,14 @@ def _shard(step: fake.FakeStep, config: Config, mesh: DeviceMesh) -> None:
     plain = replace(config, fused=False)
     step.optimizer = optimizers.create(step.model.parameters(), plain)
     if config.channels_last:
-        step.images = step.images.to(memory_format=torch.channels_last)
+        step.others = [step.inputs]
+        step.inputs = step.inputs.to(memory_format=torch.channels_last)
 
 
 def _track_peak(step: fake.FakeStep) -> dict[str, float]:
     tracker = FSDPMemTracker(step.model, step.optimizer)
-    tracker.track_inputs((step.images, step.loaded, step.labels))
-    fake.update_once(step.optimizer)
-    with fake.tracked(step, tracker) as gib:
+    tracker.track_inputs((*step.tensors,))
+    memory.update_once(step.optimizer)
+    with memory.tracked(step, tracker) as gib:
         step.run()
     return gib

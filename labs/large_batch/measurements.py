@@ -14,6 +14,7 @@ from course import Config, Run, rung
 from course._compat import tensors_in
 from course.data import crop_set, normalised
 from course.training import memory_prediction, models, optimizers
+from trainspeed.memory import update_once
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
@@ -275,6 +276,6 @@ def optimizer_state_gib(optimizer: str, model: str) -> float:
     with memory_prediction.fake_step(
         rung("device", optimizer=optimizer, model=model, batch_size=1)
     ) as step:
-        memory_prediction.update_once(step.optimizer)
+        update_once(step.optimizer)
         state = tensors_in([*step.optimizer.state.values()])
     return sum(tensor.nbytes for tensor in state) / 2**30

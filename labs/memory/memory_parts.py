@@ -10,6 +10,7 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from course import Config
 from course.training import memory_prediction
+from trainspeed import memory
 
 KINDS = ("weights", "gradients", "optimizer state", "weight copies", "batch", "activations")
 STEM, HEAD = ("conv1", "bn1", "relu", "maxpool"), ("avgpool", "fc")
@@ -30,7 +31,7 @@ def memory_by_part(config: Config) -> pd.DataFrame:
         ValueError: PyTorch rejects the step.
     """
     with memory_prediction.fake_step(config) as step:
-        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
+        memory.update_once(step.optimizer)  # creates the optimizer's state
         rows = [*_lasting_tensors(step), *_saved_tensors(step)]
         parts = list(dict.fromkeys(_part(name) for name, _ in step.model.named_children()))
     index = pd.MultiIndex.from_product([parts, KINDS], names=["part", "kind"])
@@ -51,10 +52,10 @@ def forward_peaks(config: Config) -> tuple[float, float]:
         with (
             memory_prediction.fake_step(config) as step,
             torch.set_grad_enabled(grad),
-            memory_prediction.tracked(step) as memory,
+            memory.tracked(step) as held,
         ):
             step.forward()
-        peaks.append(memory["Total"])
+        peaks.append(held["Total"])
     return tuple(peaks)
 
 
@@ -99,7 +100,7 @@ def _saved_tensors(step: memory_prediction.FakeStep) -> list[tuple[str, str, flo
 
 
 def _batch(step: memory_prediction.FakeStep) -> dict[torch.UntypedStorage, torch.Tensor]:
-    return {tensor.untyped_storage(): tensor for tensor in (step.loaded, step.images, step.labels)}
+    return {tensor.untyped_storage(): tensor for tensor in step.tensors}
 
 
 def _is_weight_copy(node: Node | None) -> bool:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 from course.lab import results
-from course.training import memory_prediction
 from labs.memory.unet3d import WIDTHS, UNet3D
+from trainspeed import memory
+from trainspeed.fake_gpu import fake_tensors
 
 MULTIPLE = 2 ** (len(WIDTHS) - 1)  # sides must be multiples of it
 Layers = list[tuple[int, int]]  # (channels, stride) of each output
@@ -63,37 +63,28 @@ def unet_memory(dims: int, side: int, batch: int = 1, inplace: bool = True) -> t
     tensors = _saved_tensors(dims, side, batch, inplace)
     saved = sum(tensor.untyped_storage().nbytes() for tensor in tensors) / 2**30
     with _fake_step(dims, side, batch, inplace) as step:
-        memory_prediction.update_once(step.optimizer)
-        with memory_prediction.tracked(step) as held:
-            step.loss().backward()
-            step.optimizer.step()
-    return saved, held["Total"]
+        return saved, memory.predict_step(step).peak_gib
 
 
 @contextmanager
-def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[SimpleNamespace]:
+def _fake_step(dims: int, side: int, batch: int, inplace: bool) -> Iterator[memory.FakeStep]:
     """Create the network and its batch, to be used inside this context; nothing is computed."""
-    with memory_prediction.fake_tensors():
+    with torch.device("meta"):
         model = UNet3D(dims=dims)
-        for module in model.modules():
-            if isinstance(module, nn.ReLU):
-                module.inplace = inplace
         images = torch.empty(batch, 1, *[side] * dims)
         labels = torch.zeros(batch, *[side] * dims, dtype=torch.long)
-        yield SimpleNamespace(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-            images=images,
-            loaded=images,
-            labels=labels,
-            loss=lambda: nn.functional.cross_entropy(model(images), labels),
-        )
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = inplace
+    loss = nn.functional.cross_entropy
+    with fake_tensors():
+        yield memory.FakeStep(model, images, targets=labels, loss=loss, optimizer="sgd")
 
 
 def _saved_tensors(dims: int, side: int, batch: int, inplace: bool = True) -> list[torch.Tensor]:
     """Return what a forward pass saves for backward, except weights and labels."""
     with _fake_step(dims, side, batch, inplace) as step:
-        return memory_prediction.saved_tensors(step.loss, (*step.model.parameters(), step.labels))
+        return memory.saved_tensors(step.forward, (*step.model.parameters(), step.targets))
 
 
 # Formulas with one mistake each, and what to tell a learner who made it.

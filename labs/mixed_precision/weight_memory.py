@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 from torch import nn
 
-from course.training import memory_prediction
+from trainspeed import memory
+from trainspeed.fake_gpu import fake_tensors
 
 WIDTH, LAYERS = 8192, 4  # 268 million weights: 1 GiB in fp32
 
@@ -26,19 +25,17 @@ def mlp_peaks(batch: int) -> dict[str, float]:
 
 
 def _peak(batch: int, autocast: bool, full_step: bool) -> float:
-    with memory_prediction.fake_tensors():
-        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-        model, inputs = nn.Sequential(*layers), torch.empty(batch, WIDTH)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        if full_step:  # creates the momentum
-            memory_prediction.update_once(optimizer)
-        step = SimpleNamespace(
-            model=model, optimizer=optimizer, images=inputs, loaded=inputs, labels=inputs
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    half = torch.bfloat16 if autocast else None
+    with fake_tensors():
+        step = memory.FakeStep(
+            nn.Sequential(*layers),
+            torch.empty(batch, WIDTH),
+            optimizer="sgd",
+            autocast=half,
         )
-        with memory_prediction.tracked(step) as held:
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                loss = model(inputs).square().mean()
-            if full_step:
-                loss.backward()
-                optimizer.step()
+        if full_step:
+            return memory.predict_step(step).peak_gib
+        with memory.tracked(step) as held:
+            step.forward()
     return held["Total"]

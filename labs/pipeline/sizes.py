@@ -110,7 +110,7 @@ def _saved_bytes(step: memory_prediction.FakeStep, images: int) -> Counter[tuple
                 layer.register_forward_hook(lambda _, args, out: hidden.add(out.untyped_storage()))
     blocks[-1].register_forward_hook(lambda _, args, out: enter(len(blocks) + 1))
     with saved_tensors_hooks(save, lambda tensor: tensor):
-        step.forward(step.images[:images])
+        step.forward(slice(images))
     sizes: Counter[tuple[int, str]] = Counter()
     for storage, number in storages.items():
         sizes[number, "all"] += storage.nbytes()

@@ -86,7 +86,8 @@ SAVING = (
     Fact("form of a checkpoint", _form,
          "`store(…)` writes it: with cfg.async_save in the background, not by your save"),
     Fact("list of the ranks that save", _writers,
-         "all would write the same files at once: `store(…)` only if run.rank == 0"),
+         "all would write the same files at once: `store(…)` only if run.rank == 0, because "
+         "run.local_rank is a number on one node"),
 )  # fmt: skip
 RESTORING = (
     Fact("step that follows the restart",
@@ -102,8 +103,9 @@ SIGNAL = (
          lambda rank: "in different steps" if "lost each other" in rank.error else "in one step",
          "a signal may reach one rank first, so look at `ends`, which is the same on all ranks"),
     Fact("the run after SIGTERM", _ending,
-         "on each rank the handler only notes the signal, so that the step ends and is saved; then "
-         "call run.mark_interrupted() and return from main, before the next step"),
+         "on each rank the handler only notes the signal, so that the step ends and is saved, "
+         "whichever step it is; then call run.mark_interrupted() and return from main, before the "
+         "next step"),
     Fact("list of the ranks that are to be restarted", _marking,
          "all ranks call run.mark_interrupted()"),
     *RESTORING,

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from course import Config
 from course._compat import TorchDispatchMode, tensors_in
 from course.training import memory_prediction
+from trainspeed.memory import update_once
 
 
 class MemoryTimeline(TorchDispatchMode):
@@ -60,7 +61,7 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
         ValueError: a step that PyTorch refuses.
     """
     with memory_prediction.fake_step(config) as step:
-        memory_prediction.update_once(step.optimizer)  # creates the optimizer's state
+        update_once(step.optimizer)  # creates the optimizer's state
         model = step.model
         if one_block:
             forward = model.forward
@@ -68,10 +69,10 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
         with MemoryTimeline() as timeline:
             state = [value for values in step.optimizer.state.values() for value in values.values()]
             lasting = [*model.parameters(), *model.buffers(), *state]
-            timeline.track([*lasting, step.images, step.loaded, step.labels])
-            for images in step.images.split(config.micro_batch or len(step.images)):
+            timeline.track([*lasting, *step.tensors])
+            for samples in step.passes():
                 timeline.phase = "forward"
-                loss = step.forward(images) * len(images) / len(step.images)
+                loss = step.forward(samples)
                 timeline.phase = "backward"
                 loss.backward()
                 del loss

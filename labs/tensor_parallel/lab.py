@@ -35,6 +35,10 @@ GROUPS = (
          "same images, and other copies different ones", "epoch"),
     AVERAGED,
 )  # fmt: skip
+COPIED = Fact("parts that two copies keep in the same place",
+    lambda rank: "different ones" if "expects same model" in rank.error else "the same ones",
+    "number the ranks that share a copy by `ranks.get_local_rank()`: get_rank() counts all, so "
+    "that only one copy keeps the bias")  # fmt: skip
 COLUMNS = Fact("", _mlp_weights,
     "each rank of tensor_group keeps a part of fc1's rows (dim 0, also of its bias) and of fc2's "
     "columns (dim 1); only one rank keeps fc2.bias, because results are added up")  # fmt: skip
@@ -82,6 +86,7 @@ EXERCISES = {
         # Until TODO input_gradient, gradients depend on which rank keeps the bias; losses do not.
         small={"lr": 0.0},
         causes=(
+            COPIED,
             COLUMNS,
             *_sums("forward", "for each MLP, Exit.forward sums the results over the group, once"),
         ),
@@ -102,7 +107,7 @@ EXERCISES = {
         title="the copies divide what a rank stores",
         configs=(
             {"shard": ""},
-            {"shard": "zero3", "unit_blocks": 2},
+            {"shard": "zero3", "unit_blocks": 3},
             {"shard": "zero3", "ranks": 1, "tensor": 1},
             {"shard": "zero3", "unit_blocks": 0},
         ),

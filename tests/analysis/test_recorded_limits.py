@@ -6,7 +6,9 @@ import pytest
 
 from course import trace_path
 from course.runs import recordings
+from trainspeed.html import html_of
 from trainspeed.limits import limits_of
+from trainspeed.page import values_of
 from trainspeed.parts import parts_of
 from trainspeed.profile import Profile
 from trainspeed.rates import gpu_rates
@@ -81,3 +83,19 @@ def test_parts_add_up_to_the_step(name: str) -> None:
     assert total == pytest.approx(parts.step, rel=1e-6)
     # FLOP of a ResNet-50 of 256 images: three times 4.1 G multiplications and additions each.
     assert parts.flop == pytest.approx(256 * 3 * 2 * 4.1e9, rel=0.03)
+
+
+def test_the_page_as_html() -> None:
+    profile = profile_of("amp")
+    counts = {"batches": 1, "backwards": 1, "updates": 1, "samples": 256, "tokens": 0}
+    for iteration in profile.values["iterations"]:
+        iteration |= counts
+    memory = {"peak": 2**34, "parameters": 2**27, "gradients": 2**27, "optimizer": 2**27}
+    command = {"command": ["train.py", "--name", "<b>"], "rule": "optimizer steps", "rank": 0}
+    profile.values.update(command, stages=[], memory=memory)
+    profile.values["machine"] |= {"torch": "2.11.0"}
+    text = html_of(values_of([profile]), profile.trace)
+    assert "&lt;b&gt;" in text and "<b>" not in text
+    assert text.count("<rect") > 500 and "stream 7" in text
+    assert "1 batch, 1 backward pass, 1 optimizer step;" in text
+    assert "Peak memory 16 GiB: 0.125 parameters" in text

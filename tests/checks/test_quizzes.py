@@ -10,8 +10,9 @@ from ipywidgets import HTML, Button, RadioButtons
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from course.checks.quizzes import Quiz, QuizError, as_html, load, paths
+from course.checks.quizzes import Quiz, QuizError, load, paths
 from course.checks.store import answers, path
+from course.text import as_html
 from course.widgets.quiz import quiz, quiz_form, static_html
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

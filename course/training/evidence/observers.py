@@ -146,9 +146,8 @@ class Observers:
 
     def _observe(self, part: str) -> None:
         """Observe every operator until `stop`, in the first step or another part."""
-        # Dynamo cannot compile an observed network. Only train.py validates one without compiling.
-        is_plain = part == "validation" and self.config.script == "train.py"
-        if self.config.warmup_steps and (is_plain or not self.config.compile):
+        # Dynamo cannot compile an observed network, and with fullgraph=True raises an error.
+        if self.config.warmup_steps and not self.config.compile:
 
             def phase() -> str:
                 current = self._phase()

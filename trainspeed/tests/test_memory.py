@@ -75,10 +75,11 @@ class Frozen(nn.Module):
             False
         )
         self.part.eval()
+        self.scales = [torch.ones(8)]  # neither a weight nor a buffer
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.part(images).mean((2, 3)))
+        return self.head(self.part(images).mean((2, 3)) * self.scales[0])
 
 
 def on_meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -250,6 +251,16 @@ def test_the_largest_batch(limit_mib: int) -> None:
         assert found == 0 and peak(1) > limit
     else:
         assert peak(found) <= limit < peak(found + 1)
+
+
+def test_a_library_s_line_is_named_without_one_of_the_user() -> None:
+    create = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
+    target = {"boxes": torch.ones(1, 4), "labels": torch.ones(1, dtype=torch.long)}
+    with pytest.raises(PredictionError, match=r"needs numbers \(\w+\.py:\d+: .*Instead, measure"):
+        predict_memory(
+            lambda: create(weights=None, weights_backbone=None),
+            {"images": [torch.empty(3, 64, 64)], "targets": [target]},
+        )
 
 
 def test_blocks() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainspeed import __doc__ as about
 from trainspeed.comparison import add_compare
 from trainspeed.memory_command import add_memory
+from trainspeed.trial import add_try
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,6 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="action", required=True)
     add_profile(commands)
     add_compare(commands)
+    add_try(commands)
     add_memory(commands)
     options = parser.parse_args(own)
     try:

@@ -28,6 +28,7 @@ from trainspeed import run
 from trainspeed.ratio import FEW_TURNS, MIN_TURNS, SURE, Ratio, centre
 from trainspeed.resources import core_count
 from trainspeed.turns import (
+    ENDED,
     Block,
     Function,
     Side,
@@ -144,7 +145,8 @@ def compare(
     *,
     seconds: float = SECONDS,
     env: Mapping[str, Mapping[str, str]] | None = None,
-    plan: Mapping[str, Any] | None = None,
+    plans: Mapping[str, Mapping[str, Any]] | None = None,
+    on_report: Callable[[str, dict[str, Any]], None] = lambda name, report: None,
     progress: TextIO | None = None,
 ) -> Comparison:
     """Measure the ratios of speeds of several commands, or of several functions, to the first.
@@ -158,7 +160,8 @@ def compare(
         sides: by name: `{"eager": "python train.py", "compiled": "python train.py --compile"}`.
         seconds: of measuring, at most. It ends earlier if all intervals are within 5 %.
         env: environment variables of each side, by its name.
-        plan: fields of the probe's `Plan`.
+        plans: fields of the probe's `Plan` for each side, by its name.
+        on_report: is called with a side's name and what its rank 0 reports after each block.
         progress: where a line shows the state, such as `sys.stderr`.
 
     Raises:
@@ -172,11 +175,12 @@ def compare(
     if any(callable(side) for side in sides.values()):
         raise CompareError("functions and commands: expected only functions, or only commands")
     commands = {name: parse_command(command) for name, command in sides.items()}
-    with Stage(plan or {}) as stage:
+    with Stage(on_report) as stage:
         stage.patience_s, members = seconds, []
         for name, (values, command) in commands.items():
             values = values | dict((env or {}).get(name, {}))
-            members.append(Command(name, command, values, stage))
+            plan = (plans or {}).get(name, {})
+            members.append(Command(name, command, values, stage, plan))
         try:
             with _running(members):
                 return _compare(members, seconds, progress)
@@ -215,8 +219,8 @@ class NoRoom(Exception):
 class Stage:
     """The folder of a comparison, and the socket to which training processes connect."""
 
-    def __init__(self, plan: Mapping[str, Any]) -> None:
-        self.plan = dict(plan)
+    def __init__(self, on_report: Callable[[str, dict[str, Any]], None]) -> None:
+        self.on_report = on_report
         self.patience_s = SECONDS  # for a block; longer, if it was expected to take longer
         self._exits = ExitStack()
         self.folder = Path()
@@ -259,8 +263,16 @@ class Stage:
 class Command(Side):
     """A command whose training processes wait for their turns."""
 
-    def __init__(self, name: str, command: list[str], env: dict[str, str], stage: Stage) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        env: dict[str, str],
+        stage: Stage,
+        plan: Mapping[str, Any],
+    ) -> None:
         super().__init__(name)
+        self._plan = plan
         self._command, self._env, self._stage = command, env, stage
         self.folder = stage.add(self)
         self.connections: dict[int, Connection] = {}  # by rank
@@ -278,7 +290,7 @@ class Command(Side):
         self.connections, self.reports = {}, {}
         self._world_size, self._has_left = 0, False
         self._runs += 1
-        plan = Plan(str(self.folder), turns=self._stage.address, **self._stage.plan)
+        plan = Plan(str(self.folder), turns=self._stage.address, **self._plan)
         port = str(_free_port())  # or two torchruns want the same one
         ports = {"MASTER_PORT": port, "PET_MASTER_PORT": port}
         env = run.environment(plan) | {"PYTHONUNBUFFERED": "1"} | ports | self._env
@@ -338,6 +350,8 @@ class Command(Side):
             )
         self.connections[rank], self.reports[rank] = connection, message
         self._world_size = message["world_size"]
+        if rank == 0 and self._runs == 1:
+            self._stage.on_report(self.name, message)
         self.rule = self.rule or message["rule"]
 
     def receive(self, connection: Connection) -> None:
@@ -345,6 +359,8 @@ class Command(Side):
         rank = next(rank for rank, c in self.connections.items() if c is connection)
         try:
             self.reports[rank] = json.loads(connection.recv_bytes())
+            if rank == 0 and self._runs == 1:
+                self._stage.on_report(self.name, self.reports[rank])
         except (EOFError, OSError):
             connection.close()
             del self.connections[rank]
@@ -357,6 +373,8 @@ class Command(Side):
                 self.process.wait(LEAVES_S)
         elif self.process.poll() is None:
             return
+        if (path := self.folder / ENDED).exists():
+            raise SideEnded(self, path.read_text())
         code = self.process.poll() or 0
         output = self._log.read_bytes()[-20_000:].decode(errors="replace")
         if code:

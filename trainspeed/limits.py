@@ -16,6 +16,7 @@ MOST = 5
 FEW_CORES_LEFT = 1
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
+FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
 
 
@@ -115,17 +116,33 @@ def _waits(profile: Profile, parts: Parts) -> Limit | None:
 
 
 def _launch(profile: Profile, parts: Parts) -> Limit | None:
+    if not profile.is_gpu:
+        return _calls(profile, parts)
     per_call = parts.launch / parts.launches * 1e6 if parts.launches else 0.0
     evidence = [f"{parts.launches:,.0f} operators per step, {per_call:.0f} µs each"]
     if profile.values["is_compiled"]:
         change = 'torch.compile(model, mode="reduce-overhead"), or a larger batch'
     else:
-        change = 'torch.compile(model); on a GPU with mode="reduce-overhead"; or a larger batch'
-    who = "the GPU waits for Python to launch kernels" if profile.is_gpu else "Python, not PyTorch"
+        change = 'torch.compile(model, mode="reduce-overhead"); or a larger batch'
     if not parts.launches:
         return None
-    title = f"{who}: {_share(parts.launch, parts)}"
+    title = f"the GPU waits for Python to launch kernels: {_share(parts.launch, parts)}"
     return Limit("launch", _gain(parts, parts.launch), title, evidence, change)
+
+
+def _calls(profile: Profile, parts: Parts) -> Limit | None:
+    """Python and operators that are too small to be worth their calls, on a CPU."""
+    saved = parts.launch + parts.small
+    if not parts.launches:
+        return None
+    evidence = [f"{parts.launches:,.0f} operators per step; Python between them takes "]
+    evidence[0] += f"{_share(parts.launch, parts)}, small operators {parts.small / parts.step:.0%}"
+    lines = [(line, share) for line, share in profile.values["lines"].items() if line]
+    evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
+    change = "a larger batch, or operators on whole tensors instead of loops"
+    change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"
+    title = f"Python and small operators, not computing: {_share(saved, parts)}"
+    return Limit("launch", _gain(parts, saved), title, evidence, change)
 
 
 def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | None:
@@ -161,18 +178,17 @@ def _layout(profile: Profile, parts: Parts) -> Limit | None:
 
 
 def _memory(profile: Profile, parts: Parts) -> Limit | None:
-    rest = (
-        parts.compute
-        - parts.products
-        - parts.layout
-        - (parts.optimizer if profile.is_gpu else min(parts.optimizer, parts.compute))
-    )
+    rest = parts.compute - parts.products - parts.layout - parts.optimizer
+    rest = rest if profile.is_gpu else parts.fusible
     if parts.compute <= 0 or rest < MEMORY_SHARE * parts.compute or not parts.top:
         return None
-    from trainspeed.parts import PRODUCT
+    from trainspeed.parts import FUSIBLE, PRODUCT
 
-    small = [row for row in parts.top if not PRODUCT.search(row["name"])][:3]
-    evidence = [f"{row['name']}: {_share(row['seconds'], parts)}" for row in small]
+    def is_named(name: str) -> bool:
+        return not PRODUCT.search(name) and (profile.is_gpu or bool(FUSIBLE.search(name)))
+
+    rows = [row for row in parts.top if is_named(row["name"])][:3]
+    evidence = [f"{row['name']}: {_share(row['seconds'], parts)}" for row in rows]
     is_compiled = profile.values["is_compiled"]
     change = "fuse by hand, or a cheaper operator" if is_compiled else "torch.compile(model) fuses"
     title = f"operators that compute little and move much: {_share(rest, parts)}"
@@ -181,11 +197,11 @@ def _memory(profile: Profile, parts: Parts) -> Limit | None:
 
 def _optimizer(profile: Profile, parts: Parts) -> Limit | None:
     used = [row for row in profile.values["optimizers"] if row["implementation"] != "fused"]
+    used = [row for row in used if row["kind"] in FUSIBLE_OPTIMIZERS]
     if not used or not parts.optimizer:
         return None
     first = max(used, key=lambda row: row["parameters"])
-    is_fusible = first["kind"] in ("Adam", "AdamW", "SGD", "Adagrad")
-    change = f"torch.optim.{first['kind']}(…, fused=True)" if is_fusible else "a fused optimizer"
+    change = f"torch.optim.{first['kind']}(…, fused=True)"
     title = f"the optimizer's step: {_share(parts.optimizer, parts)}"
     return Limit("optimizer", _gain(parts, parts.optimizer), title, [first["line"]], change)
 

@@ -21,6 +21,16 @@ PRODUCT = re.compile(
     r"::_?(?:\w+_)?conv(?!ert)\w*|::(?:\w+_)?(?:linear|b?mm|addb?mm|baddbmm|matmul|einsum)(?:_\w+)?$"
     r"|attention|_attn_|onednn|mkldnn_(?!reorder)|extern_kernels"
 )
+# What a compiler fuses into one loop over memory: by element, or with a sum.
+FUSIBLE = re.compile(
+    r"::_?(?:native_)?(?:add|sub|rsub|mul|div|addc(?:mul|div)|neg|abs|exp|log|log1p|sqrt|rsqrt|pow"
+    r"|square|relu|gelu|silu|mish|elu|tanh|sigmoid|hard\w+|leaky_relu|threshold|clamp\w*|where|lerp"
+    r"|masked_fill|fill|zero|copy|dropout|bernoulli|mean|sum|var|std|(?:log_)?softmax"
+    r"|(?:layer|batch|group)_norm|cross_entropy\w*|nll_loss|mse_loss|binary_cross_entropy|eq|ne|lt|gt"
+    r"|le|ge)_?(?:_backward|_backward_data|_data)?$"
+)
+# An operator on a CPU that takes less time is limited by its call, not by what it computes.
+SMALL_S = 20e-6
 COLLECTIVE = re.compile(r"^(?:gloo|nccl|c10d)::?|^record_param_comms$")
 FETCH = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
@@ -42,6 +52,9 @@ class Parts:
         slow_products: of products, what did not use Tensor Cores although their types could.
         layout: of compute, in kernels that only convert NCHW and NHWC.
         norms: of compute, in normalisations of batches, which are slow in NCHW.
+        small: of compute, in operators that take so little time that their calls limit them (on a
+            CPU; without the optimizer).
+        fusible: of compute, in other operators that a compiler fuses (on a CPU, likewise).
         optimizer: of compute (on a CPU, of compute and launch), in the optimizer's step.
         hidden: of communication, what is hidden behind compute; not part of the step.
         host: what the host needs to launch everything, without waiting; None on a CPU.
@@ -59,6 +72,8 @@ class Parts:
     slow_products: float = 0.0
     layout: float = 0.0
     norms: float = 0.0
+    small: float = 0.0
+    fusible: float = 0.0
     optimizer: float = 0.0
     hidden: float = 0.0
     host: float | None = None
@@ -134,6 +149,11 @@ def _add_operators(
     is_product = work["name"].str.contains(PRODUCT).astype(bool)
     parts.products = work.loc[is_product, "self_s"].sum() * per_second
     parts.types = _main_type(work[is_product])
+    model = work[~_is_inside(work, _ranges(trace, OPTIMIZER))]
+    is_small = model["self_s"] < SMALL_S
+    is_fusible = model["name"].str.contains(FUSIBLE).astype(bool)
+    parts.small = model.loc[is_small, "self_s"].sum() * per_second
+    parts.fusible = model.loc[is_fusible & ~is_small, "self_s"].sum() * per_second
     parts.top = _top(work.assign(seconds=work["self_s"] * per_second), "name", count)
 
 

@@ -29,8 +29,11 @@ from trainspeed.turns import TurnTaker
 
 PLAN = "TRAINSPEED_PLAN"
 # After so many backward passes without an optimizer's step, iterations are counted by them; after
-# so many batches without either, by batches.
-BACKWARDS, BATCHES = 4, 8
+# so many batches without either, by batches. If there is an optimizer, it will probably step, after
+# it has accumulated gradients or evaluated the model: then only after PATIENCE of them.
+BACKWARDS, BATCHES, PATIENCE = 4, 8, 256
+# After so many steps of other optimizers in a row, the first one is no longer in use.
+OTHERS = 16
 UPDATES, PASSES, FETCHES = "optimizer steps", "backward passes", "batches"
 
 
@@ -38,8 +41,15 @@ class Probe:
     """The hooks of one process. An iteration ends with each step of the first optimizer."""
 
     def __init__(self, plan: Plan) -> None:
+        self.trial = None
+        if plan.trial is not None:
+            from trainspeed.changes import Trial
+
+            self.trial = Trial(plan.folder, end=self.finish, **plan.trial)
         self.recorder = self._new_recorder(plan)
-        self._reference: int | None = None  # the id of the first optimizer that stepped
+        self._reference: int | None = None  # the id of the optimizer whose steps count
+        self._others = 0  # steps of others since its last one
+        self._has_optimizer = False
         self._step_began: dict[int, float] = {}
         self._backwards = self._batches = 0
         self._lines: dict[int, str] = {}  # where loaders and optimizers were constructed
@@ -53,14 +63,16 @@ class Probe:
         self._patch(torch.profiler.profile, "__init__", self._note_profiler)
         DataLoader.__iter__ = self._iterate(DataLoader.__iter__)
         torch.autograd.backward = self._backward(torch.autograd.backward)
+        if self.trial:
+            self.trial.install()
         atexit.register(self.finish)
         os.register_at_fork(after_in_child=self._forget)
 
-    @staticmethod
-    def _new_recorder(plan: Plan) -> Recorder:
+    def _new_recorder(self, plan: Plan) -> Recorder:
         recorder = Recorder(plan)
         if plan.turns:
-            taker = TurnTaker(plan.turns, plan.folder)
+            report = self.trial.report if self.trial else dict
+            taker = TurnTaker(plan.turns, plan.folder, report)
 
             def take_turn(iteration: Iteration | None) -> None:
                 taker.end_iteration(recorder.rule, iteration.samples if iteration else 0)
@@ -81,6 +93,7 @@ class Probe:
     def _forget(self) -> None:
         self.recorder = self._new_recorder(self.recorder.plan)
         self._reference, self._backwards, self._batches = None, 0, 0
+        self._others = 0
 
     @staticmethod
     def _patch(owner: Any, name: str, note: Any) -> None:
@@ -95,6 +108,7 @@ class Probe:
 
     def _note_line(self, constructed: Any) -> None:
         self._lines[id(constructed)] = own_line()
+        self._has_optimizer |= isinstance(constructed, torch.optim.Optimizer)
 
     def _note_profiler(self, profiler: Any) -> None:
         if not sys._getframe(2).f_code.co_filename.endswith("recorder.py"):
@@ -105,24 +119,36 @@ class Probe:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         seconds = now() - self._step_began.get(id(optimizer), now())
-        if self._reference is None:
-            self._reference, self.recorder.rule = id(optimizer), UPDATES
+        if self._reference is None or self._others >= OTHERS:
+            self._reference = id(optimizer)
+            self.recorder.count_by(UPDATES)
         self.recorder.add_update(optimizer, seconds, self._lines.get(id(optimizer), ""))
+        self._others += 1
         if self._reference == id(optimizer):
+            self._others = 0
             self.recorder.mark()
 
     def _backward(self, original: Any) -> Any:
         @functools.wraps(original)
         def backward(*args, **kwargs):
+            if self.trial:
+                self.trial.add_loss(args[0] if args else kwargs["tensors"])
             begin = now()
             original(*args, **kwargs)
             self.recorder.add_backward(begin, now())
             self._backwards += 1
-            if self._reference is None and self._backwards >= BACKWARDS:
-                self.recorder.rule = PASSES
-                self.recorder.mark()
+            if self._reference is None and self._backwards >= self._after(BACKWARDS):
+                self._mark_by(PASSES)
 
         return backward
+
+    def _mark_by(self, rule: str) -> None:
+        if self.recorder.rule != rule:
+            self.recorder.count_by(rule)
+        self.recorder.mark()
+
+    def _after(self, count: int) -> int:
+        return PATIENCE if self._has_optimizer else count
 
     def _iterate(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -156,9 +182,11 @@ class Probe:
     def add_batch(self, loader: Any, begin_s: float, end_s: float, batch: Any) -> None:
         """Report a batch, and end an iteration if nothing else shows where one ends."""
         self._batches += 1
-        if not self._backwards and self._reference is None and self._batches >= BATCHES:
-            self.recorder.rule = FETCHES
-            self.recorder.mark()
+        if self.trial:
+            self.trial.add_batch(batch)
+        is_alone = not self._backwards and self._reference is None
+        if is_alone and self._batches >= self._after(BATCHES):
+            self._mark_by(FETCHES)
         self.recorder.add_batch(loader, begin_s, end_s, batch)
 
 

@@ -24,6 +24,7 @@ from trainspeed.ratio import is_sure
 from trainspeed.workers import workers_stopped
 
 BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
+ENDED = "ended.txt"  # in the plan's folder: why a training process ended itself
 WARM_UP = 3  # iterations of each, before the first turn
 
 
@@ -143,8 +144,10 @@ class TurnTaker:
     for the turns of others, with a kernel that keeps a part of the GPU busy.
     """
 
-    def __init__(self, address: str, folder: str) -> None:
-        self._address, self._folder = address, folder
+    def __init__(
+        self, address: str, folder: str, report: Callable[[], dict[str, Any]] = dict
+    ) -> None:
+        self._address, self._folder, self._report = address, folder, report
         self._connection: Connection | None = None
         self._left = 0  # iterations of the current block
         self._begin_s = 0.0
@@ -168,6 +171,7 @@ class TurnTaker:
             message = {"seconds": seconds, "samples": usual, "rule": rule}
         try:
             with workers_stopped():
+                message |= self._report()
                 self._connection.send_bytes(json.dumps(message).encode())
                 self._left = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):  # the comparison is over, or its process has ended

@@ -267,6 +267,28 @@ def runs(json_: AsJson = False) -> None:
 
 
 @app.command()
+def compare(
+    run: RunName,
+    against: Annotated[str, typer.Argument(help="The run to compare with.")],
+    json_: AsJson = False,
+) -> None:
+    """Print how many times as fast RUN is as AGAINST, and in what the two differ."""
+    from course.runs import own_scripts
+
+    top, bottom = _find(run), _find(against)
+    ratio = own_scripts.speed_ratio(top, bottom)
+    changes, noise = own_scripts.source_changes(top, bottom), ratio.noise()
+    if json_:
+        values = {"ratio": ratio.value, "low": ratio.low, "high": ratio.high, "noise": noise}
+        tables.as_json(values | {"turns": ratio.turns, "changes": changes})
+        return
+    typer.echo(
+        f"{top.name} is {ratio} as fast as {bottom.name}" + f": too noisy, {noise}" * bool(noise)
+    )
+    typer.echo("\n".join(changes or ["Their scripts and settings are equal."]))
+
+
+@app.command()
 def queue(json_: AsJson = False) -> None:
     """List the runs that are queued or running, and why they are queued."""
     from course.jobs import queue as queues

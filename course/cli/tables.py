@@ -49,6 +49,7 @@ def show_run(run: Run) -> None:
 
 def _measurements(run: Run) -> Iterator[tuple[str, str]]:
     from course.checks.store import NOISY
+    from course.runs.own_scripts import is_own, iteration_time_text
     from course.runs.ratio import few_steps
 
     record = run.record
@@ -58,6 +59,8 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
         if reason := few_steps(run):
             steps = f"{NOISY}: {reason}"
         yield "images/s", f"{digits(record.images_per_s)} ({steps})"
+    elif is_own(run) and (text := iteration_time_text(run)):
+        yield "step", text
     elif record.not_measured:
         yield "images/s", f"not measured: {record.not_measured}"
     if record.peak_gib is not None:

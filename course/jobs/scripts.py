@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
+PROBE_PLAN = "TRAINSPEED_PLAN"  # how the iterations of a script without a meter are timed
 FORK_SERVER_ENDED = 255  # exit code that multiprocessing reports without a fork server to ask
 LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
 
@@ -103,6 +104,10 @@ def run_script(
         turns.connection = connection
     if "torch" in sys.modules:
         _reset_libraries()
+    if PROBE_PLAN in os.environ:
+        from trainspeed import probe
+
+        probe.install()
     sys.argv[:] = [str(script), *arguments]
     sys.path[:0] = [str(path) for path in (script.parent, surroundings.modules) if path]
     try:

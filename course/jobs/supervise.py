@@ -28,6 +28,7 @@ from course.jobs.processes import identity, loopback
 from course.jobs.rank_store import start_store
 from course.jobs.scripts import (
     FORK_SERVER_ENDED,
+    PROBE_PLAN,
     Surroundings,
     fork_server_has_ended,
     process_context,
@@ -304,10 +305,11 @@ class SupervisedRank:
             stem = f"{self._task.job_id}_{self.rank}_log"
             out, err = folder / f"{stem}.out", folder / f"{stem}.err"
         launched = self.run.launched
-        folder, modules = self.run.folder, None
+        folder, modules, env = self.run.folder, None, self._environment()
         if (arguments := launched.get("arguments")) is not None:
             folder, modules = Path(launched["folder"]), Path(launched["script"]).parent
-        surroundings = Surroundings(self._environment(), folder, out, err, modules)
+            env[PROBE_PLAN] = json.dumps({"folder": str(self.run.folder), "traced": 0})
+        surroundings = Surroundings(env, folder, out, err, modules)
         is_conducted = self._conductor and self.rank == 0
         connection = self._conductor.connect(self.run) if is_conducted else None
         process = self.context.Process(

@@ -1,7 +1,7 @@
 """What training scripts are made of: for labs that build, predict or observe a training step.
 
 Scripts import from its modules. `models` and `optimizers` create what a config names; `memory`
-measures it, and `memory_prediction` predicts it.
+measures it, and `predict_memory` predicts it.
 """
 
 import lazy_loader
@@ -12,6 +12,7 @@ _NAMES = {
     "evidence.operator_calls": "operator_calls",
     "evidence.operators": "layout",
     "hooks": "Hook RunEnded",
+    "memory_prediction": "predict_memory",
     "precision": "autocast channels_last HALF half_format has_units set_tf32",
     "recorder": "cpu_name device_name Recorder",
     "stochastic_depth": "Heads",

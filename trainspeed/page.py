@@ -11,6 +11,8 @@ from trainspeed.profile import Profile
 from trainspeed.rates import rates_of
 from trainspeed.text import digits
 
+NO_LIMIT = "Nothing that is known here would gain 5 %."
+NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
 WIDTH = 40  # of the bars
 
 
@@ -94,7 +96,7 @@ def text_of(values: dict[str, Any]) -> str:
             lines += [f"     {line}" for line in limit.evidence if line]
             lines.append(f"     → {limit.change}")
     else:
-        lines += ["", "Nothing that is known here would gain 5 %."]
+        lines += ["", NO_LIMIT if values["has_trace"] else NO_TRACE]
     return "\n".join([*lines, ""])
 
 

@@ -361,8 +361,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and dicts, and in a model's output."""
     if isinstance(values, Mapping):
         values = [*values.values()]
-    leaves = tree_leaves(values)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _mean(output: Any, *targets: torch.Tensor) -> torch.Tensor:
@@ -432,9 +431,10 @@ def _copies(which: Any, model: nn.Module, copy: nn.Module) -> list[nn.Module]:
     names = {module: name for name, module in model.named_modules()}
     names |= {name: name for name in names.values()}
     which = [*which]
-    if unknown := [module for module in which if module not in names]:
-        word = unknown[0] if isinstance(unknown[0], str) else type(unknown[0]).__name__
-        raise PredictionError(f"checkpointing: {word} is not a module of {type(model).__name__}")
+    for module in which:
+        if module not in names:
+            word = module if isinstance(module, str) else type(module).__name__
+            raise PredictionError(f"checkpointing: {word} is no module of {type(model).__name__}")
     return [copy.get_submodule(names[module]) for module in which]
 
 

@@ -312,7 +312,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (LINEAR, ROWS, {"micro_batches": 3}, "micro_batches=3: expected from 1 to the batch, 2"),
     (LINEAR, ROWS, {"checkpointing": "all"}, "checkpointing='all': expected 'blocks', or a list"),
     (LINEAR, ROWS, {"checkpointing": "blocks"}, "Linear has no list of equal blocks"),
-    (LINEAR, ROWS, {"checkpointing": ["a"]}, "checkpointing: a is not a module of Linear"),
+    (LINEAR, ROWS, {"checkpointing": ["a"]}, "checkpointing: a is no module of Linear"),
 ]
 
 

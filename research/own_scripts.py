@@ -15,6 +15,7 @@ Three steps append lines to research/own_scripts.jsonl:
 from __future__ import annotations
 
 import argparse
+import difflib
 import gzip
 import json
 import os
@@ -111,7 +112,7 @@ def mnist_of_lightning(folder: Path, sources: Path) -> None:
 
 def jpegs(folder: Path, sources: Path) -> None:
     """64 images in four classes."""
-    write_jpegs(folder / "images", {"train": 256, "val": 16})
+    write_jpegs(folder / "images", {"train": 192, "val": 16})
 
 
 def few_words(folder: Path, sources: Path) -> None:
@@ -153,9 +154,9 @@ SCRIPTS = (
         "vae",
         EXAMPLES,
         "vae",
-        ("main.py", "--epochs", "1"),
+        ("main.py", "--epochs", "1", "--batch-size", "32"),
         OPTIMIZER,
-        {"batches": 1, "backwards": 1, "updates": 1, "samples": 128},
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
         MNIST,
         mnist_next_to,
     ),
@@ -224,7 +225,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 8},
-        "256 generated JPEGs of 500 × 375 in 4 classes",
+        "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
     ),
     Script(
@@ -299,7 +300,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 2, "backwards": 2, "updates": 1, "samples": 32},
-        "256 generated JPEGs of 500 × 375 in 4 classes",
+        "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
     ),
     Script(
@@ -465,11 +466,17 @@ def copy(script: Script, sources: Path, into: Path, change: Change | None = None
     return place
 
 
-def stable(text: str) -> str:
-    """Return a script's output without what differs between any two runs."""
+def stable(text: str) -> list[str]:
+    """Return the lines of an output, sorted, without what differs between any two runs."""
     for pattern in VOLATILE:
         text = re.sub(pattern, "…", text, flags=re.MULTILINE)
-    return text
+    return sorted(text.replace("\r", "\n").splitlines())
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return the first lines that only one of two outputs has."""
+    lines = difflib.unified_diff(stable(before), stable(after), n=0, lineterm="")
+    return [line[:120] for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")][:4]
 
 
 def profile(
@@ -511,7 +518,7 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
         "command": [*script.arguments],
         "stand_in": script.stand_in,
         "codes": [plain.returncode, found["code"]],
-        "same_output": stable(plain.stdout) == stable(found["out"]),
+        "differences": differences(plain.stdout, found["out"]),
         "seconds": [round(plain_s, 1), round(found["seconds"], 1)],
     }
     if not page:
@@ -582,6 +589,121 @@ def step_gain(python: str, script: Script, sources: Path) -> list[dict[str, Any]
     return rows
 
 
+FAULTS = {  # by script: what was planted, the limit that has to be first, words of its evidence
+    "mnist": (
+        (
+            Change(
+                "an expensive transform",
+                (
+                    (
+                        "main.py",
+                        "transforms.ToTensor(),",
+                        "transforms.ElasticTransform(), transforms.ToTensor(),",
+                    ),
+                ),
+            ),
+            "data",
+            "ElasticTransform",
+        ),
+        (
+            Change(
+                "a Python loop over rows",
+                (
+                    (
+                        "main.py",
+                        "        optimizer.zero_grad()\n",
+                        "        for image in data:\n"
+                        "            for row in image[0]: row.mul_(1.0)\n"
+                        "        optimizer.zero_grad()\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "row.mul_(1.0)",
+        ),
+    ),
+    "vae": (
+        (
+            Change(
+                "an expensive transform",
+                (
+                    (
+                        "main.py",
+                        "download=True,\n                   transform=transforms.ToTensor()",
+                        "download=True, transform=transforms.Compose(["
+                        "transforms.ElasticTransform(), transforms.ToTensor()])",
+                    ),
+                ),
+            ),
+            "data",
+            "ElasticTransform",
+        ),
+    ),
+    "chargpt": (
+        (
+            Change(
+                "a Python loop over elements in the dataset",
+                (
+                    (
+                        "projects/chargpt/chargpt.py",
+                        "dix = [self.stoi[s] for s in chunk]",
+                        "dix = [int(torch.tensor(self.stoi[s])) for s in chunk]",
+                    ),
+                ),
+            ),
+            "data",
+            "int(torch.tensor(",
+        ),
+        (
+            Change(
+                "a Python loop over tokens in training",
+                (
+                    (
+                        "mingpt/trainer.py",
+                        "            x, y = batch\n",
+                        "            x, y = batch\n"
+                        "            total = sum(int(t) for row in x for t in row)\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "total = sum(",
+        ),
+    ),
+}
+
+
+def step_faults(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
+    """Plant faults: does the page name each, and nothing of them in the script as it was?
+
+    A loop that waits for a GPU in every step cannot be planted on a CPU; fp32 is not one on a CPU
+    without instructions for bf16.
+    """
+    rows = []
+    original = profile(python, script, sources, stop=True)["page"] if script.name in FAULTS else {}
+    for change, name, words in FAULTS.get(script.name, ()):
+        page = profile(python, script, sources, change, stop=True)["page"]
+        limits = page.get("limits", [])
+        found = [limit["name"] for limit in limits]
+        named = limits[0]["name"] == name and words in str(limits[0]) if limits else False
+        rows.append(
+            {
+                "step": "faults",
+                "script": script.name,
+                "planted": change.title,
+                "expected": [name, words],
+                "is_first": named,
+                "limits": [[limit["name"], limit["gain"], limit["evidence"]] for limit in limits],
+                "named": words in str(limits),
+                "waits_named": "waits" in found,
+                "named_without": words in str(original["limits"]),
+                "step_s": [original["step_s"], page.get("step_s")],
+                "limits_without": [[li["name"], li["gain"]] for li in original["limits"]],
+            }
+        )
+    return rows
+
+
 def main() -> None:
     """Run the steps, and append lines to OUT."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -591,7 +713,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="that has the scripts' libraries")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    steps = {"profile": step_profile, "gain": step_gain}
+    steps = {"profile": step_profile, "gain": step_gain, "faults": step_faults}
     for script in SCRIPTS:
         if options.only and script.name not in options.only:
             continue

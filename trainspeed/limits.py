@@ -6,6 +6,8 @@ hardware allows. Limits overlap, so gains do not multiply.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 
 from trainspeed.parts import Parts
@@ -13,7 +15,6 @@ from trainspeed.profile import Profile
 
 LEAST_GAIN = 1.05  # of a limit that is worth a line
 MOST = 5
-FEW_CORES_LEFT = 1
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -76,18 +77,25 @@ def _data(profile: Profile, parts: Parts) -> Limit | None:
         return None
     loader = max(loaders, key=lambda loader: loader["wait_s"])
     machine, workers = profile.machine, loader["workers"]
+    # Processes that train next to each other without ranks share the cores.
+    count = max(1, machine["cores"] // profile.values["processes"])
     others = parts.step - parts.data
     # The work of loading moves to other cores, and training on a CPU needs these cores, too.
     work = parts.data if workers == 0 else parts.step * workers
-    cores = machine["cores"] if profile.is_gpu else machine["cores"] / machine["threads"]
-    overlapped = max(others, work / machine["cores"])
-    if not profile.is_gpu:
-        overlapped = others + (work / machine["cores"] if cores <= FEW_CORES_LEFT else 0.0)
+    wanted, spare = max(1, min(count - 1, 8)), count - machine["threads"]
+    if profile.is_gpu:
+        overlapped = max(others, work / count)
+    elif spare > 0:
+        overlapped = max(others, work / spare)
+        wanted = min(spare, math.ceil(work / max(others, 0.1 * work)))
+    else:
+        overlapped, wanted = others + work / count, 1
     evidence = [f"{loader['line'] or loader['dataset']}: num_workers={workers}"]
     evidence[0] += f", this machine has {machine['cores']} cores"
+    if profile.values["processes"] > 1:
+        evidence[0] += f" for {profile.values['processes']} such processes"
     saved, change = parts.step - overlapped, ""
-    if workers < machine["cores"] - 1 or workers == 0:
-        wanted = max(1, min(machine["cores"] - 1, 8)) if profile.is_gpu else 1
+    if saved > 0 and (workers < count - 1 or workers == 0):
         change = f"DataLoader(…, num_workers={max(wanted, workers + 1)}, persistent_workers=True"
         change += ", pin_memory=True)" if profile.is_gpu else ")"
     if profile.stages:
@@ -137,7 +145,11 @@ def _calls(profile: Profile, parts: Parts) -> Limit | None:
         return None
     evidence = [f"{parts.launches:,.0f} operators per step; Python between them takes "]
     evidence[0] += f"{_share(parts.launch, parts)}, small operators {parts.small / parts.step:.0%}"
-    lines = [(line, share) for line, share in profile.values["lines"].items() if line]
+    lines = [
+        (line, share)
+        for line, share in profile.values["lines"].items()
+        if line and not re.search(r"\.(backward|step)\(", line)
+    ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
     change = "a larger batch, or operators on whole tensors instead of loops"
     change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"

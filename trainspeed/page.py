@@ -58,7 +58,7 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
         "processes": first.values["processes"],
         "slowest_rank": slowest.values["rank"],
         "slowest_step_s": slowest.step_s,
-        "has_trace": first.trace is not None,
+        "has_trace": bool(parts.top),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from trainspeed.profile import Profile
+from trainspeed.recorder import TRACED
 from trainspeed.traces import Trace, intervals_of, merge_intervals, overlap_s, steps
 
 PRODUCT = re.compile(
@@ -31,6 +32,7 @@ FUSIBLE = re.compile(
 )
 # An operator on a CPU that takes less time is limited by its call, not by what it computes.
 SMALL_S = 20e-6
+LONG = 2.0  # times the median: an iteration that does something else, too
 COLLECTIVE = re.compile(r"^(?:gloo|nccl|c10d)::?|^record_param_comms$")
 FETCH = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
@@ -88,7 +90,7 @@ def parts_of(profile: Profile) -> Parts:
     step, wait = profile.step_s, min(profile.mean("wait_s"), profile.step_s)
     parts = Parts(step, data=wait)
     trace = profile.trace
-    windows = steps(trace) if trace is not None else ()
+    windows = _usual_windows(profile, steps(trace)) if trace is not None else ()
     if not len(windows):
         parts.optimizer = min(profile.mean("optimizer_s"), step)
         parts.compute = step - wait
@@ -96,7 +98,8 @@ def parts_of(profile: Profile) -> Parts:
     spans = merge_intervals(zip(windows["start_s"], windows["end_s"]))
     count, fetched = len(windows), _ranges(trace, FETCH)
     fetched_s = _inside(fetched, spans)
-    operators = trace.operators[~_is_inside(trace.operators, fetched)]
+    inside = _is_inside(trace.operators, spans) & ~_is_inside(trace.operators, fetched)
+    operators = trace.operators[inside]
     parts.launches = len(operators) / count
     parts.flop = sum(map(_flop, operators.to_dict("records"))) / count
     if len(trace.kernels):
@@ -104,6 +107,21 @@ def parts_of(profile: Profile) -> Parts:
     else:
         _add_operators(parts, trace, operators, spans, fetched_s, count)
     return parts
+
+
+def _usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the traced iterations that only train, if there are some.
+
+    One that the end of the script cut off is none, and one may evaluate the model, too.
+    """
+    traced = [it for it in profile.values["iterations"] if it["kind"] == TRACED]
+    if not traced:  # a trace that was recorded elsewhere
+        return windows
+    windows = windows.head(len(traced))
+    seconds = windows["end_s"] - windows["start_s"]
+    loops = pd.Series([it["loops"] for it in traced[: len(windows)]], index=windows.index)
+    usual = windows[(loops == 0) & (seconds <= LONG * seconds.median())]
+    return usual if len(usual) else windows
 
 
 def _ranges(trace: Trace, prefix: str) -> list[tuple[float, float]]:
@@ -160,6 +178,9 @@ def _add_operators(
 def _add_kernels(parts: Parts, trace: Trace, spans: Any, fetched: Any, count: int) -> None:
     """Split a GPU's step by the seconds of its kernels."""
     kernels = trace.kernels[trace.kernels["start_s"].notna()]
+    if count < len(steps(trace)):
+        launched = kernels.assign(start_s=kernels["launch_s"].fillna(kernels["start_s"]))
+        kernels = kernels[_is_inside(launched, spans)]
     device = kernels["device"].mode().iloc[0]
     kernels = kernels[kernels["device"] == device]
     is_collective = kernels["kernel"].str.contains(r"nccl", case=False).astype(bool)

@@ -339,6 +339,8 @@ class Recorder:
         """Write what is known when the process ends."""
         if self._profiler is not None:
             self._stop_trace()
+            if self.state == TRACED and len(self.iterations) == self._since:
+                self._trace = ""  # of no iteration to its end
         if self.state == OBSERVED:
             self._stop_observing()
         if self.iterations or self._current or self._loaders:

@@ -21,6 +21,7 @@ FETCH = str(Path("torch", "utils", "data", "_utils", "fetch.py"))
 ITEM = ("__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>", "fetch")
 CALLS = ("__call__", "forward", "_call_impl", "_wrapped_call_impl")
 CONTAINERS = ("Compose", "Sequential")
+WRAPPERS = ("inner", "wrapper", "wrapped", "_fn", "decorate_context")
 
 
 class StackSampler(threading.Thread):
@@ -72,7 +73,7 @@ def stage_of(frame: FrameType) -> tuple[str, str] | None:
     inside = stack[fetch[-1] + 1 :]
     own = [frame for frame in inside if is_own(frame.f_code.co_filename)]
     line = describe(own[-1]) if own else ""
-    calls = [frame for frame in inside if frame.f_code.co_name not in ITEM]
+    calls = [frame for frame in inside if frame.f_code.co_name not in ITEM + WRAPPERS]
     for frame in calls:
         if frame.f_code.co_name in CALLS:
             name = type(frame.f_locals.get("self")).__name__

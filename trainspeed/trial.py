@@ -21,7 +21,9 @@ SECONDS = 30.0  # of measuring each change
 LEAST_LOSSES = 8  # to judge whether it is the same training
 ROUNDING = {"bf16": 1e-2}  # relative differences of losses that rounding explains
 OTHER_ROUNDING = 1e-3
-COPIES = 3.0  # times the difference of two copies, which rounding in another order explains
+# Differences that are still those of the same training: to the one between two runs of the
+# original, and, if batches are other random ones, to the one between two seeds.
+COPIES, RANDOM_BATCHES = 3.0, 1.5
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 ORIGINAL, OTHER_SEED, TOGETHER = "original", "original, another seed", "together"
 # Services that would note each run: they write to a temporary folder, or nothing.
@@ -206,12 +208,13 @@ def judge(
     difference = _distance(ours, theirs) / scale
     copies = _distance(copy.losses, theirs) / scale
     seeds = _distance(other_seed.losses, theirs) / scale
-    ours_text = f"{prefix}losses differ by {difference:.2g} of their mean"
-    if difference <= max(COPIES * copies, rounding):
-        return True, f"{ours_text}, as by rounding"
-    if prefix and difference <= 1.5 * seeds or difference <= seeds:
-        return True, f"{ours_text}, with another seed by {seeds:.2g}"
-    return False, f"{ours_text}, with another seed by {seeds:.2g}"
+    text = f"{prefix}losses differ by {difference:.1%} of their mean"
+    if difference <= rounding:
+        return True, f"{text}, as by rounding"
+    if difference <= COPIES * copies:
+        return True, f"{text}, those of two runs of the original by {copies:.1%}"
+    most = RANDOM_BATCHES * seeds if prefix else seeds
+    return difference <= most, f"{text}, with another seed by {seeds:.1%}"
 
 
 def _distance(one: Sequence[float], two: Sequence[float]) -> float:
@@ -230,6 +233,7 @@ def try_changes(
     *,
     seconds: float = SECONDS,
     may_repeat: Callable[[list[dict[str, str]]], bool] = lambda files: not files,
+    on_changes: Callable[[list[Change]], None] = lambda changes: None,
     on_result: Callable[[Result], None] = lambda result: None,
     progress: Any = None,
 ) -> list[Result]:
@@ -241,6 +245,7 @@ def try_changes(
         command: as in a terminal: ["python", "train.py"].
         seconds: of measuring each change.
         may_repeat: whether to repeat a script that writes these files: path and line of each.
+        on_changes: is called with the changes that fit, before they are measured.
         on_result: is called after each change.
         progress: as in `compare`.
 
@@ -256,6 +261,7 @@ def try_changes(
                 f"the script writes files, which each of its runs would overwrite:\n{listed}\n"
                 f"If that may be, answer with --yes"
             )
+        on_changes(changes)
         if not changes:
             return []
         os.environ.update(HUB)
@@ -385,6 +391,11 @@ def run_try(options: argparse.Namespace, command: list[str]) -> int:
         print("The script writes these files. Repeat it several times? [y/N] ", file=sys.stderr)
         return input().strip().lower() in ("y", "yes")
 
+    def announce(changes: list[Change]) -> None:
+        names = ", ".join(change.name for change in changes)
+        if names:
+            print(f"It fits the profile to try: {names}.", file=sys.stderr, flush=True)
+
     def show(result: Result) -> None:
         if not options.json:
             print(text_of(result), flush=True)
@@ -392,7 +403,11 @@ def run_try(options: argparse.Namespace, command: list[str]) -> int:
     try:
         with ended_by_signals():
             results = try_changes(
-                command, seconds=options.seconds, may_repeat=may_repeat, on_result=show
+                command,
+                seconds=options.seconds,
+                may_repeat=may_repeat,
+                on_changes=announce,
+                on_result=show,
             )
     except KeyboardInterrupt:
         return 130

@@ -32,8 +32,7 @@ from course.runs.ratio import NO_TURNS
 from course.runs.run import Run
 from course.training.turns import NO_MORE
 from trainspeed.ratio import LEAST_TURNS, is_sure
-
-BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
+from trainspeed.turns import BLOCK_S
 
 
 def start_turns(run: Run, context: BaseContext) -> Conductor | None:

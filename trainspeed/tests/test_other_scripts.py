@@ -7,13 +7,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import is_own, own_line_of
-from trainspeed.parts import FUSIBLE, Parts
+from trainspeed.parts import FUSIBLE, Parts, is_small
 from trainspeed.probe import OTHERS, Probe
 from trainspeed.profile import Profile
 from trainspeed.recorder import Plan, Recorder
@@ -189,3 +190,14 @@ def test_small_operators_are_named_with_the_lines_that_call_them() -> None:
 def test_a_worker_needs_a_core(threads: int, processes: int, gain: float | None) -> None:
     found = cpu_limits(threads, processes, data=0.6, compute=0.4)
     assert (found["data"].gain if found else None) == (gain and pytest.approx(gain))
+
+
+def test_an_interrupted_call_of_a_small_operator_is_still_small() -> None:
+    seconds = [2e-6] * 9 + [5e-3] + [1e-3] * 3
+    rows = pd.DataFrame({
+        "name": ["aten::select"] * 10 + ["aten::mm"] * 3,
+        "input_shapes": [((32, 8),)] * 10 + [((512, 512), (512, 512))] * 3,
+        "self_s": seconds,
+    })  # fmt: skip
+    assert rows.loc[is_small(rows), "name"].unique() == ["aten::select"]
+    assert is_small(rows).sum() == 10

@@ -35,7 +35,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "research" / "own_scripts.jsonl"
 LIMIT_S = 240  # of one run
-GAIN_S = 24  # of measuring a change
+GAIN_S = 16  # of measuring a change
 EXAMPLES, LIGHTNING = "pytorch/examples@77f55b9", "Lightning-AI/pytorch-lightning@7f0c343"
 TIMM, ACCELERATE = "huggingface/pytorch-image-models@aa4b5850", "huggingface/accelerate@16cb6eb8"
 NANO, MIN = "karpathy/nanoGPT@3adf61e1", "karpathy/minGPT@37baab7"
@@ -588,6 +588,7 @@ def profile(
             "-m",
             "trainspeed",
             "profile",
+            "--seconds=1",
             *(["--stop"] if stop else []),
             "--out",
             out,

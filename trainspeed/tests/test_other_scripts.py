@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from types import CodeType
@@ -14,9 +15,10 @@ from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import is_own, own_line_of
+from trainspeed.page import count_inputs
 from trainspeed.parts import FUSIBLE, Parts, is_small
 from trainspeed.probe import OTHERS, Probe
-from trainspeed.profile import Profile
+from trainspeed.profile import Profile, read_processes
 from trainspeed.recorder import Plan, Recorder
 from trainspeed.sampler import StackSampler
 
@@ -201,3 +203,21 @@ def test_an_interrupted_call_of_a_small_operator_is_still_small() -> None:
     })  # fmt: skip
     assert rows.loc[is_small(rows), "name"].unique() == ["aten::select"]
     assert is_small(rows).sum() == 10
+
+
+def test_processes_without_ranks_are_counted(tmp_path: Path) -> None:
+    common = {"loaders": [], "optimizers": [{}], "world_size": 1, "rank": 0}
+    for process, (count, rule) in enumerate([(9, "optimizer steps"), (8, "optimizer steps"),
+                                             (3, "batches")]):  # fmt: skip
+        values = common | {"iterations": [{}] * count, "rule": rule}
+        (tmp_path / f"process-{process}.json").write_text(json.dumps(values))
+    (found,) = read_processes(tmp_path)
+    assert len(found["iterations"]) == 9 and found["processes"] == 2
+
+
+def test_tokens_of_a_script_without_a_loader_are_the_models_input() -> None:
+    forward = {"parameters": 9, "samples": 12, "tokens": 768, "calls": 3.0}
+    small = {"parameters": 1, "samples": 1, "tokens": 0, "calls": 1.0}
+    iteration = {"kind": "timed", "begin_s": 0.0, "end_s": 1.0, "loops": 0, "batches": 0}
+    values = {"iterations": [iteration] * 4, "forwards": [small, forward]}
+    assert count_inputs(Profile(values, Path("none"))) == (0.0, 3 * 768)

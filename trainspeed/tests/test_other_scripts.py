@@ -178,6 +178,7 @@ def test_small_operators_are_named_with_the_lines_that_call_them() -> None:
     limit = cpu_limits(compute=0.6, small=0.5, launch=0.4)["launch"]
     assert limit.gain == pytest.approx(10)
     assert any("train.py:7" in line for line in limit.evidence)
+    assert "a loop in train.py:7;" in limit.change and "compile" not in limit.change
     assert not any("backward" in line for line in limit.evidence)
 
 

@@ -25,27 +25,33 @@ WRAPPERS = ("inner", "wrapper", "wrapped", "_fn", "decorate_context")
 
 
 class StackSampler(threading.Thread):
-    """Count what a thread is doing: its stage while it fetches, else the user's line.
+    """Sum what a thread is doing: its stage while it fetches, else the user's line.
+
+    A sample counts for the seconds since the last one: while the thread executes Python, this one
+    waits longer for the interpreter's lock, and samples are rarer.
 
     Attributes:
         is_on: whether the thread fetches a batch.
-        lines: how often each of the user's lines was the innermost one, while it did not.
+        lines: for how long each of the user's lines was the innermost one, while it did not.
     """
 
     def __init__(self, thread: int) -> None:
         super().__init__(name="trainspeed-sampler", daemon=True)
-        self.counts: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()  # seconds
         self.lines: Counter[str] = Counter()
         self.is_on = self.is_over = False
         self._thread = thread
 
     def run(self) -> None:
+        last = time.perf_counter()
         while not self.is_over:
+            at = time.perf_counter()
+            passed, last = at - last, at
             if frame := sys._current_frames().get(self._thread):
                 if not self.is_on:
-                    self.lines[own_line_of(frame)] += 1
+                    self.lines[own_line_of(frame)] += passed
                 elif stage := stage_of(frame):
-                    self.counts[stage] += 1
+                    self.counts[stage] += passed
                 del frame
             time.sleep(INTERVAL_S)
 

@@ -290,7 +290,7 @@ SCRIPTS = (
             "-j",
             "1",
             "--epochs",
-            "2",
+            "5",
             "--device",
             "cpu",
             "--val-split",
@@ -401,6 +401,22 @@ SCRIPTS = (
 
 WORKER = "num_workers=1"
 CHANGES = {  # by script: what the page names first, made by hand
+    "makemore": (
+        Change(
+            "one operator for GELU",
+            (
+                (
+                    "makemore.py",
+                    "return 0.5 * x * (1.0",
+                    "return F.gelu(x, approximate='tanh')  # (",
+                ),
+            ),
+        ),
+        Change(
+            "torch.compile",
+            (("makemore.py", "    model.to(args.device)\n", "    model.compile()\n"),),
+        ),
+    ),
     "mnist": (
         Change(
             WORKER,
@@ -479,7 +495,8 @@ ARGUMENTS = {
     "nanogpt": ("torch.compile", "--compile=False", "--compile=True"),
 }
 
-LONGER = {  # so that a script does not end while it is compared
+LONGER = {  # arguments so that a script does not end while it is compared
+    "makemore": "--max-steps 99999",
     "mnist": "--epochs 99",
     "vae": "--epochs 99",
     "dcgan": "--niter 99",

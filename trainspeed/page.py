@@ -40,7 +40,7 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
         "timed": first.count,
         "step_s": parts.step,
         "step_s_quartiles": [q1, median, q3],
-        "batches_per_iteration": first.mean("batches"),
+        "batches_per_iteration": first.median("batches"),
         "backwards_per_iteration": first.mean("backwards"),
         "updates_per_iteration": first.mean("updates"),
         "samples_per_s": samples / parts.step * len(profiles),
@@ -69,7 +69,7 @@ def count_inputs(profile: Profile) -> tuple[float, float]:
     Of a model's tokens, which dimension has the samples is not known.
     """
     if profile.mean("batches"):
-        return profile.mean("samples"), profile.mean("tokens")
+        return profile.median("samples"), profile.mean("tokens")
     forwards = profile.values["forwards"]
     if not forwards:
         return 0.0, 0.0

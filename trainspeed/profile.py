@@ -68,6 +68,13 @@ class Profile:
         """Return the mean of a column over the timed iterations."""
         return float(np.mean(self.rows[name]))
 
+    def median(self, name: str) -> float:
+        """Return the median of a column.
+
+        A loop that fetches a batch ahead has fewer in the last iteration of an epoch.
+        """
+        return float(np.median(self.rows[name]))
+
     @property
     def machine(self) -> dict[str, Any]:
         """Device, cores and settings."""

@@ -141,9 +141,14 @@ def test_workers_stand_still_while_others_compute() -> None:
         ({"a": print, "b": "python x.py"}, "functions and commands"),
     ],
 )
-def test_sides_that_are_none(sides: dict, message: str) -> None:
+def test_sides_that_cannot_be_compared(sides: dict, message: str) -> None:
     with pytest.raises(CompareError, match=message):
         compare(sides)
+
+
+def test_seconds_are_more_than_none() -> None:
+    with pytest.raises(CompareError, match="seconds=-1: expected more than 0"):
+        compare({"f": print, "g": print}, seconds=-1)
 
 
 def test_a_command_may_begin_with_variables() -> None:

@@ -177,6 +177,17 @@ def test_workers_are_tried_on_a_script_that_waits_for_its_loader(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "code, message",
+    [("raise SystemExit(7)", "no iteration was seen"), (TRAINING.replace("WRITE", "1 / 0"), "")],
+)
+def test_a_script_that_fails_at_once_is_not_tried(tmp_path: Path, code: str, message: str) -> None:
+    done = try_script(tmp_path, code)
+    assert done.returncode == (7 if message else 1)
+    assert message in done.stderr
+
+
+@pytest.mark.slow
 def test_a_script_that_writes_files_is_not_repeated_without_consent(tmp_path: Path) -> None:
     done = try_script(tmp_path, TRAINING.replace("WRITE", "open('log.txt', 'w')"))
     assert done.returncode == 2
@@ -265,6 +276,8 @@ def test_only_changes_that_fit_the_profile_are_tried() -> None:
     (workers,) = suggest(profile_values("data"))
     assert workers.arguments == {"num_workers": 3, "persistent_workers": True, "line": "a.py:7"}
     assert names(profile_values(device="cuda")) == ["cudnn_benchmark"]
+    on_gpu = names(profile_values("format", device="cuda"))
+    assert on_gpu == ["cudnn_benchmark", "tf32", "bf16", "channels_last"]
 
 
 def test_an_iterable_dataset_gets_no_workers() -> None:

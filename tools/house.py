@@ -18,6 +18,7 @@ SCOPE = (*TODAY, "trainspeed")
 # What `launch`, `wait` and `report` import in a notebook, and a job in its processes.
 LAUNCH = ["course.jobs.launch", "course.checks.report"]
 LAUNCH += ["course.jobs.supervise", "course.training.recorder"]
+PROBE = "trainspeed.probe"  # it times scripts that have no meter
 # A lab by its module; the race; the trials of a search.
 NAMED = re.compile(
     r"(?<![.\w])(?:labs|electives)\.[a-z]\w+|\b(?:race|racing|trials?|optuna)\b", re.I
@@ -78,11 +79,17 @@ def lines(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
-def behind_launch() -> set[str]:
-    """Return the modules in LAUNCH, those that they import, and so on."""
+def behind_launch(*, is_own: bool = False) -> set[str]:
+    """Return the modules in LAUNCH, those that they import, and so on.
+
+    Args:
+        is_own: include what only times a script of the learner's own.
+    """
     found, todo = set(), [*LAUNCH]
     while todo:
         if (name := todo.pop()) in modules() and name not in found:
+            if name == PROBE and not is_own:
+                continue
             found.add(name)
             todo.append(name.rpartition(".")[0])
             for module, item in imports(modules()[name]):
@@ -122,6 +129,9 @@ def measure() -> dict[str, int]:
         "names that labs reach through modules of the doors": len(through_modules()),
         "names of `import course`": len(course.__all__),
         "lines behind launch, wait and report": lines(modules()[n] for n in behind_launch()),
+        "lines behind the launch of an own script": lines(
+            modules()[n] for n in behind_launch(is_own=True)
+        ),
         "lines of course that name labs, race or search": len([*filter(NAMED.search, texts)]),
         "private names of PyTorch": sum(1 for p in modules().values() for _ in private_torch(p)),
         "lines without tests, but for trainspeed": lines(inside(*TODAY).values()),

@@ -6,6 +6,8 @@ hardware allows. Limits overlap, so gains do not multiply.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 
 from trainspeed.parts import Parts
@@ -13,9 +15,9 @@ from trainspeed.profile import Profile
 
 LEAST_GAIN = 1.05  # of a limit that is worth a line
 MOST = 5
-FEW_CORES_LEFT = 1
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
+FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
 
 
@@ -75,18 +77,25 @@ def _data(profile: Profile, parts: Parts) -> Limit | None:
         return None
     loader = max(loaders, key=lambda loader: loader["wait_s"])
     machine, workers = profile.machine, loader["workers"]
+    # Processes that train next to each other without ranks share the cores.
+    count = max(1, machine["cores"] // profile.values["processes"])
     others = parts.step - parts.data
     # The work of loading moves to other cores, and training on a CPU needs these cores, too.
     work = parts.data if workers == 0 else parts.step * workers
-    cores = machine["cores"] if profile.is_gpu else machine["cores"] / machine["threads"]
-    overlapped = max(others, work / machine["cores"])
-    if not profile.is_gpu:
-        overlapped = others + (work / machine["cores"] if cores <= FEW_CORES_LEFT else 0.0)
+    wanted, spare = max(1, min(count - 1, 8)), count - machine["threads"]
+    if profile.is_gpu:
+        overlapped = max(others, work / count)
+    elif spare > 0:
+        overlapped = max(others, work / spare)
+        wanted = min(spare, math.ceil(work / max(others, 0.1 * work)))
+    else:
+        overlapped, wanted = others + work / count, 1
     evidence = [f"{loader['line'] or loader['dataset']}: num_workers={workers}"]
     evidence[0] += f", this machine has {machine['cores']} cores"
+    if profile.values["processes"] > 1:
+        evidence[0] += f" for {profile.values['processes']} such processes"
     saved, change = parts.step - overlapped, ""
-    if workers < machine["cores"] - 1 or workers == 0:
-        wanted = max(1, min(machine["cores"] - 1, 8)) if profile.is_gpu else 1
+    if saved > 0 and (workers < count - 1 or workers == 0):
         change = f"DataLoader(…, num_workers={max(wanted, workers + 1)}, persistent_workers=True"
         change += ", pin_memory=True)" if profile.is_gpu else ")"
     if profile.stages:
@@ -115,17 +124,37 @@ def _waits(profile: Profile, parts: Parts) -> Limit | None:
 
 
 def _launch(profile: Profile, parts: Parts) -> Limit | None:
+    if not profile.is_gpu:
+        return _calls(profile, parts)
     per_call = parts.launch / parts.launches * 1e6 if parts.launches else 0.0
     evidence = [f"{parts.launches:,.0f} operators per step, {per_call:.0f} µs each"]
     if profile.values["is_compiled"]:
         change = 'torch.compile(model, mode="reduce-overhead"), or a larger batch'
     else:
-        change = 'torch.compile(model); on a GPU with mode="reduce-overhead"; or a larger batch'
-    who = "the GPU waits for Python to launch kernels" if profile.is_gpu else "Python, not PyTorch"
+        change = 'torch.compile(model, mode="reduce-overhead"); or a larger batch'
     if not parts.launches:
         return None
-    title = f"{who}: {_share(parts.launch, parts)}"
+    title = f"the GPU waits for Python to launch kernels: {_share(parts.launch, parts)}"
     return Limit("launch", _gain(parts, parts.launch), title, evidence, change)
+
+
+def _calls(profile: Profile, parts: Parts) -> Limit | None:
+    """Python and operators that are too small to be worth their calls, on a CPU."""
+    saved = parts.launch + parts.small
+    if not parts.launches:
+        return None
+    evidence = [f"{parts.launches:,.0f} operators per step; Python between them takes "]
+    evidence[0] += f"{_share(parts.launch, parts)}, small operators {parts.small / parts.step:.0%}"
+    lines = [
+        (line, share)
+        for line, share in profile.values["lines"].items()
+        if line and not re.search(r"\.(backward|step)\(", line)
+    ]
+    evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
+    change = "a larger batch, or operators on whole tensors instead of loops"
+    change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"
+    title = f"Python and small operators, not computing: {_share(saved, parts)}"
+    return Limit("launch", _gain(parts, saved), title, evidence, change)
 
 
 def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | None:
@@ -161,18 +190,17 @@ def _layout(profile: Profile, parts: Parts) -> Limit | None:
 
 
 def _memory(profile: Profile, parts: Parts) -> Limit | None:
-    rest = (
-        parts.compute
-        - parts.products
-        - parts.layout
-        - (parts.optimizer if profile.is_gpu else min(parts.optimizer, parts.compute))
-    )
+    rest = parts.compute - parts.products - parts.layout - parts.optimizer
+    rest = rest if profile.is_gpu else parts.fusible
     if parts.compute <= 0 or rest < MEMORY_SHARE * parts.compute or not parts.top:
         return None
-    from trainspeed.parts import PRODUCT
+    from trainspeed.parts import FUSIBLE, PRODUCT
 
-    small = [row for row in parts.top if not PRODUCT.search(row["name"])][:3]
-    evidence = [f"{row['name']}: {_share(row['seconds'], parts)}" for row in small]
+    def is_named(name: str) -> bool:
+        return not PRODUCT.search(name) and (profile.is_gpu or bool(FUSIBLE.search(name)))
+
+    rows = [row for row in parts.top if is_named(row["name"])][:3]
+    evidence = [f"{row['name']}: {_share(row['seconds'], parts)}" for row in rows]
     is_compiled = profile.values["is_compiled"]
     change = "fuse by hand, or a cheaper operator" if is_compiled else "torch.compile(model) fuses"
     title = f"operators that compute little and move much: {_share(rest, parts)}"
@@ -181,11 +209,11 @@ def _memory(profile: Profile, parts: Parts) -> Limit | None:
 
 def _optimizer(profile: Profile, parts: Parts) -> Limit | None:
     used = [row for row in profile.values["optimizers"] if row["implementation"] != "fused"]
+    used = [row for row in used if row["kind"] in FUSIBLE_OPTIMIZERS]
     if not used or not parts.optimizer:
         return None
     first = max(used, key=lambda row: row["parameters"])
-    is_fusible = first["kind"] in ("Adam", "AdamW", "SGD", "Adagrad")
-    change = f"torch.optim.{first['kind']}(…, fused=True)" if is_fusible else "a fused optimizer"
+    change = f"torch.optim.{first['kind']}(…, fused=True)"
     title = f"the optimizer's step: {_share(parts.optimizer, parts)}"
     return Limit("optimizer", _gain(parts, parts.optimizer), title, [first["line"]], change)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ LIBRARIES = tuple(
     {f"{_PATHS[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {f"{Path(__file__).resolve().parent}/", "<"}
 )
+# Libraries may be in folders of several environments, and of the system.
+INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+PACKAGE = re.compile(rf"{INSTALLED.pattern}(?!torch[/\\]|trainspeed[/\\])")
 
 
 @cache
 def is_own(file: str) -> bool:
     """Return whether a source file is the user's, and not of an installed library."""
-    return not file.startswith(LIBRARIES)
+    return not file.startswith(LIBRARIES) and not INSTALLED.search(file)
 
 
 def frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -37,24 +41,17 @@ def describe(frame: FrameType) -> str:
 
 
 def own_line(skip: int = 1) -> str:
-    """Return the innermost line of the user's code that led to this call; "" if there is none.
+    """Return the innermost line of the user's code that led to this call; "" if there is none."""
+    return own_line_of(sys._getframe(skip))
+
+
+def own_line_of(frame: FrameType) -> str:
+    """Return the innermost line of the user's code in a stack; "" if there is none.
 
     A program that is itself installed (`python -m timm.train`) has none: then the innermost line
     outside PyTorch counts.
     """
-    stack = [*frames(sys._getframe(skip))]
-    own = next((frame for frame in stack if is_own(frame.f_code.co_filename)), None)
-    if own is None:
-        outside = [f for f in stack if not f.f_code.co_filename.startswith("<")]
-        ours = str(Path(__file__).resolve().parent)
-        own = next(
-            (
-                f
-                for f in outside
-                if f"{Path('site-packages', 'torch')}/" not in f.f_code.co_filename
-                and not f.f_code.co_filename.startswith((ours, _PATHS["stdlib"] + "/contextlib"))
-                and "site-packages" in f.f_code.co_filename
-            ),
-            None,
-        )
-    return describe(own) if own else ""
+    stack = [*frames(frame)]
+    own = [frame for frame in stack if is_own(frame.f_code.co_filename)]
+    own = own or [frame for frame in stack if PACKAGE.search(frame.f_code.co_filename)]
+    return describe(own[0]) if own else ""

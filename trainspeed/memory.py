@@ -361,8 +361,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     """Return the tensors in nested lists, tuples and dicts, and in a model's output."""
     if isinstance(values, Mapping):
         values = [*values.values()]
-    leaves = tree_leaves(values)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _mean(output: Any, *targets: torch.Tensor) -> torch.Tensor:
@@ -432,9 +431,10 @@ def _copies(which: Any, model: nn.Module, copy: nn.Module) -> list[nn.Module]:
     names = {module: name for name, module in model.named_modules()}
     names |= {name: name for name in names.values()}
     which = [*which]
-    if unknown := [module for module in which if module not in names]:
-        word = unknown[0] if isinstance(unknown[0], str) else type(unknown[0]).__name__
-        raise PredictionError(f"checkpointing: {word} is not a module of {type(model).__name__}")
+    for module in which:
+        if module not in names:
+            word = module if isinstance(module, str) else type(module).__name__
+            raise PredictionError(f"checkpointing: {word} is no module of {type(model).__name__}")
     return [copy.get_submodule(names[module]) for module in which]
 
 
@@ -461,9 +461,8 @@ def _fake_copy(model: nn.Module, layout: torch.memory_format | None) -> nn.Modul
     """Return a copy of a model with fake weights."""
     memo: dict[int, Any] = {}
     for module in model.modules():
-        tensors = [*module.parameters(recurse=False), *vars(module).values()]
-        for tensor in [*tensors, *module.buffers(recurse=False)]:
-            if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
+        for tensor in tensors_in(vars(module)):  # also those in lists
+            if id(tensor) not in memo:
                 is_weight = isinstance(tensor, nn.Parameter)
                 memo[id(tensor)] = _fake(tensor, layout if is_weight else None)
     return deepcopy(model, memo)
@@ -549,8 +548,8 @@ def _explanation(error: Exception) -> str:
 
 def _line_of(error: Exception) -> str:
     """Return the user's innermost line that led to an error, or that of another library."""
-    here, pytorch = (str(Path(module.__file__).parent) for module in (sys.modules[__name__], torch))
     stack = traceback.extract_tb(error.__traceback__)
-    other = [f for f in stack if not f.filename.startswith((here, pytorch, "<"))]
-    own = [frame for frame in other if is_own(frame.filename)] or other
+    pytorch = f"{Path(torch.__file__).parent}/"
+    other = [f for f in stack if "site-packages" in f.filename and pytorch not in f.filename]
+    own = [frame for frame in stack if is_own(frame.filename)] or other
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""

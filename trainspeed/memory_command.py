@@ -9,7 +9,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -60,15 +60,13 @@ def run_memory(options: argparse.Namespace, command: list[str]) -> int:
 
     if command:
         raise ValueError(f"usage: {USAGE}, without a command")
-    if too_small := [batch for batch in options.batch if batch < 1]:
-        raise ValueError(f"--batch {too_small[0]}: expected at least 1")
+    if min(options.batch) < 1:
+        raise ValueError(f"--batch {min(options.batch)}: expected at least 1")
     limit = parse_gib(options.gpu) if options.gpu else None
-    task = _task(options)
-    settings = task.settings | _settings(options)
-    rows = {b: predict_memory(task.model, task.inputs(b), **settings) for b in options.batch}
-    largest = None
-    if limit:
-        largest = largest_batch(task.inputs, task.model, (1 - FREE) * limit, **settings)
+    model, inputs, loss = _task(options)
+    settings = loss | _settings(options)
+    rows = {batch: predict_memory(model, inputs(batch), **settings) for batch in options.batch}
+    largest = largest_batch(inputs, model, (1 - FREE) * limit, **settings) if limit else None
     if options.json:
         values = {
             "batches": [{"batch": batch, **asdict(row)} for batch, row in rows.items()],
@@ -83,16 +81,10 @@ def run_memory(options: argparse.Namespace, command: list[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Task:
-    """A model, and what depends on a batch."""
-
-    model: torch.nn.Module
-    inputs: Callable[[int], Any]
-    settings: dict[str, Any]
-
-
-def _task(options: argparse.Namespace) -> Task:
+def _task(
+    options: argparse.Namespace,
+) -> tuple[torch.nn.Module, Callable[[int], Any], dict[str, Any]]:
+    """Return the model, its inputs for a batch, and the loss."""
     from trainspeed.memory import PredictionError, create, explained
 
     function = find(options.make)
@@ -104,11 +96,8 @@ def _task(options: argparse.Namespace) -> Task:
     if takes_batch and 1 <= len(rest) <= 2:
         if sample:
             raise PredictionError(f"--{sample[0]}: {options.make} returns the inputs itself")
-        return Task(
-            model,
-            lambda batch: create(partial(function, batch=batch))[1],
-            {"loss": rest[1]} if rest[1:] else _loss(options),
-        )
+        loss = {"loss": rest[1]} if rest[1:] else _loss(options)
+        return model, lambda batch: create(partial(function, batch=batch))[1], loss
     if rest:
         raise PredictionError(
             f"{options.make} returns {len(rest) + 1} values: expected a model; or (model, inputs) "
@@ -119,7 +108,7 @@ def _task(options: argparse.Namespace) -> Task:
             f"{options.make} returns a model, and no inputs: add either --input 3x224x224 or "
             f"--tokens 1024"
         )
-    return Task(model, _inputs(options), _loss(options))
+    return model, _inputs(options), _loss(options)
 
 
 def _inputs(options: argparse.Namespace) -> Callable[[int], torch.Tensor]:

@@ -11,6 +11,8 @@ from trainspeed.profile import Profile
 from trainspeed.rates import rates_of
 from trainspeed.text import digits
 
+NO_LIMIT = "Nothing that is known here would gain 5 %."
+NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
 WIDTH = 40  # of the bars
 
 
@@ -26,7 +28,7 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
     parts, rates = parts_of(first), rates_of(first.machine)
     limits = limits_of(first, parts, rates)
     q1, median, q3 = first.quartiles()
-    samples, tokens = first.mean("samples"), first.mean("tokens")
+    samples, tokens = count_inputs(first)
     peak = rates.get(_format_name(parts.types), 0.0)
     flop_per_s = parts.flop / parts.step
     return {
@@ -51,11 +53,28 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
         "optimizers": first.values["optimizers"],
         "forwards": first.values["forwards"],
         "stages": first.stages,
+        "lines": first.values["lines"],
         "ranks": len(profiles),
+        "processes": first.values["processes"],
         "slowest_rank": slowest.values["rank"],
         "slowest_step_s": slowest.step_s,
-        "has_trace": first.trace is not None,
+        "has_trace": bool(parts.top),
     }
+
+
+def count_inputs(profile: Profile) -> tuple[float, float]:
+    """Return the samples and tokens of an iteration: of its batches, or of what the model got.
+
+    Of a model's tokens, which dimension has the samples is not known.
+    """
+    if profile.mean("batches"):
+        return profile.mean("samples"), profile.mean("tokens")
+    forwards = profile.values["forwards"]
+    if not forwards:
+        return 0.0, 0.0
+    first = max(forwards, key=lambda forward: forward["parameters"])
+    tokens = first["tokens"] * first["calls"]
+    return 0.0 if tokens else first["samples"] * first["calls"], tokens
 
 
 def _format_name(types: str) -> str:
@@ -77,7 +96,7 @@ def text_of(values: dict[str, Any]) -> str:
             lines += [f"     {line}" for line in limit.evidence if line]
             lines.append(f"     → {limit.change}")
     else:
-        lines += ["", "Nothing that is known here would gain 5 %."]
+        lines += ["", NO_LIMIT if values["has_trace"] else NO_TRACE]
     return "\n".join([*lines, ""])
 
 
@@ -115,8 +134,14 @@ def _times(values: dict[str, Any]) -> list[str]:
         lines.append(
             f"The slowest rank is {values['slowest_rank']}: {seconds(values['slowest_step_s'])}."
         )
+    if values["processes"] > 1:
+        lines.append(
+            f"{values['processes']} processes train without ranks; this is the one with the most "
+            f"iterations."
+        )
     if not values["has_trace"]:
         lines.append("No iteration was traced: the script has its own profiler, or ended early.")
+        lines.append("If it ended early, use --seconds 0, or let it train for longer.")
     return lines
 
 
@@ -124,7 +149,7 @@ def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
     is_gpu = values["machine"]["device"] != "cpu"
     names = {
         "data": "waiting for data",
-        "compute": "computing",
+        "compute": "computing" if values["has_trace"] else "the rest",
         "communication": "communicating",
         "launch": "launching" if is_gpu else "Python",
     }

@@ -15,12 +15,24 @@ from typing import Any
 import pandas as pd
 
 from trainspeed.profile import Profile
+from trainspeed.recorder import TRACED
 from trainspeed.traces import Trace, intervals_of, merge_intervals, overlap_s, steps
 
 PRODUCT = re.compile(
     r"::_?(?:\w+_)?conv(?!ert)\w*|::(?:\w+_)?(?:linear|b?mm|addb?mm|baddbmm|matmul|einsum)(?:_\w+)?$"
     r"|attention|_attn_|onednn|mkldnn_(?!reorder)|extern_kernels"
 )
+# What a compiler fuses into one loop over memory: by element, or with a sum.
+FUSIBLE = re.compile(
+    r"::_?(?:native_)?(?:add|sub|rsub|mul|div|addc(?:mul|div)|neg|abs|exp|log|log1p|sqrt|rsqrt|pow"
+    r"|square|relu|gelu|silu|mish|elu|tanh|sigmoid|hard\w+|leaky_relu|threshold|clamp\w*|where|lerp"
+    r"|masked_fill|fill|zero|copy|dropout|bernoulli|mean|sum|var|std|(?:log_)?softmax"
+    r"|(?:layer|batch|group)_norm|cross_entropy\w*|nll_loss|mse_loss|binary_cross_entropy|eq|ne|lt|gt"
+    r"|le|ge)_?(?:_backward|_backward_data|_data)?$"
+)
+# An operator on a CPU that takes less time is limited by its call, not by what it computes.
+SMALL_S = 20e-6
+LONG = 2.0  # times the median: an iteration that does something else, too
 COLLECTIVE = re.compile(r"^(?:gloo|nccl|c10d)::?|^record_param_comms$")
 FETCH = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
@@ -42,6 +54,9 @@ class Parts:
         slow_products: of products, what did not use Tensor Cores although their types could.
         layout: of compute, in kernels that only convert NCHW and NHWC.
         norms: of compute, in normalisations of batches, which are slow in NCHW.
+        small: of compute, in operators that take so little time that their calls limit them (on a
+            CPU; without the optimizer).
+        fusible: of compute, in other operators that a compiler fuses (on a CPU, likewise).
         optimizer: of compute (on a CPU, of compute and launch), in the optimizer's step.
         hidden: of communication, what is hidden behind compute; not part of the step.
         host: what the host needs to launch everything, without waiting; None on a CPU.
@@ -59,6 +74,8 @@ class Parts:
     slow_products: float = 0.0
     layout: float = 0.0
     norms: float = 0.0
+    small: float = 0.0
+    fusible: float = 0.0
     optimizer: float = 0.0
     hidden: float = 0.0
     host: float | None = None
@@ -73,7 +90,7 @@ def parts_of(profile: Profile) -> Parts:
     step, wait = profile.step_s, min(profile.mean("wait_s"), profile.step_s)
     parts = Parts(step, data=wait)
     trace = profile.trace
-    windows = steps(trace) if trace is not None else ()
+    windows = _usual_windows(profile, steps(trace)) if trace is not None else ()
     if not len(windows):
         parts.optimizer = min(profile.mean("optimizer_s"), step)
         parts.compute = step - wait
@@ -81,7 +98,8 @@ def parts_of(profile: Profile) -> Parts:
     spans = merge_intervals(zip(windows["start_s"], windows["end_s"]))
     count, fetched = len(windows), _ranges(trace, FETCH)
     fetched_s = _inside(fetched, spans)
-    operators = trace.operators[~_is_inside(trace.operators, fetched)]
+    inside = _is_inside(trace.operators, spans) & ~_is_inside(trace.operators, fetched)
+    operators = trace.operators[inside]
     parts.launches = len(operators) / count
     parts.flop = sum(map(_flop, operators.to_dict("records"))) / count
     if len(trace.kernels):
@@ -89,6 +107,21 @@ def parts_of(profile: Profile) -> Parts:
     else:
         _add_operators(parts, trace, operators, spans, fetched_s, count)
     return parts
+
+
+def _usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the traced iterations that only train, if there are some.
+
+    One that the end of the script cut off is none, and one may evaluate the model, too.
+    """
+    traced = [it for it in profile.values["iterations"] if it["kind"] == TRACED]
+    if not traced:  # a trace that was recorded elsewhere
+        return windows
+    windows = windows.head(len(traced))
+    seconds = windows["end_s"] - windows["start_s"]
+    loops = pd.Series([it["loops"] for it in traced[: len(windows)]], index=windows.index)
+    usual = windows[(loops == 0) & (seconds <= LONG * seconds.median())]
+    return usual if len(usual) else windows
 
 
 def _ranges(trace: Trace, prefix: str) -> list[tuple[float, float]]:
@@ -134,12 +167,20 @@ def _add_operators(
     is_product = work["name"].str.contains(PRODUCT).astype(bool)
     parts.products = work.loc[is_product, "self_s"].sum() * per_second
     parts.types = _main_type(work[is_product])
+    model = work[~_is_inside(work, _ranges(trace, OPTIMIZER))]
+    is_small = model["self_s"] < SMALL_S
+    is_fusible = model["name"].str.contains(FUSIBLE).astype(bool)
+    parts.small = model.loc[is_small, "self_s"].sum() * per_second
+    parts.fusible = model.loc[is_fusible & ~is_small, "self_s"].sum() * per_second
     parts.top = _top(work.assign(seconds=work["self_s"] * per_second), "name", count)
 
 
 def _add_kernels(parts: Parts, trace: Trace, spans: Any, fetched: Any, count: int) -> None:
     """Split a GPU's step by the seconds of its kernels."""
     kernels = trace.kernels[trace.kernels["start_s"].notna()]
+    if count < len(steps(trace)):
+        launched = kernels.assign(start_s=kernels["launch_s"].fillna(kernels["start_s"]))
+        kernels = kernels[_is_inside(launched, spans)]
     device = kernels["device"].mode().iloc[0]
     kernels = kernels[kernels["device"] == device]
     is_collective = kernels["kernel"].str.contains(r"nccl", case=False).astype(bool)

@@ -29,8 +29,11 @@ from trainspeed.turns import TurnTaker
 
 PLAN = "TRAINSPEED_PLAN"
 # After so many backward passes without an optimizer's step, iterations are counted by them; after
-# so many batches without either, by batches.
-BACKWARDS, BATCHES = 4, 8
+# so many batches without either, by batches. If there is an optimizer, it will probably step, after
+# it has accumulated gradients or evaluated the model: then only after PATIENCE of them.
+BACKWARDS, BATCHES, PATIENCE = 4, 8, 256
+# After so many steps of other optimizers in a row, the first one is no longer in use.
+OTHERS = 16
 UPDATES, PASSES, FETCHES = "optimizer steps", "backward passes", "batches"
 
 
@@ -44,7 +47,9 @@ class Probe:
 
             self.trial = Trial(plan.folder, end=self.finish, **plan.trial)
         self.recorder = self._new_recorder(plan)
-        self._reference: int | None = None  # the id of the first optimizer that stepped
+        self._reference: int | None = None  # the id of the optimizer whose steps count
+        self._others = 0  # steps of others since its last one
+        self._has_optimizer = False
         self._step_began: dict[int, float] = {}
         self._backwards = self._batches = 0
         self._lines: dict[int, str] = {}  # where loaders and optimizers were constructed
@@ -88,6 +93,7 @@ class Probe:
     def _forget(self) -> None:
         self.recorder = self._new_recorder(self.recorder.plan)
         self._reference, self._backwards, self._batches = None, 0, 0
+        self._others = 0
 
     @staticmethod
     def _patch(owner: Any, name: str, note: Any) -> None:
@@ -102,6 +108,7 @@ class Probe:
 
     def _note_line(self, constructed: Any) -> None:
         self._lines[id(constructed)] = own_line()
+        self._has_optimizer |= isinstance(constructed, torch.optim.Optimizer)
 
     def _note_profiler(self, profiler: Any) -> None:
         if not sys._getframe(2).f_code.co_filename.endswith("recorder.py"):
@@ -112,10 +119,13 @@ class Probe:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         seconds = now() - self._step_began.get(id(optimizer), now())
-        if self._reference is None:
-            self._reference, self.recorder.rule = id(optimizer), UPDATES
+        if self._reference is None or self._others >= OTHERS:
+            self._reference = id(optimizer)
+            self.recorder.count_by(UPDATES)
         self.recorder.add_update(optimizer, seconds, self._lines.get(id(optimizer), ""))
+        self._others += 1
         if self._reference == id(optimizer):
+            self._others = 0
             self.recorder.mark()
 
     def _backward(self, original: Any) -> Any:
@@ -127,11 +137,18 @@ class Probe:
             original(*args, **kwargs)
             self.recorder.add_backward(begin, now())
             self._backwards += 1
-            if self._reference is None and self._backwards >= BACKWARDS:
-                self.recorder.rule = PASSES
-                self.recorder.mark()
+            if self._reference is None and self._backwards >= self._after(BACKWARDS):
+                self._mark_by(PASSES)
 
         return backward
+
+    def _mark_by(self, rule: str) -> None:
+        if self.recorder.rule != rule:
+            self.recorder.count_by(rule)
+        self.recorder.mark()
+
+    def _after(self, count: int) -> int:
+        return PATIENCE if self._has_optimizer else count
 
     def _iterate(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -167,9 +184,9 @@ class Probe:
         self._batches += 1
         if self.trial:
             self.trial.add_batch(batch)
-        if not self._backwards and self._reference is None and self._batches >= BATCHES:
-            self.recorder.rule = FETCHES
-            self.recorder.mark()
+        is_alone = not self._backwards and self._reference is None
+        if is_alone and self._batches >= self._after(BATCHES):
+            self._mark_by(FETCHES)
         self.recorder.add_batch(loader, begin_s, end_s, batch)
 
 

@@ -133,7 +133,8 @@ def read_processes(folder: Path) -> list[dict[str, Any]]:
     same = [v for v in found if v["world_size"] == most["world_size"]]
     by_rank: dict[int, dict[str, Any]] = {}
     for values in sorted(same, key=lambda values: len(values["iterations"])):
-        by_rank[values["rank"]] = values
+        alike = [v for v in same if v["rank"] == values["rank"] and v["rule"] == values["rule"]]
+        by_rank[values["rank"]] = values | {"processes": len(alike)}
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 

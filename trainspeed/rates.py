@@ -7,13 +7,17 @@ import subprocess
 import sys
 
 SIDE = 768  # of the matrices that are multiplied on a CPU
+BUDGET_S = 0.3  # for each format: without instructions for bf16, one product may take longer
 CODE = f"""
-import time, torch
+import sys, time, torch
+torch.set_num_threads(int(sys.argv[1]))
 def rate(dtype):
     a, b = (torch.randn({SIDE}, {SIDE}).to(dtype) for _ in range(2))
-    best = 1e9
-    for _ in range(8):
-        begin = time.perf_counter(); a @ b; best = min(best, time.perf_counter() - begin)
+    best, until = 1e9, time.perf_counter() + {BUDGET_S}
+    while True:
+        begin = time.perf_counter(); a @ b; now = time.perf_counter()
+        best = min(best, now - begin)
+        if now > until: break
     return 2 * {SIDE} ** 3 / best
 print(rate(torch.float32), rate(torch.bfloat16))
 """
@@ -24,7 +28,9 @@ def rates_of(machine: dict) -> dict[str, float]:
 
     A GPU's are from its data sheet, without sparsity; a CPU's are measured, which takes seconds.
     """
-    return cpu_rates() if machine["device"] == "cpu" else gpu_rates(machine["device_name"])
+    if machine["device"] == "cpu":
+        return cpu_rates(machine["threads"])
+    return gpu_rates(machine["device_name"])
 
 
 def gpu_rates(name: str) -> dict[str, float]:
@@ -45,11 +51,14 @@ def gpu_rates(name: str) -> dict[str, float]:
     return {kind: 1e12 * row[name] for kind, name in columns.items() if row[name] > 0}
 
 
-def cpu_rates() -> dict[str, float]:
+def cpu_rates(threads: int) -> dict[str, float]:
     """Measure products in fp32 and bf16 in a process of its own; empty if that fails."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", CODE, str(threads)],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         fp32, bf16 = map(float, done.stdout.split())
     except (subprocess.TimeoutExpired, ValueError):

@@ -30,7 +30,7 @@ WARM_UP, TIMED, TRACED, OBSERVED, REST = "warm-up", "timed", "traced", "observed
 # Methods of a tensor that wait until the accelerator has computed it.
 WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 WAITING += ("__format__", "__repr__", "nonzero")
-OBSERVED_S = 2.0  # seconds for which fetches are sampled, at most
+OBSERVED_S = 1.0  # seconds for which the stack is sampled
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ class Forward:
     inputs: list[str]
     autocast: str  # the dtype, "" without
     is_training: bool
-    calls: int = 1
+    samples: int = 0  # of the input
+    tokens: int = 0
+    calls: float = 1  # per iteration
 
 
 @dataclass
@@ -115,6 +117,7 @@ class Notes:
     forwards: list[Forward] = field(default_factory=list)
     waits: dict[str, int] = field(default_factory=dict)  # "function, line": calls per iteration
     stages: list[dict[str, Any]] = field(default_factory=list)  # of loading, in this process
+    lines: dict[str, float] = field(default_factory=dict)  # shares of an iteration without loading
     memory: dict[str, float] = field(default_factory=dict)  # bytes
     has_own_profiler: bool = False
     is_compiled: bool = False
@@ -148,6 +151,18 @@ class Recorder:
         self.on_iteration: Callable[[Iteration | None], None] = lambda iteration: None
 
     # What the loop did.
+
+    def count_by(self, rule: str) -> None:
+        """Count iterations by a rule from now on: what was measured by another one is dropped."""
+        if self.rule and self.state != REST:
+            if self._profiler is not None:
+                self._stop_trace()
+            if self.state == OBSERVED:
+                self._stop_observing()
+            self.iterations.clear()
+            self._current, self._trace = None, ""
+            self._enter(WARM_UP)
+        self.rule = rule
 
     def mark(self) -> None:
         """End an iteration, and begin the next one."""
@@ -228,12 +243,10 @@ class Recorder:
                 self._enter(OBSERVED)
             else:
                 self._profiler.step()
-        elif self.state == OBSERVED:
-            waits = sum(it.wait_s for it in self.iterations[self._since :])
-            if waits < 0.1 * seconds or seconds >= OBSERVED_S or self._sampler is None:
-                self._stop_observing()
-                self._enter(REST)
-                self.write()
+        elif self.state == OBSERVED and seconds >= OBSERVED_S:
+            self._stop_observing()
+            self._enter(REST)
+            self.write()
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, len(self.iterations)
@@ -275,17 +288,21 @@ class Recorder:
             for name in WAITING:
                 exits.enter_context(_counted(name, waits))
         exits.enter_context(self._watch_forward(forwards))
-        if any(not loader.workers for loader in self.notes.loaders):
-            self._sampler = StackSampler(threading.get_ident())
-            self._sampler.start()
+        self._sampler = StackSampler(threading.get_ident())
+        self._sampler.start()
 
     def _stop_observing(self) -> None:
         self._exits.close()
         count = max(1, len(self.iterations) - self._since)
         self.notes.waits = {line: -(-n // count) for line, n in self.notes.waits.items()}
+        for forward in self.notes.forwards:
+            forward.calls /= count
         if self._sampler:
             self._sampler.is_over = True
-            self.notes.stages, self._sampler = self._sampler.rows(), None
+            self.notes.stages = self._sampler.rows()
+            total = self._sampler.lines.total()
+            self.notes.lines = {n: c / total for n, c in self._sampler.lines.most_common(8)}
+            self._sampler = None
 
     @contextmanager
     def _watch_forward(self, forwards: dict[tuple[str, str], Forward]) -> Iterator[None]:
@@ -322,6 +339,8 @@ class Recorder:
         """Write what is known when the process ends."""
         if self._profiler is not None:
             self._stop_trace()
+            if self.state == TRACED and len(self.iterations) == self._since:
+                self._trace = ""  # of no iteration to its end
         if self.state == OBSERVED:
             self._stop_observing()
         if self.iterations or self._current or self._loaders:
@@ -466,6 +485,7 @@ def _forward(module: torch.nn.Module, args: Any, line: str) -> Forward:
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     device = tensors[0].device.type if tensors else "cpu"
     is_half = torch.is_autocast_enabled(device)
+    samples, tokens = count_samples(tensors)
     return Forward(
         module=type(module).__name__,
         line=line,
@@ -473,6 +493,8 @@ def _forward(module: torch.nn.Module, args: Any, line: str) -> Forward:
         inputs=[_describe_tensor(tensor) for tensor in tensors],
         autocast=str(torch.get_autocast_dtype(device)).removeprefix("torch.") if is_half else "",
         is_training=module.training,
+        samples=samples,
+        tokens=tokens,
     )
 
 

@@ -1,4 +1,4 @@
-"""Sample what a thread does, to see which part of loading an item takes the time."""
+"""Sample what a thread does, to see which part of loading, and which line, takes the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainspeed.lines import describe, frames, is_own
+from trainspeed.lines import describe, frames, is_own, own_line_of
 
 INTERVAL_S = 0.004
 WORKER_SECONDS = 5.0  # for which a DataLoader worker is sampled
@@ -21,21 +21,30 @@ FETCH = str(Path("torch", "utils", "data", "_utils", "fetch.py"))
 ITEM = ("__getitem__", "__getitems__", "__iter__", "__next__", "<listcomp>", "<genexpr>", "fetch")
 CALLS = ("__call__", "forward", "_call_impl", "_wrapped_call_impl")
 CONTAINERS = ("Compose", "Sequential")
+WRAPPERS = ("inner", "wrapper", "wrapped", "_fn", "decorate_context")
 
 
 class StackSampler(threading.Thread):
-    """Count what a thread was doing, by `stage_of`, while `is_on`."""
+    """Count what a thread is doing: its stage while it fetches, else the user's line.
+
+    Attributes:
+        is_on: whether the thread fetches a batch.
+        lines: how often each of the user's lines was the innermost one, while it did not.
+    """
 
     def __init__(self, thread: int) -> None:
         super().__init__(name="trainspeed-sampler", daemon=True)
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.lines: Counter[str] = Counter()
         self.is_on = self.is_over = False
         self._thread = thread
 
     def run(self) -> None:
         while not self.is_over:
-            if self.is_on and (frame := sys._current_frames().get(self._thread)):
-                if stage := stage_of(frame):
+            if frame := sys._current_frames().get(self._thread):
+                if not self.is_on:
+                    self.lines[own_line_of(frame)] += 1
+                elif stage := stage_of(frame):
                     self.counts[stage] += 1
                 del frame
             time.sleep(INTERVAL_S)
@@ -64,7 +73,7 @@ def stage_of(frame: FrameType) -> tuple[str, str] | None:
     inside = stack[fetch[-1] + 1 :]
     own = [frame for frame in inside if is_own(frame.f_code.co_filename)]
     line = describe(own[-1]) if own else ""
-    calls = [frame for frame in inside if frame.f_code.co_name not in ITEM]
+    calls = [frame for frame in inside if frame.f_code.co_name not in ITEM + WRAPPERS]
     for frame in calls:
         if frame.f_code.co_name in CALLS:
             name = type(frame.f_locals.get("self")).__name__

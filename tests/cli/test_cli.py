@@ -222,3 +222,40 @@ def test_without_the_repository_a_command_says_what_to_do(tmp_path: Path, monkey
     monkeypatch.setattr("course.runs.run.PROJECT", tmp_path)
     result = CliRunner().invoke(__main__.app, ["runs"])
     assert "clone the repository, run `make setup`" in str(result.exception)
+
+
+OWN = """
+import sys, neighbour, torch
+weight = torch.nn.Parameter(torch.zeros(3))
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(12):
+    (weight - neighbour.TARGET).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(*sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_script_of_ones_own_is_run_timed_and_compared(
+    runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "neighbour.py").write_text("TARGET = 2.0\n")
+    monkeypatch.chdir(tmp_path)
+    first, second = (
+        json.loads(in_process("run", "mine.py", "--name", "vit", "--json", "--", "--lr", lr))
+        for lr in ("1 e-3", "2")
+    )
+    assert first["status"] == second["status"] == "ok"
+    assert first["run"].startswith("vit-") and first["run"] != second["run"]
+    assert "--lr 1 e-3" in in_process("logs", first["run"])
+    assert "ms per iteration (median of " in in_process("show", first["run"])
+    compared = in_process("compare", second["run"], first["run"])
+    assert "× (" in compared and "arguments: --lr 1 e-3 → --lr 2" in compared
+    for command, words in (
+        (("run", "mine.py", "--name", "../x"), "expected letters"),
+        (("run", "solutions/train.py", "--", "--lr", "3"), "reads a config"),
+    ):
+        error = CliRunner().invoke(__main__.app, command).exception
+        assert isinstance(error, ValueError) and words in str(error)

@@ -75,10 +75,11 @@ class Frozen(nn.Module):
             False
         )
         self.part.eval()
+        self.scales = [torch.ones(8)]  # neither a weight nor a buffer
         self.head = nn.Linear(8, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.part(images).mean((2, 3)))
+        return self.head(self.part(images).mean((2, 3)) * self.scales[0])
 
 
 def on_meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -252,6 +253,16 @@ def test_the_largest_batch(limit_mib: int) -> None:
         assert peak(found) <= limit < peak(found + 1)
 
 
+def test_a_library_s_line_is_named_without_one_of_the_user() -> None:
+    create = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
+    target = {"boxes": torch.ones(1, 4), "labels": torch.ones(1, dtype=torch.long)}
+    with pytest.raises(PredictionError, match=r"needs numbers \(\w+\.py:\d+: .*Instead, measure"):
+        predict_memory(
+            lambda: create(weights=None, weights_backbone=None),
+            {"images": [torch.empty(3, 64, 64)], "targets": [target]},
+        )
+
+
 def test_blocks() -> None:
     model = torchvision.models.resnet18()
     assert [type(block).__name__ for block in blocks_of(model)] == ["BasicBlock"] * 8
@@ -301,7 +312,7 @@ WRONG: list[tuple[Any, Any, dict[str, Any], str]] = [
     (LINEAR, ROWS, {"micro_batches": 3}, "micro_batches=3: expected from 1 to the batch, 2"),
     (LINEAR, ROWS, {"checkpointing": "all"}, "checkpointing='all': expected 'blocks', or a list"),
     (LINEAR, ROWS, {"checkpointing": "blocks"}, "Linear has no list of equal blocks"),
-    (LINEAR, ROWS, {"checkpointing": ["a"]}, "checkpointing: a is not a module of Linear"),
+    (LINEAR, ROWS, {"checkpointing": ["a"]}, "checkpointing: a is no module of Linear"),
 ]
 
 

@@ -1,0 +1,731 @@
+"""Profile public training scripts that know nothing of trainspeed, and check what it says.
+
+    python -m research.own_scripts SOURCES [--only NAME] [--step profile|gain|faults]
+
+SOURCES has a folder for each repository, at the commit in `Script.source`. Each script runs in a
+copy, on a CPU, with data in the format that it expects (`Script.stand_in`) and small settings.
+Three steps append lines to research/own_scripts.jsonl:
+
+- profile: the script with the probe and without it: is what it prints the same, and its exit code?
+  Are the counts of an iteration those that we counted in the source (`Script.counts`)?
+- gain: the change that the page names, made by hand in a copy, and measured by `compare`.
+- faults: slow lines that we planted: does the page name them, and not where there are none?
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "research" / "own_scripts.jsonl"
+LIMIT_S = 240  # of one run
+EXAMPLES, LIGHTNING = "pytorch/examples@77f55b9", "Lightning-AI/pytorch-lightning@7f0c343"
+TIMM, ACCELERATE = "huggingface/pytorch-image-models@aa4b5850", "huggingface/accelerate@16cb6eb8"
+NANO, MIN = "karpathy/nanoGPT@3adf61e1", "karpathy/minGPT@37baab7"
+MAKEMORE, LECTURE = "karpathy/makemore@988aa59", "karpathy/ng-video-lecture@5220142"
+OPTIMIZER, BACKWARD = "optimizer steps", "backward passes"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a script: lines (file, old, new), or other arguments."""
+
+    title: str
+    edits: tuple[tuple[str, str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, and what is known about it from its source."""
+
+    name: str
+    source: str  # owner/repository@commit
+    folder: str  # where it runs, in the repository
+    arguments: tuple[str, ...]
+    rule: str
+    counts: dict[str, float]  # of an iteration: batches, backwards, updates, samples, tokens
+    stand_in: str = ""
+    prepare: Callable[[Path, Path], None] | None = None  # (its folder, SOURCES)
+    changes: tuple[Change, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+
+# Stand-ins for data.
+
+
+def write_mnist(folder: Path, train: int = 4_800, test: int = 500) -> None:
+    """Write random digits as the files of MNIST, in the format that torchvision reads."""
+    raw, rng = folder / "MNIST" / "raw", np.random.default_rng(0)
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", train), ("t10k", test)):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        images[:, :, :14] //= 1 + labels[:, None, None]  # so that there is something to learn
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            path = raw / f"{part}-{kind}-ubyte"
+            path.write_bytes(head + array.tobytes())
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+
+
+def write_jpegs(folder: Path, parts: dict[str, int], side: tuple[int, int] = (500, 375)) -> None:
+    """Write smooth random JPEGs in folders by class, as ImageNet has them: by part, how many."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for part, count in parts.items():
+        for n in range(count):
+            path = folder / part / f"class{n % 4}" / f"{n}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+            small.resize(side, Image.Resampling.BICUBIC).save(path, quality=90)
+
+
+def mnist_next_to(folder: Path, sources: Path) -> None:
+    """MNIST in ../data."""
+    write_mnist(folder.parent / "data")
+
+
+def mnist_of_lightning(folder: Path, sources: Path) -> None:
+    """MNIST where Lightning's examples look for it."""
+    for data in (folder / "data", folder.parent.parent / "Datasets"):
+        write_mnist(data, 60_000, 1_000)
+
+
+def jpegs(folder: Path, sources: Path) -> None:
+    """64 images in four classes."""
+    write_jpegs(folder / "images", {"train": 192, "val": 16})
+
+
+def few_words(folder: Path, sources: Path) -> None:
+    """The first lines of WikiText-2's validation text, three times."""
+    lines = (folder / "data" / "wikitext-2" / "valid.txt").read_text().splitlines(True)[:900]
+    (folder / "words").mkdir()
+    for part in ("train", "valid", "test"):
+        (folder / "words" / f"{part}.txt").write_text(
+            "".join(lines[: 900 if part[1] == "r" else 60])
+        )
+
+
+def shakespeare(folder: Path, sources: Path) -> None:
+    """The text of ng-video-lecture, where nanoGPT prepares it."""
+    data = folder / "data" / "shakespeare_char"
+    shutil.copy(sources / "ng-video-lecture" / "input.txt", data)
+    subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
+
+
+def text(folder: Path, sources: Path) -> None:
+    """The text of ng-video-lecture."""
+    shutil.copy(sources / "ng-video-lecture" / "input.txt", folder)
+
+
+MNIST = "random images in MNIST's files"
+TEXT = "Shakespeare's text from ng-video-lecture"
+SCRIPTS = (
+    Script(
+        "mnist",
+        EXAMPLES,
+        "mnist",
+        ("main.py", "--epochs", "1", "--no-accel"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 64},
+        MNIST,
+        mnist_next_to,
+    ),
+    Script(
+        "vae",
+        EXAMPLES,
+        "vae",
+        ("main.py", "--epochs", "1", "--batch-size", "32"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
+        MNIST,
+        mnist_next_to,
+    ),
+    Script(
+        "siamese",
+        EXAMPLES,
+        "siamese_network",
+        ("main.py", "--epochs", "1", "--batch-size", "4", "--test-batch-size", "16"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 4},
+        MNIST,
+        lambda folder, sources: write_mnist(folder.parent / "data", 160, 40),
+    ),
+    Script(
+        "hogwild",
+        EXAMPLES,
+        "mnist_hogwild",
+        ("main.py", "--epochs", "1"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 64},
+        MNIST,
+        mnist_next_to,
+    ),
+    Script(
+        "dcgan",
+        EXAMPLES,
+        "dcgan",
+        (
+            "main.py",
+            "--dataset",
+            "fake",
+            "--batchSize",
+            "16",
+            "--ngf",
+            "16",
+            "--ndf",
+            "16",
+            "--workers",
+            "0",
+            "--niter",
+            "1",
+            "--manualSeed",
+            "1",
+        ),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 3, "updates": 2, "samples": 16},
+        "--dataset fake",
+    ),
+    Script(
+        "imagenet",
+        EXAMPLES,
+        "imagenet",
+        (
+            "main.py",
+            "images",
+            "-a",
+            "resnet18",
+            "-b",
+            "8",
+            "-j",
+            "0",
+            "--epochs",
+            "1",
+            "--seed",
+            "1",
+        ),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 8},
+        "192 generated JPEGs of 500 × 375 in 4 classes",
+        jpegs,
+    ),
+    Script(
+        "word_lstm",
+        EXAMPLES,
+        "word_language_model",
+        ("main.py", "--data", "words", "--epochs", "1", "--emsize", "64", "--nhid", "64"),
+        BACKWARD,
+        {"batches": 0, "backwards": 1, "updates": 0, "tokens": 700},
+        "900 lines of WikiText-2's validation text",
+        few_words,
+    ),
+    Script(
+        "word_transformer",
+        EXAMPLES,
+        "word_language_model",
+        (
+            "main.py",
+            "--data",
+            "words",
+            "--epochs",
+            "1",
+            "--emsize",
+            "64",
+            "--nhid",
+            "64",
+            "--model",
+            "Transformer",
+            "--use-optimizer",
+            "--lr",
+            "0.001",
+        ),
+        OPTIMIZER,
+        {"batches": 0, "backwards": 1, "updates": 1, "tokens": 700},
+        "900 lines of WikiText-2's validation text",
+        few_words,
+    ),
+    Script(
+        "regression",
+        EXAMPLES,
+        "regression",
+        ("main.py",),
+        BACKWARD,
+        {"batches": 0, "backwards": 1, "updates": 0, "samples": 32},
+    ),
+    Script(
+        "timm",
+        TIMM,
+        ".",
+        (
+            "train.py",
+            "--data-dir",
+            "images",
+            "--model",
+            "mobilenetv3_small_050",
+            "--num-classes",
+            "4",
+            "--img-size",
+            "128",
+            "-b",
+            "16",
+            "-j",
+            "1",
+            "--epochs",
+            "2",
+            "--device",
+            "cpu",
+            "--val-split",
+            "val",
+            "--grad-accum-steps",
+            "2",
+        ),
+        OPTIMIZER,
+        {"batches": 2, "backwards": 2, "updates": 1, "samples": 32},
+        "192 generated JPEGs of 500 × 375 in 4 classes",
+        jpegs,
+    ),
+    Script(
+        "nanogpt",
+        NANO,
+        ".",
+        (
+            "train.py",
+            "config/train_shakespeare_char.py",
+            "--device=cpu",
+            "--compile=False",
+            "--eval_iters=2",
+            "--eval_interval=40",
+            "--block_size=64",
+            "--batch_size=12",
+            "--n_layer=4",
+            "--n_head=4",
+            "--n_embd=128",
+            "--max_iters=80",
+            "--lr_decay_iters=80",
+            "--dropout=0.0",
+            "--gradient_accumulation_steps=3",
+        ),
+        OPTIMIZER,
+        {"batches": 0, "backwards": 3, "updates": 1, "tokens": 3 * 12 * 64},
+        TEXT,
+        shakespeare,
+    ),
+    Script(
+        "adder",
+        MIN,
+        ".",
+        ("projects/adder/adder.py", "--trainer.max_iters=200", "--trainer.num_workers=0"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 64, "tokens": 384},
+        env={"PYTHONPATH": "."},
+    ),
+    Script(
+        "chargpt",
+        MIN,
+        ".",
+        (
+            "projects/chargpt/chargpt.py",
+            "--model.model_type=gpt-nano",
+            "--trainer.max_iters=60",
+            "--trainer.num_workers=0",
+        ),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 64, "tokens": 8192},
+        TEXT,
+        text,
+        env={"PYTHONPATH": "."},
+    ),
+    Script(
+        "makemore",
+        MAKEMORE,
+        ".",
+        ("makemore.py", "--max-steps", "190", "-n", "1"),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 32, "tokens": 512},
+    ),
+    Script(
+        "bigram",
+        LECTURE,
+        ".",
+        ("bigram.py",),
+        OPTIMIZER,
+        {"batches": 0, "backwards": 1, "updates": 1, "tokens": 256},
+    ),
+    Script(
+        "sync",
+        ACCELERATE,
+        "src/accelerate/test_utils/scripts",
+        ("test_sync.py",),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 2, "updates": 2, "samples": 16},
+        env={"ACCELERATE_USE_CPU": "1"},
+    ),
+    Script(
+        "autoencoder",
+        LIGHTNING,
+        "examples/pytorch/basics",
+        (
+            "autoencoder.py",
+            "fit",
+            "--trainer.max_steps=150",
+            "--trainer.limit_val_batches=2",
+            "--trainer.accelerator=cpu",
+            "--trainer.logger=false",
+        ),
+        OPTIMIZER,
+        {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
+        "random images in MNIST's files",
+        mnist_of_lightning,
+    ),
+)
+
+
+# Running them.
+
+VOLATILE = (  # what differs between two runs of the same script: times, and rates
+    r"(?i)(time|dt|ms/batch|data|iter_dt|step time|rate)\W{0,3}\s*[\d.]+\s*(\(\s*[\d.]+\s*\))?",
+    r"[\d.]+ ?(ms|s|it/s|/s|%)\b",
+    r"\d+:\d\d(:\d\d)?",
+    r"mfu -?[\d.]+%",
+    r"0x[0-9a-f]+",
+    r"/tmp/\S+",
+    r"^\d+(?=\tTrain)",
+    r"\d{4}-\d\d-\d\d \S+",
+    r"\d{8}-\d{6}\S*",
+    r"\[[?\dA-Z;]+",
+)
+
+
+def run(
+    python: str,
+    script: Script,
+    sources: Path,
+    *before: str,
+    change: Change | None = None,
+    folder: Path | None = None,
+) -> tuple[subprocess.CompletedProcess, float]:
+    """Run a script in a copy of its repository; `before` are words in front of the command."""
+    with tempfile.TemporaryDirectory(prefix="own-") as temporary:
+        place = folder or copy(script, sources, Path(temporary), change)
+        arguments = (change and change.arguments) or script.arguments
+        command = [*before, python, *arguments]
+        begin = time.perf_counter()
+        done = subprocess.run(
+            command,
+            cwd=place,
+            env=environment(script, change),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        return done, time.perf_counter() - begin
+
+
+def environment(script: Script, change: Change | None = None) -> dict[str, str]:
+    """Return the environment of a script."""
+    values = dict(os.environ) | script.env | (change.env if change else {})
+    values.pop("COLUMNS", None)
+    paths = [values.get("PYTHONPATH", ""), str(ROOT)]
+    # One thread: on a shared machine, threads mostly wait for each other.
+    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return values | one | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def copy(script: Script, sources: Path, into: Path, change: Change | None = None) -> Path:
+    """Copy a script's repository, write the stand-ins, change it, and return its folder."""
+    name = script.source.partition("@")[0].split("/")[1]
+    inside = script.folder if name == "examples" else "."
+    shutil.copytree(sources / name / inside, into / name / inside)
+    place = into / name / script.folder
+    if script.prepare:
+        script.prepare(place, sources)
+    for file, old, new in change.edits if change else ():
+        before = (place / file).read_text()
+        if before.count(old) != 1:
+            raise ValueError(f"{script.name}: {old!r} is in {file} {before.count(old)} times")
+        (place / file).write_text(before.replace(old, new))
+    return place
+
+
+def stable(text: str) -> list[str]:
+    """Return the lines of an output, sorted, without what differs between any two runs."""
+    for pattern in VOLATILE:
+        text = re.sub(pattern, "…", text, flags=re.MULTILINE)
+    return sorted(text.replace("\r", "\n").splitlines())
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return the first lines that only one of two outputs has."""
+    lines = difflib.unified_diff(stable(before), stable(after), n=0, lineterm="")
+    return [line[:120] for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")][:4]
+
+
+def profile(
+    python: str, script: Script, sources: Path, change: Change | None = None, stop: bool = False
+) -> dict[str, Any]:
+    """Profile a script; return the page's values, and what was printed."""
+    with tempfile.TemporaryDirectory() as out:
+        before = (
+            sys.executable if python is None else python,
+            "-m",
+            "trainspeed",
+            "profile",
+            *(["--stop"] if stop else []),
+            "--out",
+            out,
+            "--",
+        )
+        done, seconds = run(python, script, sources, *before, change=change)
+        path = Path(out, "page.json")
+        page = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        "page": page,
+        "code": done.returncode,
+        "out": done.stdout,
+        "err": done.stderr,
+        "seconds": seconds,
+    }
+
+
+def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
+    """Run a script with the probe and without it, and check the page's counts."""
+    plain, plain_s = run(python, script, sources)
+    found = profile(python, script, sources)
+    page = found["page"]
+    row: dict[str, Any] = {
+        "step": "profile",
+        "script": script.name,
+        "source": script.source,
+        "command": [*script.arguments],
+        "stand_in": script.stand_in,
+        "codes": [plain.returncode, found["code"]],
+        "differences": differences(plain.stdout, found["out"]),
+        "seconds": [round(plain_s, 1), round(found["seconds"], 1)],
+    }
+    if not page:
+        return row | {"error": found["err"][-600:]}
+    counts = {
+        "batches": page["batches_per_iteration"],
+        "backwards": page["backwards_per_iteration"],
+        "updates": page["updates_per_iteration"],
+        "samples": page["samples_per_s"] * page["step_s"] / page["ranks"],
+        "tokens": page["tokens_per_s"] * page["step_s"] / page["ranks"],
+    }
+    wrong = [
+        f"{name}: {counts[name]:.4g}, in the source {value:g}"
+        for name, value in script.counts.items()
+        if abs(counts[name] - value) > 0.02 * value
+    ]
+    if page["rule"] != script.rule:
+        wrong.append(f"rule: {page['rule']}, in the source {script.rule}")
+    return row | {
+        "rule": page["rule"],
+        "iterations": page["iterations"],
+        "timed": page["timed"],
+        "wrong": wrong,
+        "step_s": page["step_s"],
+        "quartiles": page["step_s_quartiles"],
+        "parts": {
+            n: page["parts"][n] / page["step_s"]
+            for n in ("data", "compute", "communication", "launch", "optimizer", "products")
+        },
+        "launches": page["parts"]["launches"],
+        "limits": [
+            [
+                limit["name"],
+                round(limit["gain"], 3),
+                limit["title"],
+                limit["evidence"],
+                limit["change"],
+            ]
+            for limit in page["limits"]
+        ],
+        "load": os.getloadavg()[0],
+    }
+
+
+def step_gain(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
+    """Measure each change that was made by hand, next to the original, in turns."""
+    rows = []
+    for change in script.changes:
+        with tempfile.TemporaryDirectory(prefix="own-") as temporary:
+            base, other = (Path(temporary, name) for name in ("base", "changed"))
+            places = copy(script, sources, base), copy(script, sources, other, change)
+            commands = [
+                ["sh", "-c", f"cd {place} && exec {python} {' '.join(arguments)}"]
+                for place, arguments in zip(
+                    places, (script.arguments, change.arguments or script.arguments)
+                )
+            ]
+            from trainspeed.comparison import CompareError, compare
+
+            env = {"base": environment(script), "changed": environment(script, change)}
+            row = {"step": "gain", "script": script.name, "change": change.title}
+            try:
+                found = compare(dict(zip(("base", "changed"), commands)), seconds=30, env=env)
+                row |= found.to_dict()["ratios"].get("changed", {}) | {"turns": found.turns}
+            except CompareError as error:
+                row |= {"error": str(error)[-400:]}
+        rows.append(row)
+    return rows
+
+
+FAULTS = {  # by script: what was planted, the limit that has to be first, words of its evidence
+    "mnist": (
+        (
+            Change(
+                "an expensive transform",
+                (
+                    (
+                        "main.py",
+                        "transforms.ToTensor(),",
+                        "transforms.ElasticTransform(), transforms.ToTensor(),",
+                    ),
+                ),
+            ),
+            "data",
+            "ElasticTransform",
+        ),
+        (
+            Change(
+                "a Python loop over rows",
+                (
+                    (
+                        "main.py",
+                        "        optimizer.zero_grad()\n",
+                        "        for image in data:\n"
+                        "            for row in image[0]: row.mul_(1.0)\n"
+                        "        optimizer.zero_grad()\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "row.mul_(1.0)",
+        ),
+    ),
+    "vae": (
+        (
+            Change(
+                "an expensive transform",
+                (
+                    (
+                        "main.py",
+                        "download=True,\n                   transform=transforms.ToTensor()",
+                        "download=True, transform=transforms.Compose(["
+                        "transforms.ElasticTransform(), transforms.ToTensor()])",
+                    ),
+                ),
+            ),
+            "data",
+            "ElasticTransform",
+        ),
+    ),
+    "chargpt": (
+        (
+            Change(
+                "a Python loop over elements in the dataset",
+                (
+                    (
+                        "projects/chargpt/chargpt.py",
+                        "dix = [self.stoi[s] for s in chunk]",
+                        "dix = [int(torch.tensor(self.stoi[s])) for s in chunk]",
+                    ),
+                ),
+            ),
+            "data",
+            "int(torch.tensor(",
+        ),
+        (
+            Change(
+                "a Python loop over tokens in training",
+                (
+                    (
+                        "mingpt/trainer.py",
+                        "            x, y = batch\n",
+                        "            x, y = batch\n"
+                        "            total = sum(int(t) for row in x for t in row)\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "total = sum(",
+        ),
+    ),
+}
+
+
+def step_faults(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
+    """Plant faults: does the page name each, and nothing of them in the script as it was?
+
+    A loop that waits for a GPU in every step cannot be planted on a CPU; fp32 is not one on a CPU
+    without instructions for bf16.
+    """
+    rows = []
+    original = profile(python, script, sources, stop=True)["page"] if script.name in FAULTS else {}
+    for change, name, words in FAULTS.get(script.name, ()):
+        page = profile(python, script, sources, change, stop=True)["page"]
+        limits = page.get("limits", [])
+        found = [limit["name"] for limit in limits]
+        named = limits[0]["name"] == name and words in str(limits[0]) if limits else False
+        rows.append(
+            {
+                "step": "faults",
+                "script": script.name,
+                "planted": change.title,
+                "expected": [name, words],
+                "is_first": named,
+                "limits": [[limit["name"], limit["gain"], limit["evidence"]] for limit in limits],
+                "named": words in str(limits),
+                "waits_named": "waits" in found,
+                "named_without": words in str(original["limits"]),
+                "step_s": [original["step_s"], page.get("step_s")],
+                "limits_without": [[li["name"], li["gain"]] for li in original["limits"]],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Run the steps, and append lines to OUT."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sources", type=Path)
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--step", choices=("profile", "gain", "faults"), default="profile")
+    parser.add_argument("--python", default=sys.executable, help="that has the scripts' libraries")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    steps = {"profile": step_profile, "gain": step_gain, "faults": step_faults}
+    for script in SCRIPTS:
+        if options.only and script.name not in options.only:
+            continue
+        try:
+            rows = steps[options.step](options.python, script, options.sources)
+        except subprocess.TimeoutExpired:
+            rows = {"step": options.step, "script": script.name, "error": f"over {LIMIT_S} s"}
+        with options.out.open("a") as file:
+            for row in rows if isinstance(rows, list) else [rows]:
+                print(json.dumps(row), file=file)
+                print(json.dumps({k: v for k, v in row.items() if k != "command"}, indent=None))
+
+
+if __name__ == "__main__":
+    main()

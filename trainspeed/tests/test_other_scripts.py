@@ -1,0 +1,191 @@
+"""What scripts that know nothing of trainspeed do: how they are counted, and what limits them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from trainspeed.limits import Limit, limits_of
+from trainspeed.lines import is_own, own_line_of
+from trainspeed.parts import FUSIBLE, Parts
+from trainspeed.probe import OTHERS, Probe
+from trainspeed.profile import Profile
+from trainspeed.recorder import Plan, Recorder
+from trainspeed.sampler import StackSampler
+
+BATCH = torch.zeros(8, 4)
+
+
+def new_probe(folder: Path, has_optimizer: bool = True) -> Probe:
+    """Return a probe that is not installed."""
+    probe = Probe(Plan(str(folder), timed=10**6, traced=0))
+    if has_optimizer:
+        probe._note_line(new_optimizer())
+    return probe
+
+
+def new_optimizer() -> torch.optim.Optimizer:
+    """Return an optimizer of one parameter."""
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
+
+
+def step(probe: Probe, optimizer: torch.optim.Optimizer) -> None:
+    """Report a step of an optimizer."""
+    probe._before_step(optimizer, (), {})
+    probe._after_step(optimizer, (), {})
+
+
+def test_an_evaluation_before_training_is_no_iteration(tmp_path: Path) -> None:
+    probe, loader, optimizer = new_probe(tmp_path), DataLoader(BATCH), new_optimizer()
+    for _ in range(100):
+        probe.add_batch(loader, 0.0, 0.1, BATCH)
+    assert not probe.recorder.iterations and not probe.recorder.rule
+    for _ in range(5):
+        probe.add_batch(loader, 0.0, 0.1, BATCH)
+        step(probe, optimizer)
+    assert probe.recorder.rule == "optimizer steps"
+    assert [it.samples for it in probe.recorder.iterations] == [8] * 4
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_accumulated_backward_passes_are_one_iteration(tmp_path: Path, has_optimizer: bool) -> None:
+    """Also if it is not known that there is an optimizer."""
+    probe, optimizer = new_probe(tmp_path, has_optimizer), new_optimizer()
+    backward = probe._backward(lambda: None)
+    for _ in range(4):
+        for _ in range(40):
+            backward()
+        step(probe, optimizer)
+    assert probe.recorder.rule == "optimizer steps"
+    assert [it.backwards for it in probe.recorder.iterations] == [40] * 3
+
+
+def test_the_optimizer_of_the_next_training_is_counted(tmp_path: Path) -> None:
+    probe, first, second = new_probe(tmp_path), new_optimizer(), new_optimizer()
+    for _ in range(3):
+        step(probe, first)
+    for _ in range(OTHERS + 10):
+        step(probe, second)
+    assert len(probe.recorder.iterations) == 9
+
+
+def test_two_optimizers_take_turns_in_one_iteration(tmp_path: Path) -> None:
+    probe, often, rarely = new_probe(tmp_path), new_optimizer(), new_optimizer()
+    for _ in range(6):
+        step(probe, rarely)
+        for _ in range(5):
+            step(probe, often)
+    assert [it.updates for it in probe.recorder.iterations] == [6] * 5
+
+
+def test_a_trace_of_no_complete_iteration_is_none(tmp_path: Path) -> None:
+    recorder = Recorder(Plan(str(tmp_path), warm_up=1, timed=2, timed_s=0.0, traced=3), "test")
+    for _ in range(4):
+        recorder.mark()
+    recorder.finish()
+    assert recorder.state == "traced" and not recorder.to_dict()["trace"]
+
+
+@pytest.mark.parametrize(
+    "file, own",
+    [
+        ("/home/me/train.py", True),
+        ("/opt/env/lib/python3.11/site-packages/torch/optim/adam.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False),
+    ],
+)
+def test_libraries_of_other_environments_are_not_the_users(file: str, own: bool) -> None:
+    assert is_own(file) is own
+
+
+def frame_of(file: str) -> Any:
+    """Return a frame of a function in a file, called by no one."""
+    code: CodeType = compile("import sys\nfound = sys._getframe()", file, "exec")
+    values: dict[str, Any] = {}
+    thread = threading.Thread(target=exec, args=(code, values))
+    thread.start()
+    thread.join()
+    return values["found"]
+
+
+def test_an_installed_script_has_a_line() -> None:
+    assert own_line_of(frame_of("/e/site-packages/timm/train.py")).startswith("train.py:2")
+    assert not own_line_of(frame_of("/e/site-packages/torch/nn/functional.py"))
+
+
+def test_the_line_of_a_loop_over_elements_is_sampled() -> None:
+    sampler = StackSampler(threading.get_ident())
+    sampler.start()
+    text = "\nwhile sampler.lines.total() < 5:\n    sum(range(1000))"
+    exec(compile(text, "/home/me/mine.py", "exec"), {"sampler": sampler})
+    sampler.is_over = True
+    assert any(line.startswith("mine.py:") for line in sampler.lines)
+
+
+@pytest.mark.parametrize(
+    "name, is_fusible",
+    [
+        ("aten::add_", True),
+        ("aten::native_layer_norm_backward", True),
+        ("aten::_log_softmax_backward_data", True),
+        ("aten::max_pool2d_with_indices", False),
+        ("aten::embedding_dense_backward", False),
+        ("aten::addmm", False),
+        ("aten::sort", False),
+    ],
+)
+def test_what_a_compiler_fuses(name: str, is_fusible: bool) -> None:
+    assert bool(FUSIBLE.search(name)) is is_fusible
+
+
+def cpu_limits(threads: int = 1, processes: int = 1, **parts: Any) -> dict[str, Limit]:
+    """Return the limits of a step of one second on two cores."""
+    loader = {"line": "train.py:1", "batches": 9, "wait_s": 1.0, "workers": 0, "dataset": ""}
+    values = {
+        "iterations": [],
+        "machine": {"device": "cpu", "cores": 2, "threads": threads},
+        "loaders": [loader] if parts.get("data") else [],
+        "waits": {"item, train.py:9": 3},
+        "forwards": [],
+        "optimizers": [],
+        "stages": [],
+        "lines": {"train.py:7: for x in batch:": 0.8, "train.py:8: loss.backward()": 0.2},
+        "is_compiled": False,
+        "processes": processes,
+    }
+    profile = Profile(values, Path("none"))
+    profile.stages = []
+    rows = [{"name": "aten::max_pool2d", "seconds": 0.3, "calls": 1}]
+    found = limits_of(profile, Parts(1.0, top=rows, launches=100, **parts), {"fp32": 1.0})
+    return {limit.name: limit for limit in found}
+
+
+def test_what_no_compiler_fuses_is_no_limit_on_a_cpu() -> None:
+    assert not cpu_limits(compute=1.0, products=0.5)
+    assert set(cpu_limits(compute=1.0, products=0.5, fusible=0.3)) == {"memory"}
+
+
+def test_small_operators_are_named_with_the_lines_that_call_them() -> None:
+    limit = cpu_limits(compute=0.6, small=0.5, launch=0.4)["launch"]
+    assert limit.gain == pytest.approx(10)
+    assert any("train.py:7" in line for line in limit.evidence)
+    assert not any("backward" in line for line in limit.evidence)
+
+
+@pytest.mark.parametrize(
+    "threads, processes, gain",
+    [
+        (1, 1, 1 / 0.6),  # a worker on the other core loads all the time
+        (2, 1, 1 / 0.7),  # loading takes a part of the cores that train
+        (1, 2, None),  # the other core trains, too
+    ],
+)
+def test_a_worker_needs_a_core(threads: int, processes: int, gain: float | None) -> None:
+    found = cpu_limits(threads, processes, data=0.6, compute=0.4)
+    assert (found["data"].gain if found else None) == (gain and pytest.approx(gain))

@@ -193,7 +193,7 @@ def judge(
     """
     count = min(len(changed.losses), len(original.losses))
     if count < LEAST_LOSSES:
-        return None, f"not judged: {count} losses"
+        return None, f"not judged: {count} losses, where {LEAST_LOSSES} are needed"
     ours, theirs = np.array(changed.losses[:count]), np.array(original.losses[:count])
     batches = min(len(changed.batches), len(original.batches))
     same_batches = changed.batches[:batches] == original.batches[:batches] and batches > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from trainspeed import compare, comparison, turns
 from trainspeed.comparison import CompareError, parse_command
+from trainspeed.run import PLAN
 from trainspeed.turns import Block, Side, SideEnded
 
 SCRIPT = Path(__file__).with_name("training.py")
@@ -253,8 +255,12 @@ def test_nothing_is_left_when_it_is_ended(folder: Path, number: int) -> None:
     wait_for(lambda: all(log.exists() and log.read_text().count("\n") > 3 for log in logs))
     pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(pids) >= 4
+    plan = json.loads(psutil.Process(pids[0]).environ()[PLAN])
+    stage = Path(plan["folder"]).parent
     process.send_signal(number)
     process.communicate(timeout=LIMIT_S)
     code = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
     assert process.returncode == code
     wait_for(lambda: not any(map(is_running, pids)))
+    assert stage.exists() == (number == signal.SIGKILL)
+    shutil.rmtree(stage, ignore_errors=True)

@@ -1,8 +1,8 @@
 """The names that expressions in `facts.toml` may use.
 
-Besides the functions below: all names of `course`, the modules of `course.analysis`, `labs.NAME`
-and `electives.NAME` for each lab, `lab` for the lab of the facts.toml, `exercises`, `all_labs`,
-`math`, `pd`, `torch`.
+Besides the functions below: all names of `course`, the modules of `course.analysis`, `read_trace`,
+`gpus`, `tensor_cores` and `traces`, `labs.NAME` and `electives.NAME` for each lab, `lab` for the
+lab of the facts.toml, `exercises`, `all_labs`, `math`, `pd`, `torch`.
 """
 
 # ruff: noqa: F401, F403
@@ -19,10 +19,12 @@ import electives
 import labs
 from course import *
 from course import Run, analysis, recorded_runs
+from course.analysis import read_trace
 from course.checks.discovery import exercises
 from course.checks.discovery import labs as all_labs
 from course.runs import PROJECT
 from course.training import models
+from trainspeed import gpus, tensor_cores, traces
 
 for _module in iter_modules(analysis.__path__):
     globals()[_module.name] = import_module(f"{analysis.__name__}.{_module.name}")

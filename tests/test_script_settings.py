@@ -63,7 +63,8 @@ def _text(node: ast.AST | None) -> str:
 
 
 def observed() -> set[str]:
-    paths = (path for path in (PROJECT / FOLDERS[1]).rglob("*.py") if path.name in OBSERVERS)
+    files = (path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))
+    paths = (path for path in files if path.name in OBSERVERS)
     return set().union(*(own_reads(ast.parse(path.read_text())) for path in paths))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from trainspeed.text import digits
 
 SURE = 0.05  # a ratio is certain enough if its interval extends at most this far on either side
+BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 CONFIDENCE = 0.95
 LEAST_TURNS = 8  # before a ratio can be certain: few turns may agree at random
 # Values for an interval with this confidence, turns or the measured steps of a run: the extremes of

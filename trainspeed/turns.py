@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from trainspeed.ratio import is_sure
+from trainspeed.ratio import BLOCK_S, is_sure
 from trainspeed.workers import workers_stopped
 
-BLOCK_S = 0.5  # minimum length of a block: shorter ones measure how a process wakes up
 ENDED = "ended.txt"  # in the plan's folder: why a training process ended itself
 WARM_UP = 3  # iterations of each, before the first turn
 

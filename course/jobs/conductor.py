@@ -31,8 +31,7 @@ from course.runs.files import write_atomically
 from course.runs.ratio import NO_TURNS
 from course.runs.run import Run
 from course.training.turns import NO_MORE
-from trainspeed.ratio import LEAST_TURNS, is_sure
-from trainspeed.turns import BLOCK_S
+from trainspeed.ratio import BLOCK_S, LEAST_TURNS, is_sure
 
 
 def start_turns(run: Run, context: BaseContext) -> Conductor | None:

@@ -8,11 +8,11 @@ LIMITS = {
     "names that labs reach through modules of the doors": 83,
     "names of `import course`": 30,
     "lines behind launch, wait and report": 10_450,
-    "lines behind the launch of an own script": 11_450,
+    "lines behind the launch of an own script": 11_800,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
     "lines without tests, but for trainspeed": 51_500,
-    "lines of trainspeed": 6_000,
+    "lines of trainspeed": 6_200,
     "lab.x in notebooks": 392,
     "lab.x in the notebook with the most": 30,
 }

@@ -157,7 +157,7 @@ def _is_image(description: str) -> bool:
 def _suggest_workers(values: dict[str, Any], limits: dict[str, Any]) -> Iterator[Change]:
     machine = values["machine"]
     loader = max(values["loaders"], key=lambda loader: loader["wait_s"])
-    most = max(1, min(machine["cores"] - 1, 8))
+    most = max(1, min(machine["cores"] // values["ranks"] - 1, 8))
     arguments: dict[str, Any] = {}
     if loader["length"] is not None and loader["workers"] < most:
         arguments["num_workers"] = most

@@ -260,6 +260,7 @@ def profile_values(*limits: str, device: str = "cpu", **changes) -> dict:
             }
         ],
         "is_compiled": False,
+        "ranks": 1,
     }
     return values | changes
 
@@ -275,6 +276,8 @@ def test_only_changes_that_fit_the_profile_are_tried() -> None:
     assert names(profile_values("launch", is_compiled=True)) == []
     (workers,) = suggest(profile_values("data"))
     assert workers.arguments == {"num_workers": 3, "persistent_workers": True, "line": "a.py:7"}
+    (workers,) = suggest(profile_values("data", ranks=2))
+    assert workers.arguments["num_workers"] == 1
     assert names(profile_values(device="cuda")) == ["cudnn_benchmark"]
     on_gpu = names(profile_values("format", device="cuda"))
     assert on_gpu == ["cudnn_benchmark", "tf32", "bf16", "channels_last"]

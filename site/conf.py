@@ -18,11 +18,12 @@ from tools.outputs import newest_execution, with_outputs  # noqa: E402
 project = "Make training fast"
 html_title = project
 root_doc = "site/index"
-PAGES = ("docs", "notebooks", "site", "fast_resnet", "slurm_box", "idr_pytools")
+PAGES = ("docs", "notebooks", "site", "fast_resnet", "trainspeed", "slurm_box", "idr_pytools")
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "*/README.md"]
 exclude_patterns = [folder.name for folder in ROOT.glob("*/") if folder.name not in PAGES]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-suppress_warnings = ["myst.header"]  # the glossary's terms are headings of level 3
+# The glossary's terms are headings of level 3, and a cell may begin a line with "!".
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 smartquotes = False  # they would turn the two dashes of an option into one
 
 html_theme = "furo"

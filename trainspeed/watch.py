@@ -16,12 +16,12 @@ from trainspeed.recorder import Plan, Recorder, now
 class Watch:
     """Time a loop's iterations, trace a few, and print one page when enough is known.
 
-    ```python
-    watch = Watch()
-    for images, labels in watch(loader):
-        ...
-        watch.step(loss)
-    ```
+    Use it as the iterator of a loop::
+
+        watch = Watch()
+        for images, labels in watch(loader):
+            ...
+            watch.step(loss)
 
     The page is printed when the loop ends, once; `report` has its text, `values` what it shows.
 

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "research" / "own_scripts.jsonl"
 LIMIT_S = 240  # of one run
+GAIN_S = 16  # of measuring a change
 EXAMPLES, LIGHTNING = "pytorch/examples@77f55b9", "Lightning-AI/pytorch-lightning@7f0c343"
 TIMM, ACCELERATE = "huggingface/pytorch-image-models@aa4b5850", "huggingface/accelerate@16cb6eb8"
 NANO, MIN = "karpathy/nanoGPT@3adf61e1", "karpathy/minGPT@37baab7"
@@ -64,7 +65,6 @@ class Script:
     counts: dict[str, float]  # of an iteration: batches, backwards, updates, samples, tokens
     stand_in: str = ""
     prepare: Callable[[Path, Path], None] | None = None  # (its folder, SOURCES)
-    changes: tuple[Change, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -399,6 +399,105 @@ SCRIPTS = (
 )
 
 
+WORKER = "num_workers=1"
+CHANGES = {  # by script: what the page names first, made by hand
+    "mnist": (
+        Change(
+            WORKER,
+            (
+                (
+                    "main.py",
+                    "train_kwargs = {'batch_size': args.batch_size}",
+                    "train_kwargs = {'batch_size': args.batch_size, 'num_workers': 1, "
+                    "'persistent_workers': True}",
+                ),
+            ),
+        ),
+    ),
+    "vae": (
+        Change(
+            WORKER,
+            (
+                (
+                    "main.py",
+                    "batch_size=args.batch_size, shuffle=True, **kwargs",
+                    "batch_size=args.batch_size, shuffle=True, num_workers=1, "
+                    "persistent_workers=True",
+                ),
+            ),
+        ),
+        Change(
+            "ToTensor once before training",
+            (
+                (
+                    "main.py",
+                    "    datasets.MNIST('../data', train=True, download=True,\n"
+                    "                   transform=transforms.ToTensor()),\n",
+                    "    torch.utils.data.TensorDataset(datasets.MNIST('../data').data.float()"
+                    ".div(255)[:, None], torch.zeros(4800)),\n",
+                ),
+            ),
+        ),
+        Change(
+            "fused=True",
+            (
+                (
+                    "main.py",
+                    "model.parameters(), lr=1e-3",
+                    "model.parameters(), lr=1e-3, fused=True",
+                ),
+            ),
+        ),
+    ),
+    "bigram": (
+        Change(
+            "torch.compile", (("bigram.py", "m = model.to(device)", "model.compile()\nm = model"),)
+        ),
+        Change(
+            "batches without a loop",
+            (
+                (
+                    "bigram.py",
+                    "x = torch.stack([data[i:i+block_size] for i in ix])",
+                    "ix = ix[:, None] + torch.arange(block_size)\n    x = data[ix]",
+                ),
+                (
+                    "bigram.py",
+                    "y = torch.stack([data[i+1:i+block_size+1] for i in ix])",
+                    "y = data[ix + 1]",
+                ),
+            ),
+        ),
+    ),
+}
+# As CHANGES, by arguments: old and new.
+ARGUMENTS = {
+    "dcgan": (WORKER, "--workers 0", "--workers 1"),
+    "imagenet": (WORKER, "-j 0", "-j 1"),
+    "chargpt": (WORKER, "--trainer.num_workers=0", "--trainer.num_workers=1"),
+    "adder": (WORKER, "--trainer.num_workers=0", "--trainer.num_workers=1"),
+    "nanogpt": ("torch.compile", "--compile=False", "--compile=True"),
+}
+
+LONGER = {  # so that a script does not end while it is compared
+    "mnist": "--epochs 99",
+    "vae": "--epochs 99",
+    "dcgan": "--niter 99",
+    "imagenet": "--epochs 99",
+    "chargpt": "--trainer.max_iters=9999",
+    "adder": "--trainer.max_iters=9999",
+    "nanogpt": "--max_iters=9999 --eval_interval=9999",
+}
+
+
+def changes_of(script: Script) -> Iterator[Change]:
+    """Yield the changes of a script."""
+    yield from CHANGES.get(script.name, ())
+    if script.name in ARGUMENTS:
+        title, old, new = ARGUMENTS[script.name]
+        yield Change(title, arguments=tuple(" ".join(script.arguments).replace(old, new).split()))
+
+
 # Running them.
 
 VOLATILE = (  # what differs between two runs of the same script: times, and rates
@@ -489,6 +588,7 @@ def profile(
             "-m",
             "trainspeed",
             "profile",
+            "--seconds=1",
             *(["--stop"] if stop else []),
             "--out",
             out,
@@ -510,7 +610,10 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
     """Run a script with the probe and without it, and check the page's counts."""
     plain, plain_s = run(python, script, sources)
     found = profile(python, script, sources)
-    page = found["page"]
+    page, unlike = found["page"], differences(plain.stdout, found["out"])
+    if unlike:  # also without the probe?
+        again, _ = run(python, script, sources)
+        unlike = [] if differences(plain.stdout, again.stdout) else unlike
     row: dict[str, Any] = {
         "step": "profile",
         "script": script.name,
@@ -518,7 +621,7 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
         "command": [*script.arguments],
         "stand_in": script.stand_in,
         "codes": [plain.returncode, found["code"]],
-        "differences": differences(plain.stdout, found["out"]),
+        "differences": unlike,
         "seconds": [round(plain_s, 1), round(found["seconds"], 1)],
     }
     if not page:
@@ -566,22 +669,22 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
 def step_gain(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
     """Measure each change that was made by hand, next to the original, in turns."""
     rows = []
-    for change in script.changes:
+    longer = LONGER.get(script.name, "")
+    for change in changes_of(script):
         with tempfile.TemporaryDirectory(prefix="own-") as temporary:
             base, other = (Path(temporary, name) for name in ("base", "changed"))
             places = copy(script, sources, base), copy(script, sources, other, change)
+            arguments = (script.arguments, change.arguments or script.arguments)
             commands = [
-                ["sh", "-c", f"cd {place} && exec {python} {' '.join(arguments)}"]
-                for place, arguments in zip(
-                    places, (script.arguments, change.arguments or script.arguments)
-                )
+                ["sh", "-c", f"cd {place} && exec {python} {' '.join(words)} {longer}"]
+                for place, words in zip(places, arguments)
             ]
             from trainspeed.comparison import CompareError, compare
 
             env = {"base": environment(script), "changed": environment(script, change)}
             row = {"step": "gain", "script": script.name, "change": change.title}
             try:
-                found = compare(dict(zip(("base", "changed"), commands)), seconds=30, env=env)
+                found = compare(dict(zip(("base", "changed"), commands)), seconds=GAIN_S, env=env)
                 row |= found.to_dict()["ratios"].get("changed", {}) | {"turns": found.turns}
             except CompareError as error:
                 row |= {"error": str(error)[-400:]}

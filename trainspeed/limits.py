@@ -18,6 +18,7 @@ MOST = 5
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
+LINE_SHARE = 0.25  # of the time without loading, from which a line may be a loop
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
 
 
@@ -151,8 +152,12 @@ def _calls(profile: Profile, parts: Parts) -> Limit | None:
         if line and not re.search(r"\.(backward|step)\(", line)
     ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
-    change = "a larger batch, or operators on whole tensors instead of loops"
-    change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"
+    if lines and lines[0][1] >= LINE_SHARE:  # which no compiler of the model changes
+        where = lines[0][0].partition(": ")[0]
+        change = f"operators on whole tensors instead of a loop in {where}; or a larger batch"
+    else:
+        change = "a larger batch"
+        change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"
     title = f"Python and small operators, not computing: {_share(saved, parts)}"
     return Limit("launch", _gain(parts, saved), title, evidence, change)
 

@@ -14,6 +14,7 @@ from trainspeed.text import digits
 NO_LIMIT = "Nothing that is known here would gain 5 %."
 NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
 WIDTH = 40  # of the bars
+BUSY = 2.0  # processes that want a core, from which the machine is busy with others, too
 
 
 def seconds(value: float) -> str:
@@ -133,6 +134,11 @@ def _times(values: dict[str, Any]) -> list[str]:
     if values["ranks"] > 1:
         lines.append(
             f"The slowest rank is {values['slowest_rank']}: {seconds(values['slowest_step_s'])}."
+        )
+    if (machine := values["machine"]).get("load", 0) > BUSY * machine["cores"]:
+        load = machine["load"] / machine["cores"]
+        lines.append(
+            f"The machine is busy: {load:.1f} processes want each core, and times scatter."
         )
     if values["processes"] > 1:
         lines.append(

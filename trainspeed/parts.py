@@ -30,7 +30,7 @@ FUSIBLE = re.compile(
     r"|(?:layer|batch|group)_norm|cross_entropy\w*|nll_loss|mse_loss|binary_cross_entropy|eq|ne|lt|gt"
     r"|le|ge)_?(?:_backward|_backward_data|_data)?$"
 )
-# An operator on a CPU that takes less time is limited by its call, not by what it computes.
+# An operator on a CPU that usually takes less is limited by its call, not by what it computes.
 SMALL_S = 20e-6
 LONG = 2.0  # times the median: an iteration that does something else, too
 COLLECTIVE = re.compile(r"^(?:gloo|nccl|c10d)::?|^record_param_comms$")
@@ -143,6 +143,15 @@ def _is_inside(table: pd.DataFrame, intervals: list[tuple[float, float]]) -> pd.
     return inside
 
 
+def is_small(operators: pd.DataFrame) -> pd.Series:
+    """Return which operators usually take less than SMALL_S with such inputs.
+
+    Usually: one call may have been interrupted.
+    """
+    groups = operators.groupby([operators["name"], operators["input_shapes"].astype(str)])
+    return groups["self_s"].transform("median") < SMALL_S
+
+
 def _add_operators(
     parts: Parts, trace: Trace, operators: pd.DataFrame, spans: Any, fetched_s: float, count: int
 ) -> None:
@@ -168,10 +177,10 @@ def _add_operators(
     parts.products = work.loc[is_product, "self_s"].sum() * per_second
     parts.types = _main_type(work[is_product])
     model = work[~_is_inside(work, _ranges(trace, OPTIMIZER))]
-    is_small = model["self_s"] < SMALL_S
+    small = is_small(model)
     is_fusible = model["name"].str.contains(FUSIBLE).astype(bool)
-    parts.small = model.loc[is_small, "self_s"].sum() * per_second
-    parts.fusible = model.loc[is_fusible & ~is_small, "self_s"].sum() * per_second
+    parts.small = model.loc[small, "self_s"].sum() * per_second
+    parts.fusible = model.loc[is_fusible & ~small, "self_s"].sum() * per_second
     parts.top = _top(work.assign(seconds=work["self_s"] * per_second), "name", count)
 
 

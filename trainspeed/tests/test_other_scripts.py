@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import is_own, own_line_of
-from trainspeed.parts import FUSIBLE, Parts
+from trainspeed.page import count_inputs
+from trainspeed.parts import FUSIBLE, Parts, is_small
 from trainspeed.probe import OTHERS, Probe
-from trainspeed.profile import Profile
+from trainspeed.profile import Profile, read_processes
 from trainspeed.recorder import Plan, Recorder
 from trainspeed.sampler import StackSampler
 
@@ -175,6 +178,7 @@ def test_small_operators_are_named_with_the_lines_that_call_them() -> None:
     limit = cpu_limits(compute=0.6, small=0.5, launch=0.4)["launch"]
     assert limit.gain == pytest.approx(10)
     assert any("train.py:7" in line for line in limit.evidence)
+    assert "a loop in train.py:7;" in limit.change and "compile" not in limit.change
     assert not any("backward" in line for line in limit.evidence)
 
 
@@ -189,3 +193,32 @@ def test_small_operators_are_named_with_the_lines_that_call_them() -> None:
 def test_a_worker_needs_a_core(threads: int, processes: int, gain: float | None) -> None:
     found = cpu_limits(threads, processes, data=0.6, compute=0.4)
     assert (found["data"].gain if found else None) == (gain and pytest.approx(gain))
+
+
+def test_an_interrupted_call_of_a_small_operator_is_still_small() -> None:
+    seconds = [2e-6] * 9 + [5e-3] + [1e-3] * 3
+    rows = pd.DataFrame({
+        "name": ["aten::select"] * 10 + ["aten::mm"] * 3,
+        "input_shapes": [((32, 8),)] * 10 + [((512, 512), (512, 512))] * 3,
+        "self_s": seconds,
+    })  # fmt: skip
+    assert rows.loc[is_small(rows), "name"].unique() == ["aten::select"]
+    assert is_small(rows).sum() == 10
+
+
+def test_processes_without_ranks_are_counted(tmp_path: Path) -> None:
+    common = {"loaders": [], "optimizers": [{}], "world_size": 1, "rank": 0}
+    for process, (count, rule) in enumerate([(9, "optimizer steps"), (8, "optimizer steps"),
+                                             (3, "batches")]):  # fmt: skip
+        values = common | {"iterations": [{}] * count, "rule": rule}
+        (tmp_path / f"process-{process}.json").write_text(json.dumps(values))
+    (found,) = read_processes(tmp_path)
+    assert len(found["iterations"]) == 9 and found["processes"] == 2
+
+
+def test_tokens_of_a_script_without_a_loader_are_the_models_input() -> None:
+    forward = {"parameters": 9, "samples": 12, "tokens": 768, "calls": 3.0}
+    small = {"parameters": 1, "samples": 1, "tokens": 0, "calls": 1.0}
+    iteration = {"kind": "timed", "begin_s": 0.0, "end_s": 1.0, "loops": 0, "batches": 0}
+    values = {"iterations": [iteration] * 4, "forwards": [small, forward]}
+    assert count_inputs(Profile(values, Path("none"))) == (0.0, 3 * 768)

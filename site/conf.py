@@ -22,8 +22,7 @@ PAGES = ("docs", "notebooks", "site", "fast_resnet", "trainspeed", "slurm_box", 
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "site/*.md", "*/README.md"]
 exclude_patterns = [folder.name for folder in ROOT.glob("*/") if folder.name not in PAGES]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-# The glossary's terms are headings of level 3, and a cell may begin a line with "!".
-suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+suppress_warnings = ["myst.header"]  # the glossary's terms are headings of level 3
 smartquotes = False  # they would turn the two dashes of an option into one
 
 html_theme = "furo"

@@ -2,6 +2,7 @@
 
     trainspeed profile -- python train.py --epochs 1
     trainspeed compare "python a.py" "python b.py"
+    trainspeed try -- python train.py
     trainspeed memory mymodule:make --batch 32 64 128 --gpu 40GiB
 
 In a notebook or a script: `Watch`, `compare` and `predict_memory`.

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 from trainspeed._compat import tree_map_only
@@ -207,6 +208,8 @@ class Trial:
 
     def _install_compile(self, modules: list[str]) -> None:
         def compile_(module: torch.nn.Module) -> None:
+            if isinstance(module, DistributedDataParallel):
+                module = module.module  # Dynamo leaves the wrapper, and would skip a Sequential
             module.compile()
             self.applied.add("compile")
 

@@ -169,6 +169,8 @@ def compare(
     """
     if len(sides) < 2:
         raise CompareError(f"{len(sides)} side{'s'[: len(sides) != 1]}: expected at least two")
+    if not seconds > 0:
+        raise CompareError(f"seconds={seconds:g}: expected more than 0")
     if all(callable(side) for side in sides.values()):
         functions = [Function(name, call) for name, call in sides.items()]
         return _compare(functions, seconds, progress)

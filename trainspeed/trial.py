@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainspeed.comparison import CompareError, Comparison, compare, ended_by_signals
+from trainspeed.turns import ENDED
 
 SECONDS = 30.0  # of measuring each change
 LEAST_LOSSES = 8  # to judge whether it is the same training
@@ -24,7 +25,8 @@ OTHER_ROUNDING = 1e-3
 # Differences that are still those of the same training: to the one between two runs of the
 # original, and, if batches are other random ones, to the one between two seeds.
 COPIES, RANDOM_BATCHES = 3.0, 1.5
-FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
+INTERRUPTED = 130  # the exit code after Ctrl-C
+FUSIBLE = ("Adam", "AdamW", "SGD")
 ORIGINAL, OTHER_SEED, TOGETHER = "original", "original, another seed", "together"
 # Services that would note each run: they write to a temporary folder, or nothing.
 OFFLINE = {
@@ -128,12 +130,7 @@ def suggest(values: dict[str, Any]) -> list[Change]:
         code = "torch.backends.cudnn.benchmark = True"
         changes.append(Change("cudnn_benchmark", {}, code, "at the beginning"))
     if "format" in limits:
-        is_exact = machine["float32_matmul_precision"] == "highest"
-        if (
-            machine["device"] == "cuda"
-            and is_exact
-            and "matmul_precision" in limits["format"]["change"]
-        ):
+        if machine["device"] == "cuda" and machine["float32_matmul_precision"] == "highest":
             code = 'torch.set_float32_matmul_precision("high")'
             changes.append(Change("tf32", {}, code, "at the beginning"))
         if trained and not any(row["autocast"] for row in trained):
@@ -144,7 +141,8 @@ def suggest(values: dict[str, Any]) -> list[Change]:
         changes.append(Change("channels_last", modules, code, created))
     if "optimizer" in limits:
         row = max(values["optimizers"], key=lambda row: row["parameters"])
-        if row["kind"] in FUSIBLE and row["implementation"] == "default":
+        is_fusible = row["kind"] in FUSIBLE or row["kind"] == "Adagrad" and not is_gpu
+        if is_fusible and row["implementation"] == "default":
             code = f"torch.optim.{row['kind']}(…, fused=True)"
             changes.append(Change("fused", {}, code, row["line"]))
     if trained and ({"launch", "memory"} & {*limits}) and not values["is_compiled"]:
@@ -159,7 +157,7 @@ def _is_image(description: str) -> bool:
 def _suggest_workers(values: dict[str, Any], limits: dict[str, Any]) -> Iterator[Change]:
     machine = values["machine"]
     loader = max(values["loaders"], key=lambda loader: loader["wait_s"])
-    most = max(1, min(machine["cores"] - 1, 8))
+    most = max(1, min(machine["cores"] // values["ranks"] - 1, 8))
     arguments: dict[str, Any] = {}
     if loader["length"] is not None and loader["workers"] < most:
         arguments["num_workers"] = most
@@ -195,7 +193,7 @@ def judge(
     """
     count = min(len(changed.losses), len(original.losses))
     if count < LEAST_LOSSES:
-        return None, f"not judged: {count} losses"
+        return None, f"not judged: {count} losses, where {LEAST_LOSSES} are needed"
     ours, theirs = np.array(changed.losses[:count]), np.array(original.losses[:count])
     batches = min(len(changed.batches), len(original.batches))
     same_batches = changed.batches[:batches] == original.batches[:batches] and batches > 0
@@ -284,8 +282,11 @@ def _profile(command: Sequence[str]) -> tuple[list[Change], list[dict[str, str]]
 
     changes: list[Change] = []
     files: dict[str, dict[str, str]] = {}
+    was_ended = False
 
     def show(profiles: list[profile.Profile]) -> None:
+        nonlocal was_ended
+        was_ended = (profiles[0].folder / ENDED).exists()
         values = page.values_of(profiles)
         values["is_compiled"] = profiles[0].values["is_compiled"]
         changes.extend(suggest(values))
@@ -294,7 +295,16 @@ def _profile(command: Sequence[str]) -> tuple[list[Change], list[dict[str, str]]
             file = json.loads(line)
             files.setdefault(file["path"], file)
 
-    profile.profile(command, show, stop=True, trial={"changes": {}})
+    try:
+        code = profile.profile(command, show, stop=True, trial={"changes": {}})
+    except profile.ProfileError as error:
+        if getattr(error, "code", 0) == INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code and not was_ended:
+        raise TrialError(f"the command failed (exit code {code}): nothing was changed yet")
     return changes, [*files.values()]
 
 

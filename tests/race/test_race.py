@@ -14,6 +14,7 @@ import race
 from course.__main__ import app
 from course.data import crop_set
 from course.data.crop_set import Crops
+from course.jobs.launch import wait
 from course.runs.run import Run
 from race import board, page, referee, submission
 from race.entries import Entry, Trial, ranked
@@ -61,7 +62,7 @@ def test_failed_runs_and_networks_of_your_own(
     for name, words in FAILURES.items():
         assert words in trials[name].failure and bool(trials[name].failure) == bool(words)
     assert trials["own_network"].top1 < 0.25  # untrained, with a random seed
-    runs["own_network"].wait()
+    wait([runs["own_network"]])
     progress = capsys.readouterr().out
     assert "[ok]" in progress and "steps" not in progress  # its script reports none
     constant = trials["learns_nothing"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from trainspeed import compare, comparison, turns
 from trainspeed.comparison import CompareError, parse_command
+from trainspeed.run import PLAN
 from trainspeed.turns import Block, Side, SideEnded
 
 SCRIPT = Path(__file__).with_name("training.py")
@@ -141,9 +143,14 @@ def test_workers_stand_still_while_others_compute() -> None:
         ({"a": print, "b": "python x.py"}, "functions and commands"),
     ],
 )
-def test_sides_that_are_none(sides: dict, message: str) -> None:
+def test_sides_that_cannot_be_compared(sides: dict, message: str) -> None:
     with pytest.raises(CompareError, match=message):
         compare(sides)
+
+
+def test_seconds_are_more_than_none() -> None:
+    with pytest.raises(CompareError, match="seconds=-1: expected more than 0"):
+        compare({"f": print, "g": print}, seconds=-1)
 
 
 def test_a_command_may_begin_with_variables() -> None:
@@ -248,8 +255,12 @@ def test_nothing_is_left_when_it_is_ended(folder: Path, number: int) -> None:
     wait_for(lambda: all(log.exists() and log.read_text().count("\n") > 3 for log in logs))
     pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(pids) >= 4
+    plan = json.loads(psutil.Process(pids[0]).environ()[PLAN])
+    stage = Path(plan["folder"]).parent
     process.send_signal(number)
     process.communicate(timeout=LIMIT_S)
     code = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
     assert process.returncode == code
     wait_for(lambda: not any(map(is_running, pids)))
+    assert stage.exists() == (number == signal.SIGKILL)
+    shutil.rmtree(stage, ignore_errors=True)

@@ -171,9 +171,20 @@ def test_workers_are_tried_on_a_script_that_waits_for_its_loader(tmp_path: Path)
         True,
         "the same batches, the same losses",
     )
-    assert workers["line"].startswith("script.py:14: loader")
+    assert ": loader = DataLoader(Items()" in workers["line"]
     assert "num_workers=" in workers["code"]
     assert workers["comparison"]["turns"] >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code, message",
+    [("raise SystemExit(7)", "no iteration was seen"), (TRAINING.replace("WRITE", "1 / 0"), "")],
+)
+def test_a_script_that_fails_at_once_is_not_tried(tmp_path: Path, code: str, message: str) -> None:
+    done = try_script(tmp_path, code)
+    assert done.returncode == (7 if message else 1)
+    assert message in done.stderr
 
 
 @pytest.mark.slow
@@ -249,6 +260,7 @@ def profile_values(*limits: str, device: str = "cpu", **changes) -> dict:
             }
         ],
         "is_compiled": False,
+        "ranks": 1,
     }
     return values | changes
 
@@ -264,7 +276,11 @@ def test_only_changes_that_fit_the_profile_are_tried() -> None:
     assert names(profile_values("launch", is_compiled=True)) == []
     (workers,) = suggest(profile_values("data"))
     assert workers.arguments == {"num_workers": 3, "persistent_workers": True, "line": "a.py:7"}
+    (workers,) = suggest(profile_values("data", ranks=2))
+    assert workers.arguments["num_workers"] == 1
     assert names(profile_values(device="cuda")) == ["cudnn_benchmark"]
+    on_gpu = names(profile_values("format", device="cuda"))
+    assert on_gpu == ["cudnn_benchmark", "tf32", "bf16", "channels_last"]
 
 
 def test_an_iterable_dataset_gets_no_workers() -> None:

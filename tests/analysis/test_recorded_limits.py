@@ -92,8 +92,9 @@ def test_the_page_as_html() -> None:
         iteration |= counts
     memory = {"peak": 2**34, "parameters": 2**27, "gradients": 2**27, "optimizer": 2**27}
     command = {"command": ["train.py", "--name", "<b>"], "rule": "optimizer steps", "rank": 0}
-    profile.values.update(command, stages=[], memory=memory)
-    profile.values["machine"] |= {"torch": "2.11.0"}
+    profile.values.update(command, stages=[], lines={}, memory=memory)
+    profile.values["processes"] = 1
+    profile.values["machine"] |= {"torch": "2.11.0", "cores": 16}
     text = html_of(values_of([profile]), profile.trace)
     assert "&lt;b&gt;" in text and "<b>" not in text
     assert text.count("<rect") > 500 and "stream 7" in text

@@ -120,7 +120,7 @@ def test_computed_memory_is_near_the_recorded_peaks() -> None:
     for name, label in names.items():
         peak = max(rank["peak_gib"] for rank in runs[label].ranks)
         assert runs[label].config.batch_size == BATCH
-        # Autocast, which is computed here, normalises in fp32; FSDP2's policy and the tensor-parallel
+        # Autocast, which is computed here, normalises in fp32; FSDP2's policy and tensor-parallel
         # blocks keep bf16, so that their activations are smaller.
         assert 0.9 * peak < table["sum_gib"][name] < 1.05 * peak
 

@@ -30,7 +30,8 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
     limits = limits_of(first, parts, rates)
     q1, median, q3 = first.quartiles()
     samples, tokens = count_inputs(first)
-    peak = rates.get(_format_name(parts.types), 0.0)
+    # A CPU's rates are measured next to the script, so that only their ratio counts.
+    peak = rates.get(_format_name(parts.types), 0.0) if first.is_gpu else 0.0
     flop_per_s = parts.flop / parts.step
     return {
         "command": first.values["command"],
@@ -128,7 +129,8 @@ def _times(values: dict[str, Any]) -> list[str]:
     ]
     lines.append(f"An iteration has {', '.join(counts)}; counted by {values['rule']}.")
     if values["flop_per_s"]:
-        rate = f"{digits(values['flop_per_s'] / 1e12)} TFLOP/s in products"
+        power, unit = (1e12, "TFLOP/s") if values["flop_per_s"] >= 1e12 else (1e9, "GFLOP/s")
+        rate = f"{digits(values['flop_per_s'] / power)} {unit} in products"
         share = values["peak_share"]
         lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
     if values["ranks"] > 1:

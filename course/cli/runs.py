@@ -132,12 +132,18 @@ def run(
         settings = {"script": known} | settings
     config = configs.rung(rung, quick=quick, **settings)
     options = {"site": site, "gpus": gpus, "time_min": time_min}
+    has_settings = bool(set_) or quick or rung != "baseline"
     if scripts.calls(read_utf8(source), "recording"):
         if arguments or name:
             raise ValueError(
                 f"{script} reads a config, and has neither arguments nor --name: --set"
             )
-    else:
+    elif has_settings and (arguments or name):
+        raise ValueError(
+            f"{script} reads no config: leave out --rung, --set and --quick, and give it its "
+            f"arguments after --"
+        )
+    elif not has_settings:
         config = replace(config, rung=check_name(name or source.stem))
         options["arguments"] = arguments or []
     if dry_run:

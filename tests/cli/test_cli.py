@@ -256,6 +256,7 @@ def test_a_script_of_ones_own_is_run_timed_and_compared(
     for command, words in (
         (("run", "mine.py", "--name", "../x"), "expected letters"),
         (("run", "solutions/train.py", "--", "--lr", "3"), "reads a config"),
+        (("run", "mine.py", "--set", "lr=3", "--", "--lr", "3"), "reads no config"),
     ):
         error = CliRunner().invoke(__main__.app, command).exception
         assert isinstance(error, ValueError) and words in str(error)

@@ -38,12 +38,11 @@ FETCH = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
 ZERO_GRAD = "Optimizer.zero_grad#"
 WAITS = re.compile(r"Synchronize$|^cudaMemcpy$|hipMemcpyWithStream")
-COMPILED = re.compile(r"^(Torch-Compiled Region|triton_|cpp_fused|graph_\d|CompiledFunction)")
 
 
 @dataclass
 class Parts:
-    """Seconds of an iteration. The first five add up to `step`.
+    """Seconds of an iteration. The four parts after `step` add up to it.
 
     Attributes:
         data: waiting for batches, while the accelerator is idle (on a CPU: all of it).
@@ -223,7 +222,8 @@ def _add_products(parts: Parts, trace: Trace, kernels: pd.DataFrame, count: int)
     parts.products = kernels.loc[is_product, "duration_s"].sum() * per_second
     report = tensor_core_report(trace)
     eligible = report[report["eligible"] == "yes"]
-    parts.slow_products = eligible["other_s"].sum() * per_second
+    slow_s = (eligible["other_s"] - eligible["layout_s"]).sum()  # layouts are a part of their own
+    parts.slow_products = slow_s * per_second
     parts.layout = eligible["layout_s"].sum() * per_second
     is_norm = kernels["operator"].str.contains("batch_norm").astype(bool)
     parts.norms = kernels.loc[is_norm, "duration_s"].sum() * per_second

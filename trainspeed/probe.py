@@ -28,11 +28,11 @@ from trainspeed.sampler import SampleWorker
 from trainspeed.turns import TurnTaker
 
 PLAN = "TRAINSPEED_PLAN"
-# After so many backward passes without an optimizer's step, iterations are counted by them; after
+# After this many backward passes without an optimizer's step, iterations are counted by them; after
 # so many batches without either, by batches. If there is an optimizer, it will probably step, after
 # it has accumulated gradients or evaluated the model: then only after PATIENCE of them.
 BACKWARDS, BATCHES, PATIENCE = 4, 8, 256
-# After so many steps of other optimizers in a row, the first one is no longer in use.
+# After this many steps of other optimizers in a row, the first one is no longer in use.
 OTHERS = 16
 UPDATES, PASSES, FETCHES = "optimizer steps", "backward passes", "batches"
 

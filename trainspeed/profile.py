@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainspeed import run
-from trainspeed.recorder import OBSERVED, REST, TIMED, TRACED, WARM_UP, Plan
+from trainspeed.recorder import OBSERVED, REST, TIMED, TRACED, Plan
 
 
 class ProfileError(ValueError):
@@ -161,14 +161,14 @@ def load(folder: Path) -> list[Profile]:
     if not ranks:
         raise ProfileError(
             "no iteration was seen: the command has no optimizer step, no backward pass and no "
-            "loop over a DataLoader. If it trains without PyTorch's (or in another interpreter), "
-            "use `trainspeed.Watch` in its loop"
+            "loop over a DataLoader. If it trains in a different way, use `trainspeed.Watch` in "
+            "its loop"
         )
     profiles = [Profile(values, folder) for values in ranks]
     if min(profile.count for profile in profiles) < 2:
         count = len(ranks[0]["iterations"])
         raise ProfileError(
-            f"the script ended after {count} iteration{'s'[: count != 1]}, and {3 + 2} are needed "
+            f"the script ended after {count} iteration{'s'[: count != 1]}, and 5 are needed "
             f"for times: let it train for longer"
         )
     return profiles
@@ -214,6 +214,3 @@ def profile(
                 ended.code = code
                 raise ended from None
     return code
-
-
-__all__ = ["Profile", "ProfileError", "WARM_UP", "load", "profile"]

@@ -55,7 +55,6 @@ class Iteration:
     end_s: float = 0.0
     kind: str = WARM_UP
     wait_s: float = 0.0  # for batches
-    forward_s: float = 0.0  # only of an observed iteration
     backward_s: float = 0.0
     optimizer_s: float = 0.0
     batches: int = 0
@@ -136,7 +135,6 @@ class Recorder:
         self.iterations: list[Iteration] = []
         self.notes = Notes()
         self.state = WARM_UP
-        self.losses: list[torch.Tensor] = []
         self._current: Iteration | None = None
         self._loaders: dict[int, Loader] = {}
         self._optimizers: dict[int, UsedOptimizer] = {}
@@ -146,7 +144,6 @@ class Recorder:
         self._trace = ""
         self._exits = contextlib.ExitStack()
         self._sampler: StackSampler | None = None
-        self._is_written = False
         self.on_ready: Callable[[], None] = lambda: None
         self.on_iteration: Callable[[Iteration | None], None] = lambda iteration: None
 

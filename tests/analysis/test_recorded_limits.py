@@ -59,7 +59,6 @@ def profile_of(name: str) -> Profile:
     [
         ("device", "format", "tf32"),
         ("device", "format", "amp"),
-        ("tf32", "layout", "channels_last"),
         ("amp", "layout", "channels_last"),
         ("channels_last", "memory", "compile"),
     ],

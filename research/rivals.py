@@ -97,8 +97,10 @@ class Way:
     default: bool = True  # not if it takes minutes
 
 
+MAIN = '{{python}} -c "import sys; from {} import main; sys.exit(main())"'
+SLOWAI = MAIN.format("slowai.cli")
 TRACEML = (
-    '{python} -c "from traceml_ai.launcher.cli import main; main()" run {script}'
+    MAIN.format("traceml_ai.launcher.cli") + " run {script}"
     " --logs-dir logs --run-name run --no-save-training-output --args {rest}"
 )
 FOURNEX = (
@@ -124,9 +126,9 @@ WAYS = {
     "frx tune": Way(
         "fournex", "{python} -m fournex tune --safe -- {python} {arguments}", default=False
     ),
-    "slowai diagnose": Way("slowai", "{python} -m slowai diagnose {script}"),
-    "slowai diagnose, with its main": Way("slowai", "{python} -m slowai diagnose workload.py"),
-    "slowai fix, with its main": Way("slowai", "{python} -m slowai fix workload.py", default=False),
+    "slowai diagnose": Way("slowai", SLOWAI + " diagnose {script}"),
+    "slowai diagnose, with its main": Way("slowai", SLOWAI + " diagnose workload.py"),
+    "slowai fix, with its main": Way("slowai", SLOWAI + " fix workload.py", default=False),
 }
 
 

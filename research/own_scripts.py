@@ -419,6 +419,16 @@ CHANGES = {  # by script: what the page names first, made by hand
     ),
     "mnist": (
         Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "    model = Net().to(device)\n",
+                    "    model = Net().to(device)\n    model.compile()\n",
+                ),
+            ),
+        ),
+        Change(
             WORKER,
             (
                 (
@@ -431,6 +441,27 @@ CHANGES = {  # by script: what the page names first, made by hand
         ),
     ),
     "vae": (
+        Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "model = VAE().to(device)\n",
+                    "model = VAE().to(device)\nmodel.compile()\n",
+                ),
+            ),
+        ),
+        Change(
+            "num_workers=2",
+            (
+                (
+                    "main.py",
+                    "batch_size=args.batch_size, shuffle=True, **kwargs",
+                    "batch_size=args.batch_size, shuffle=True, num_workers=2, "
+                    "persistent_workers=True",
+                ),
+            ),
+        ),
         Change(
             WORKER,
             (

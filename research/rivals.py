@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import trainspeed
 from research.own_scripts import FAULTS, SCRIPTS, Change, Script, copy, differences, environment
 
 ON_GPU = {  # other arguments on a GPU, where steps are shorter
@@ -109,6 +110,9 @@ FOURNEX = (
 )
 WAYS = {
     "plain": Way("torch", "{python} {arguments}"),
+    "trainspeed profile": Way(
+        "trainspeed", "{python} -m trainspeed profile -- {python} {arguments}", default=False
+    ),
     "train-doctor profile": Way(
         "train-doctor",
         "{python} -m train_doctor profile --out td -- {python} {arguments}",
@@ -130,6 +134,13 @@ WAYS = {
     "slowai diagnose, with its main": Way("slowai", SLOWAI + " diagnose workload.py"),
     "slowai fix, with its main": Way("slowai", SLOWAI + " fix workload.py", default=False),
 }
+
+
+def version(package: str) -> str:
+    """Return a package's version; this repository's own is not installed."""
+    if package == "trainspeed":
+        return trainspeed.__version__
+    return importlib.metadata.version(package)
 
 
 def run(
@@ -176,7 +187,7 @@ def run(
     row = {
         "step": "rival",
         "tool": way.package,
-        "version": importlib.metadata.version(way.package),
+        "version": version(way.package),
         "script": script.name,
         "planted": FAULTS[script.name][options.fault][0].title if options.fault is not None else "",
         "way": name,

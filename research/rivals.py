@@ -36,27 +36,36 @@ ON_GPU = {  # other arguments on a GPU, where steps are shorter
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a script's step is: its file, first and last line, and what numbers the steps."""
+    """Where a script's step is: its file, first and last line, what numbers the steps, its loop."""
 
     file: str
     first: str
     last: str
     number: str
+    loop: str = ""  # without a DataLoader
 
 
 LINES = {
     "mnist": Lines("main.py", "data, target = data.to(device)", "optimizer.step()", "batch_idx"),
     "vae": Lines("main.py", "data = data.to(device)", "optimizer.step()", "batch_idx"),
-    "bigram": Lines("bigram.py", "xb, yb = get_batch('train')", "optimizer.step()", "iter"),
-    "nanogpt": Lines("train.py", "for micro_step in", "optimizer.zero_grad(", "iter_num"),
+    "bigram": Lines(
+        "bigram.py", "logits, loss = model(xb", "optimizer.step()", "iter", "for iter in range(max"
+    ),
+    "nanogpt": Lines(
+        "train.py", "for micro_step in", "optimizer.zero_grad(", "iter_num", "X, Y = get_batch("
+    ),
 }
 
 
-def add_lines(folder: Path, at: Lines, imports: str, step: str) -> None:
-    """Add a tool's lines to a script: imports, and a `with` around its step."""
+def add_lines(folder: Path, at: Lines, imports: str, step: str, loader: str, batches: str) -> None:
+    """Add a tool's lines to a script: imports, `with` around its step, and its batches wrapped."""
     path = folder / at.file
     text = path.read_text().replace("import torch\n", f"import torch\n{imports}\n", 1)
-    lines = text.replace("enumerate(train_loader)", "enumerate(watched(train_loader))").splitlines()
+    if at.loop:
+        made = batches.format("iter(lambda: get_batch('train'), None)")
+        text = text.replace(f"\n{at.loop}", f"\nbatches = {made}\n{at.loop}", 1)
+        text = text.replace("= get_batch('train')", "= next(batches)")
+    lines = text.replace("enumerate(train_loader)", f"enumerate({loader})", 1).splitlines()
     first = next(n for n, line in enumerate(lines) if line.strip().startswith(at.first))
     last = next(n for n in range(first, len(lines)) if lines[n].strip().startswith(at.last))
     indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
@@ -76,15 +85,17 @@ def main_function(folder: Path, arguments: list[str]) -> None:
 
 
 def traceml_lines(folder: Path, at: Lines) -> None:
-    """Add the lines of traceml's README."""
-    imports = "import traceml_ai as traceml\ntraceml.init(mode='auto')\nwatched = lambda x: x"
-    add_lines(folder, at, imports, "traceml.trace_step(model)")
+    """Add the lines of traceml's README; it finds DataLoaders by itself."""
+    imports = "import traceml_ai as traceml\ntraceml.init(mode='auto')"
+    batches = "traceml.wrap_dataloader_fetch({})"
+    add_lines(folder, at, imports, "traceml.trace_step(model)", "train_loader", batches)
 
 
 def fournex_lines(folder: Path, at: Lines) -> None:
     """Add the lines that `frx init` prints, and the loader's wrapper."""
-    imports = "import fournex as frx\nfrx.init(job_name='run')\nwatched = frx.instrument_dataloader"
-    add_lines(folder, at, imports, "frx.step_context(step={number}, model=model)")
+    imports = "import fournex as frx\nfrx.init(job_name='run')"
+    step, loader = "frx.step_context(step={number}, model=model)", "frx.instrument_dataloader({})"
+    add_lines(folder, at, imports, step, loader.format("train_loader"), f"iter({loader})")
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,9 @@ WAYS = {
     "trainspeed profile": Way(
         "trainspeed", "{python} -m trainspeed profile -- {python} {arguments}", default=False
     ),
+    "trainspeed try": Way(
+        "trainspeed", "{python} -m trainspeed try --yes -- {python} {arguments}", default=False
+    ),
     "train-doctor profile": Way(
         "train-doctor",
         "{python} -m train_doctor profile --out td -- {python} {arguments}",

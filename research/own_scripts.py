@@ -845,6 +845,23 @@ FAULTS = {  # by script: what was planted, the limit that has to be first, words
             "launch",
             "row.mul_(1.0)",
         ),
+        (
+            Change(
+                "a Python loop over pixels",
+                (
+                    (
+                        "main.py",
+                        "        optimizer.zero_grad()\n",
+                        "        for image in data:\n"
+                        "            for row in image[0]:\n"
+                        "                for pixel in row: pixel.mul_(1.0)\n"
+                        "        optimizer.zero_grad()\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "pixel.mul_(1.0)",
+        ),
     ),
     "vae": (
         (

@@ -25,13 +25,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trainspeed
-from research.own_scripts import FAULTS, SCRIPTS, Change, Script, copy, differences, environment
-
-ON_GPU = {  # other arguments on a GPU, where steps are shorter
-    "mnist": "main.py --epochs 20",
-    "nanogpt": "train.py config/train_shakespeare_char.py --compile=False --eval_iters=2 "
-    "--eval_interval=9999 --max_iters=250 --lr_decay_iters=250",
-}
+from research.own_scripts import (
+    FAULTS,
+    SCRIPTS,
+    Change,
+    Script,
+    arguments_of,
+    copy,
+    differences,
+    environment,
+)
 
 
 @dataclass(frozen=True)
@@ -231,7 +234,8 @@ def main() -> None:
         if options.copy:
             copy(script, options.copy, options.copies)
             continue
-        arguments = ON_GPU[script.name].split() if options.gpu else [*script.arguments]
+        # Most tools speak when a script ends.
+        arguments = [word.replace("=2000", "=250") for word in arguments_of(script)]
         plain = ""
         for name in options.way or [name for name, way in WAYS.items() if way.default]:
             row, text, out = run(name, script, options.copies, arguments, options)

@@ -477,6 +477,16 @@ CHANGES = {  # by script: what the page names first, made by hand
     ),
     "mnist": (
         Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "    model = Net().to(device)\n",
+                    "    model = Net().to(device)\n    model.compile()\n",
+                ),
+            ),
+        ),
+        Change(
             WORKER,
             (
                 (
@@ -489,6 +499,27 @@ CHANGES = {  # by script: what the page names first, made by hand
         ),
     ),
     "vae": (
+        Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "model = VAE().to(device)\n",
+                    "model = VAE().to(device)\nmodel.compile()\n",
+                ),
+            ),
+        ),
+        Change(
+            "num_workers=2",
+            (
+                (
+                    "main.py",
+                    "batch_size=args.batch_size, shuffle=True, **kwargs",
+                    "batch_size=args.batch_size, shuffle=True, num_workers=2, "
+                    "persistent_workers=True",
+                ),
+            ),
+        ),
         Change(
             WORKER,
             (
@@ -814,6 +845,23 @@ FAULTS = {  # by script: what was planted, the limit that has to be first, words
             ),
             "launch",
             "row.mul_(1.0)",
+        ),
+        (
+            Change(
+                "a Python loop over pixels",
+                (
+                    (
+                        "main.py",
+                        "        optimizer.zero_grad()\n",
+                        "        for image in data:\n"
+                        "            for row in image[0]:\n"
+                        "                for pixel in row: pixel.mul_(1.0)\n"
+                        "        optimizer.zero_grad()\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "pixel.mul_(1.0)",
         ),
     ),
     "vae": (

@@ -8,6 +8,7 @@ them is known. These few do not count for the times.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -348,6 +349,8 @@ class Recorder:
         exits.enter_context(self._watch_forward(forwards))
         self._sampler = StackSampler(threading.get_ident())
         self._sampler.start()
+        # What libraries do at the end of the process, such as PyTorch's summary, is no line of it.
+        atexit.register(setattr, self._sampler, "is_over", True)
 
     def _stop_observing(self) -> None:
         self._exits.close()

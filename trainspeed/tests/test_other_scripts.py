@@ -132,6 +132,22 @@ def test_the_line_of_a_loop_over_elements_is_sampled() -> None:
     assert any(line.startswith("mine.py:") for line in sampler.lines)
 
 
+def test_nothing_is_sampled_after_the_script(tmp_path: Path, monkeypatch: Any) -> None:
+    """What libraries registered earlier for the end of the process runs later, and is not its."""
+    at_end: list[Any] = []
+    before = threading.enumerate()
+    monkeypatch.setattr("atexit.register", lambda *call: at_end.append(call))
+    recorder = Recorder(Plan(str(tmp_path), warm_up=1, timed=2, timed_s=0.0, traced=0), "test")
+    while recorder.state != "observed":
+        recorder.mark()
+    (sampler,) = (thread for thread in threading.enumerate() if thread not in before)
+    for function, *arguments in at_end[::-1]:
+        function(*arguments)
+    sampler.join(timeout=60)
+    assert not sampler.is_alive()
+    recorder.finish()
+
+
 @pytest.mark.parametrize(
     "name, is_fusible",
     [

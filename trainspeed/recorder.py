@@ -17,6 +17,7 @@ import statistics
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -314,6 +315,7 @@ class Recorder:
         if self.notes.has_own_profiler:
             return False
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
+        warnings.filterwarnings("ignore", ".*Profiler clears events")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

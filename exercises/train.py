@@ -36,6 +36,7 @@ def main(run):
     # TODO process_group: select this rank's device and join the process group
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     # TODO dataloader: choose the DataLoader's workers, prefetching and pinned memory
     loading = {}
     # TODO data_parallel: split each batch of cfg.batch_size images among the ranks
@@ -136,19 +137,23 @@ def cutmix(images, labels, alpha):
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Return the mean loss and top-1 accuracy over up to `cfg.val_steps` batches of all ranks."""
+    """Return mean loss and accuracies over up to `cfg.val_steps` batches of all ranks."""
     model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct images, images
+    totals = torch.zeros(4, device=device)  # sum of losses, top-1 and top-5 hits, images
     for images, labels in islice(batches, cfg.val_steps):
         images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
             scores = model(images)
+            if cfg.flip_tta:
+                scores = (scores + model(images.flip(-1))) / 2
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
-        totals[2] += len(labels)
+        totals[2] += (scores.topk(min(5, scores.shape[1])).indices == labels[:, None]).sum()
+        totals[3] += len(labels)
     # TODO distributed_validation: add up the totals of all ranks
-    loss, correct, count = totals.tolist()
-    return {"val_loss": loss / count, "val_top1": correct / count, "val_images": round(count)}
+    loss, top1, top5, count = totals.tolist()
+    means = {"val_loss": loss / count, "val_top1": top1 / count, "val_top5": top5 / count}
+    return means | {"val_images": round(count)}
 
 
 if __name__ == "__main__":

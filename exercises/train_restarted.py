@@ -31,6 +31,7 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sets = replace(sets, train=Seeded(sets.train, cfg.seed))
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format

@@ -412,8 +412,9 @@ class SupervisedRank:
         if self.run.is_command or record or (folder / ENDED.format(rank=self.rank)).exists():
             return ""
         if (folder / OPEN.format(rank=self.rank)).exists():
-            config, steps = self.run.config, len(self.run.rank_steps(self.rank))
-            where = f"in step {steps} of {config.epochs * config.steps}"
+            steps = self.run.rank_steps(self.rank)
+            where = f"in step {steps['step'].max() + 1 if len(steps) else 0} of "
+            where += str(self.run.total_steps)
             error = failures.ended_early(where, is_exit=True)
             return f"{error}. The steps of its last second may be missing in this count"
         if calls(self.run.script.read_text(), "recording"):

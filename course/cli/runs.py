@@ -265,11 +265,17 @@ def runs(json_: AsJson = False) -> None:
     for launched in all_runs():
         launch.refresh(launched)
     table = find_runs()
+    progress = {run.name: tables.progress_cells(run) for run in all_runs()}
+    for name in ("epoch", "left"):
+        table[name] = [progress[run][name] for run in table["run"]]
+    table["val_top1"] = table["val_top1"].fillna(
+        table["run"].map({run: cells["val_top1"] for run, cells in progress.items()})
+    )
     if json_:
         tables.as_json(table)
     else:
-        columns = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
-        tables.show_table(columns, table[columns].values)
+        columns = "run status epoch val_top1 left images_per_s peak_gib last_loss started_at"
+        tables.show_table(columns.split(), table[columns.split()].values)
 
 
 @app.command()

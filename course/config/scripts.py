@@ -26,6 +26,7 @@ class TrainConfig(Config):
     budget_s: Amount = 0.0  # end when a ratio is certain, or after this time; 0: all steps
     profile_steps: Count = 0  # warm-up steps to trace
     save_weights: bool = False  # write weights.pt at the end
+    tracker: Literal["", "tensorboard", "trackio", "wandb"] = ""  # shows curves while it trains
 
     # Augmentation.
     randaugment: Literal["", "cpu", "device"] = ""  # where to augment

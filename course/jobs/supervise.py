@@ -37,7 +37,7 @@ from course.jobs.scripts import (
 from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
-from course.runs.restarts import GO_ON, interruptions
+from course.runs.restarts import EPOCHS, GO_ON, interruptions
 from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
@@ -147,7 +147,7 @@ def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
         if run.record:
             continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
-        steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
+        steps = [] if _saves(run) else [*run.folder.glob("steps*.jsonl"), run.folder / EPOCHS]
         for path in [*steps, *run.folder.glob("rank*"), run.folder / "started.json"]:
             path.unlink(missing_ok=True)
 

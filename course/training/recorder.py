@@ -45,6 +45,7 @@ from course.training import attempts, hooks, memory
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
+from course.training.trackers import Tracker
 from trainspeed.resources import core_count, memory_bytes
 
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
@@ -133,6 +134,8 @@ class Recorder:
                 (run.folder / OPEN.format(rank=self.rank)).touch()
         names = run.launched.get("hooks", []) if run else []
         self.hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
+        if self._is_main and self.config.tracker:
+            self.hooks.append(Tracker(self))
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -152,7 +155,7 @@ class Recorder:
         self.before_epoch()
         self._values["epochs"].append(values)
         number = len(self._values["epochs"])
-        if self._is_main and self.config.save_every:
+        if self._is_main:
             attempt(f"{EPOCHS}: results of epoch {number}", self._append_epoch, values)
         if self.rank == 0:
             numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}

@@ -17,8 +17,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DistributedSampler, get_worker_info
 
 import fast_resnet
+from course.data.augment import random_erased
 from course.data.formats.shards import ShardReader
-from course.data.loader import image_sets, loaders, normalised, randaugmented
+from course.data.loader import image_sets, loaders, normalised, randaugmented, repeated_sampler
 from course.training import models, optimizers, precision, profiling, sync_batchnorm
 from course.training.meter import Meter
 from course.training.precision import HALF
@@ -61,6 +62,8 @@ def main(run):
     # --- before
     # share, sampler = cfg.batch_size, None  # all images, in random order
     # <<<
+    if cfg.ra_reps > 1:
+        sampler = repeated_sampler(sets, cfg, run.rank, run.world_size)
     # >>> distributed_validation: split the validation images among the ranks, each image once
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
@@ -157,10 +160,14 @@ def main(run):
             if cfg.randaugment == "device":
                 images = randaugmented(images)
             images = normalised(images)
+            if cfg.random_erasing:
+                images = random_erased(images, cfg.random_erasing)
             if cfg.mix:
-                mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
+                mix, alpha = {"mixup": mixup, "cutmix": cutmix}.get(cfg.mix), cfg.mix_alpha
+                if cfg.mix == "both":  # a batch has one of them; CutMix with uniform proportions
+                    mix, alpha = ((mixup, alpha), (cutmix, 1.0))[torch.randint(2, ()).item()]
                 labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
-                images, labels = mix(images, labels, cfg.mix_alpha)
+                images, labels = mix(images, labels, alpha)
             # >>> channels_last: give the images the same memory format as the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)

@@ -30,7 +30,10 @@ class TrainConfig(Config):
 
     # Augmentation.
     randaugment: Literal["", "cpu", "device"] = ""  # where to augment
-    mix: Literal["", "mixup", "cutmix"] = ""  # mix each image and its label with another image
+    auto_augment: Literal["", "ta_wide"] = ""  # TrivialAugmentWide, by workers
+    random_erasing: Fraction = 0.0  # probability that a box of an image is erased
+    ra_reps: Positive = 1  # times that an image is used, before others, each time augmented anew
+    mix: Literal["", "mixup", "cutmix", "both"] = ""  # mix each image and label with another image
     mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
     start_px: Count = 0  # training crops grow from this to image_px; 0: they do not
     start_ramp: Count = 0  # last epoch with start_px, counted from 0
@@ -63,6 +66,12 @@ class TrainConfig(Config):
         *COMMON,
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
+        ("format", ["shards"], {"ra_reps": [1]}, "shards have an order of their own"),
+        ("format", ["gpu_decode"], {"auto_augment": [""]}, "workers do not decode the images"),
+        ("data", ["crops"], {"auto_augment": [""]}, "no worker loads them"),
+        ("data", ["synthetic"], {"auto_augment": [""], "random_erasing": [0], "ra_reps": [1]},
+         "no file becomes an image"),
+        ("auto_augment", ANY, {"randaugment": [""]}, "each is a complete augmentation"),
         ("optimizer", ["schedulefree"], {"schedule": [""]}, "it averages weights instead"),
         ("optimizer", ["schedulefree"], {"lr_warmup_epochs": [0]}, "it counts updates"),
         ("schedule", ["one_cycle", "find"], {"lr_warmup_epochs": [0]}, "it has its own warm-up"),
@@ -75,7 +84,7 @@ class TrainConfig(Config):
         ("algebra", [True], {"model": ["resnet50", "resnet101", "resnet152"]}, "no bottlenecks"),
         ("algebra", [True], {"compile": [""]}, "each replaces the step in a different way"),
         ("algebra", [True], {"sync_batchnorm": [False]}, "its statistics are of a rank's images"),
-    )
+    )  # fmt: skip
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

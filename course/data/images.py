@@ -23,8 +23,10 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channe
 
 
 def train_view(cfg: Config) -> v2.Transform:
-    """Return the transform of training images: random crop and flip, and RandAugment."""
-    random = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
+    """Return the transform of training images: random crop and flip, and an augmentation."""
+    random: list[v2.Transform] = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
+    if cfg.auto_augment:
+        random = [v2.TrivialAugmentWide(interpolation=v2.InterpolationMode.BILINEAR)]
     return v2.Compose([RandomCrop(cfg.image_px), flip_randomly, *random, *_to_floats(cfg)])
 
 

@@ -187,6 +187,16 @@ def _training_loader(
     )
 
 
+def repeated_sampler(sets: ImageSets, cfg: Config, rank: int, world_size: int) -> Sampler:
+    """Return a sampler that gives each image to several ranks at once, and then the next ones.
+
+    An epoch has as many images as without repetition, so it sees only a part of them.
+    """
+    from timm.data.distributed_sampler import RepeatAugSampler  # importing timm takes two seconds
+
+    return RepeatAugSampler(sets.train, world_size, rank, num_repeats=cfg.ra_reps, selected_round=0)
+
+
 def skip(batches: Batches, images: int) -> None:
     """Skip this rank's first images of the next epoch, which an earlier process has trained on.
 

@@ -83,7 +83,8 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
             f"{cell(record.first_loss)} at the first step, {cell(record.last_loss)} at the last",
         )
     if record.val_top1 is not None:
-        yield "accuracy", f"{record.val_top1:.1%} (validation)"
+        top5 = f", top-5 {record.val_top5:.1%}" if record.val_top5 is not None else ""
+        yield "accuracy", f"{record.val_top1:.1%}{top5} (validation)"
     if record.joules_per_image is not None:
         yield "energy", f"{cell(record.joules_per_image)} J per image"
     if record.machine:

@@ -86,7 +86,8 @@ def plan_training(
          f"{IMAGENET_GB:g}; {config.format}: {stored:,.0f}"),
         ("checkpoints", f"{3 * copies * WEIGHTS_GB:.1f} GB", f"3 files of {copies} × the weights"),
         ("energy of the GPUs", f"at most {hours * gpus * record.watts / 1000:,.1f} kWh"
-         if record.watts else "unknown", f"{source}: {record.watts or math.nan:.0f} W per GPU"),
+         if record.watts else "unknown", f"{source}: "
+         f"{f'{record.watts:.0f} W per GPU' if record.watts else 'no joules were counted'}"),
     ]  # fmt: skip
     if max(pixels) != 1 or min(pixels) != 1:
         rows.append(("assumed", "time ∝ pixels", f"measured at {run.config.image_px} px"))

@@ -16,6 +16,7 @@ FULL_TRAINING = {
     "data": "imagenet", "epochs": 90, "steps": 0, "val_steps": -1, "warmup_steps": 50,
     "workers": -1, "persistent_workers": True, "prefetch_factor": 4, "pin_memory": True,
     "non_blocking": True, "weight_decay": 1e-4, "save_weights": True, "tracker": "tensorboard",
+    "collective_timeout_s": 600,  # ranks list and validate images at different speeds
 }  # fmt: skip
 # torchvision's first recipe: the defaults of references/classification/train.py, for 8 × 32 images.
 TORCHVISION_V1 = {"batch_size": 256, "lr": 0.1, "lr_batch": 256, "schedule": "step"}

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 from torchvision.models import ResNet50_Weights
 from torchvision.transforms import v2
 
-from course import launch, rung
+from course import launch, launch_all, rung
 from course.config import Config
 from course.data.augment import random_erased
 from course.data.images import MEAN, STD, epoch_px, open_image, train_view, val_view
@@ -227,3 +227,9 @@ def test_rows_of_a_long_run_are_thinned(tmp_path: Path, monkeypatch: pytest.Monk
     assert [row["step"] for row in rows] == [*range(0, 95, 10), 94]
     assert [row["loss"] for row in rows] == [row["step"] for row in rows]
     assert run.values["steps_measured"] == 93  # medians are of all steps
+
+
+def test_complete_epochs_take_no_turns(folder: Path, runs_root: Path) -> None:
+    configs = [rung("imagenet", data_root=str(folder), lr=lr) for lr in (0.1, 0.2)]
+    with pytest.raises(ValueError, match="steps=0: how many steps"):
+        launch_all("solutions/train.py", configs, turns=True)

@@ -44,7 +44,7 @@ _RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "sharded": ("large", {"shard": "zero3"}),
     "tensor": ("large", {"tensor": 2}),
     "pipeline": ("large", {"pipeline": "1f1b", "micro_batch": 2}),
-    "restarted": ("channels_last", {"save_every": 8}),
+    "restarted": ("channels_last", {"script": "train_restarted.py", "save_every": 8}),
 }
 RUNGS: dict[str, Config] = {"baseline": Config()}
 for _name, (_before, _change) in _RUNG_CHANGES.items():

@@ -29,6 +29,9 @@ COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
     ("schedule", ["one_cycle", "find"], {"lr_warmup": [0]}, "it has its own warm-up"),
     ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
 )
+RESTARTS: tuple[Rule, ...] = (
+    ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
+)
 
 
 def broken(cfg: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from course.config.common import (
     Amount, AnyPrecision, Bounds, Compile, Config, Count, Fraction, Positive, ResNet,
 )  # fmt: skip
-from course.config.rules import ANY, COMMON, ONE_OR_MORE
+from course.config.rules import ANY, COMMON, ONE_OR_MORE, RESTARTS
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class TrainConfig(Config):
     ema: Fraction = 0.0  # validate averages with this decay per update; 0: the weights
     overflow_step: Count = 0  # makes a gradient infinite in this step; 0: never
 
+    # Restarts.
+    save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
+    async_save: bool = False  # write checkpoints in the background
+    deterministic: bool = False  # use only algorithms with bitwise equal results
+
     # Several ranks: DDP.
     bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # of gradients per message
     find_unused: bool = False  # search for weights that a step does not use
@@ -49,6 +54,9 @@ class TrainConfig(Config):
 
     RULES = (
         *COMMON,
+        *RESTARTS,
+        ("save_every", ANY, {"drop_last": [True]}, "a step's number decides its epoch"),
+        ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
         ("optimizer", ["schedulefree"], {"schedule": [""]}, "it averages weights instead"),
@@ -153,4 +161,4 @@ class RestartedConfig(Config):
     sigkill_step: Count = 0  # kills the process in the first save after this step
 
     STEPS = (*Config.STEPS, "sigterm_step", "sigkill_step")
-    RULES = (*COMMON, ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"))
+    RULES = (*COMMON, *RESTARTS)

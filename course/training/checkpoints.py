@@ -223,8 +223,7 @@ class Checkpoints:
         randomness.set_states(saved["random"], self.device)
         step = saved["step"]
         self.first_epoch = max(step - 1, 0) // cfg.steps
-        share = cfg.batch_size // self.run.world_size
-        skip(batches, (step - self.first_epoch * cfg.steps) * share)
+        skip(batches, step % cfg.steps * (cfg.batch_size // self.run.world_size))
         if self.run.rank == 0:
             print(f"continues from the checkpoint after step {step}", flush=True)
         return step

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from course.training.recorder import Recorder
 
 KEPT = 2  # the newest one may turn out to be damaged
-BEST = "best.pt"  # in the run's folder
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before Slurm's SIGKILL, or a time limit
 SIGNAL_STEPS = 8  # between two comparisons of ranks' signals on accelerators, which must wait
 # Settings that must be those of the checkpoint: those that a schedule depends on only with one.
@@ -324,7 +323,7 @@ class Checkpoints:
             return
         *earlier, last = [row.get("val_top1", 0.0) for row in epochs]
         if last > max(earlier, default=-1.0):
-            with complete_file(self.run.folder / BEST) as file:
+            with complete_file(self.run.folder / restarts.BEST) as file:
                 torch.save({"model": net.state_dict(), "epoch": len(epochs)} | epochs[-1], file)
 
 

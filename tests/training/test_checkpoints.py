@@ -13,15 +13,16 @@ import torch
 from job_helpers import prepared, train_together
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course import config
 from course.config import rung
 from course.data.formats import convert
+from course.data.loader import EpochSampler, set_epoch, skip
 from course.runs import restarts
 from course.runs.run import PROJECT, Run
 from course.training import optimizers
-from course.training.checkpoints import BEST, SIGNALS, Checkpoints, newest
+from course.training.checkpoints import SIGNALS, Checkpoints, newest
 from course.training.recorder import Recorder
 
 STEPS, EPOCHS = 4, 2
@@ -177,7 +178,7 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
         result.keep_best(net)
     names = sorted(path.name for path in result.run.checkpoints.iterdir())
     assert names == ["step-000010.pt", "step-000012.pt"]
-    best = torch.load(tmp_path / "run" / BEST, weights_only=True)
+    best = torch.load(tmp_path / "run" / restarts.BEST, weights_only=True)
     assert (best["epoch"], best["val_top1"], best["model"]["weight"].unique().item()) == (
         2,
         0.75,
@@ -229,3 +230,21 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
     restarts.remove_unfinished(tmp_path)
     (left,) = (tmp_path / "checkpoints").iterdir()
     assert left.stem == "step-000001"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_another_number_of_ranks_goes_on_at_the_same_image(ranks: int) -> None:
+    """Two passes of 18 images in an epoch of 6 steps of 6; 2 steps were made by one rank."""
+
+    def images(world_size: int, done: int) -> list[set[int]]:
+        share, by_rank = 6 // world_size, []
+        for rank in range(world_size):
+            sampler = DistributedSampler(range(18), world_size, rank, seed=3)
+            batches = DataLoader(range(18), share, sampler=EpochSampler(sampler, 6 * share, 2))
+            sampler.set_epoch(1)
+            set_epoch(batches, 1)
+            skip(batches, done * share)
+            by_rank.append([batch.tolist() for batch in batches])
+        return [set().union(*step) for step in zip(*by_rank)]
+
+    assert images(ranks, 2) == images(1, 0)[2:]

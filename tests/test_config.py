@@ -108,7 +108,7 @@ SILENTLY_WRONG = [
     (
         "tensor",
         {"save_every": 4},
-        f"{PARALLEL} has no setting 'save_every'; train.py and {RESTARTED} have it",
+        f"{PARALLEL} has no setting 'save_every'; train.py, {SHARDED} and {RESTARTED} have it",
     ),
     (
         "restarted",
@@ -116,6 +116,7 @@ SILENTLY_WRONG = [
         f"{RESTARTED} has no setting 'start_px'; train.py, ",
     ),
     ("restarted", {"drop_last": False}, "a step's number decides its epoch. Set drop_last=True"),
+    ("sharded", {"resume": "a", "save_every": 4}, "counted from the other run's end. Set save_ev"),
     ("find", {"save_every": 4}, "a search is not resumed. Set save_every=0"),
 ]
 

@@ -31,6 +31,7 @@ COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
 )
 RESTARTS: tuple[Rule, ...] = (
     ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
+    ("save_every", ANY, {"drop_last": [True]}, "a step's number decides its epoch"),
 )
 
 

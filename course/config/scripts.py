@@ -55,7 +55,6 @@ class TrainConfig(Config):
     RULES = (
         *COMMON,
         *RESTARTS,
-        ("save_every", ANY, {"drop_last": [True]}, "a step's number decides its epoch"),
         ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
@@ -91,16 +90,21 @@ class ShardedConfig(Config):
     clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
     save_shards: bool = False  # each rank writes its weights and optimizer state at the end
     resume: str = ""  # continue from this run, which saved its shards
+    save_every: Count = 0
+    async_save: bool = False
+    deterministic: bool = False
 
     LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
     RULES = (
         *COMMON,
+        *RESTARTS,
         ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
         ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit: none to gather ahead"),
         ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
         ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the rate"),
+        ("resume", ANY, {"save_every": [0]}, "its steps are counted from the other run's end"),
     )
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,6 @@ from course.jobs.scripts import (
     process_context,
     run_script,
 )
-from course.jobs.slurm_partitions import ask
 from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
@@ -182,11 +182,11 @@ def _saved_step(run: Run) -> int:
 def _requeue(job_id: str) -> bool:
     """Put the job back into Slurm's queue, which ends it here; return whether Slurm accepts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    answer = ask("scontrol", "requeue", job_id)
-    if answer and not answer.returncode:
+    answer = subprocess.run(["scontrol", "requeue", job_id], capture_output=True, text=True)
+    if not answer.returncode:
         signal.sigtimedwait([signal.SIGTERM], GRACE_S)  # until then, the job has not ended
         return True
-    print(f"Slurm does not requeue job {job_id}: {answer.stderr if answer else 'no answer'}")
+    print(f"Slurm does not requeue job {job_id}: {answer.stderr.strip()}")
     return False
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,14 +48,24 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
     A damaged checkpoint is named on standard error, and the previous one is tried.
     """
+    return next((state for _, state in _readable(folder)), None)
+
+
+def _readable(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Load one checkpoint after another, the newest first, and name those that are damaged."""
     for path in sorted(_paths(folder), key=_age, reverse=True):
         try:
-            return _read(path)
+            state = _read(path)
         except Exception as error:  # incomplete: each reader raises its own errors
-            reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-            message = f"checkpoint {path.name} is damaged, the one before it is used: {reason}"
-            print(message, file=sys.stderr, flush=True)
-    return None
+            _report_damage(path, error)
+        else:
+            yield path, state
+
+
+def _report_damage(path: Path, error: BaseException) -> None:
+    reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
+    message = f"checkpoint {path.name} is damaged, the one before it is used: {reason}"
+    print(message, file=sys.stderr, flush=True)
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -216,9 +226,7 @@ class Checkpoints:
         self._check(saved)
         if cfg.deterministic and isinstance(model, DDP):
             self._settle_buckets(model)
-        for name, part in self.parts.items():
-            if state := saved.get(name):  # a disabled scaler has none
-                part.load_state_dict(state)
+        self._restore(saved)
         randomness.set_states(saved["random"], self.device)
         step = saved["step"]
         self.first_epoch = max(step - 1, 0) // cfg.steps
@@ -229,20 +237,22 @@ class Checkpoints:
 
     def _newest(self) -> dict[str, Any] | None:
         """Load the checkpoint that rank 0 chooses, or return None if there is none."""
-        folder = self.run.checkpoints
+        folder, chosen, saved = self.run.checkpoints, [""], None
         if self.run.rank == 0:
             if self.run.folder:
                 restarts.remove_unfinished(self.run.folder)
-            saved = newest(folder)
-            chosen = [saved and saved["step"]]
-        else:
-            chosen, saved = [None], None
+            path, saved = next(_readable(folder), (Path(), None))
+            chosen = [path.name]
         if distributed.is_initialized():
             distributed.broadcast_object_list(chosen)
-            if self.run.rank and chosen[0] is not None:
-                (path,) = [x for x in _paths(folder) if restarts.step_of(x) == chosen[0]]
-                saved = _read(path)
+        if self.run.rank and chosen[0]:
+            saved = _read(folder / chosen[0])
         return saved
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        for name, part in self.parts.items():
+            if state := saved.get(name):  # a disabled scaler has none
+                part.load_state_dict(state)
 
     def _check(self, saved: dict[str, Any]) -> None:
         """Refuse a checkpoint of a different training, whose state would be wrong or ignored.
@@ -291,8 +301,8 @@ class Checkpoints:
         is_last = step >= cfg.epochs * cfg.steps
         if ends or is_last or step % cfg.save_every == 0:
             self._save(step)
-        if self._writer and (ends or is_last):
-            self._writer.wait()
+        if ends or is_last:
+            self._wait()
         if ends:
             self.run.mark_interrupted()
         return ends
@@ -305,12 +315,22 @@ class Checkpoints:
             for buffer in part.buffers() if hasattr(part, "buffers") else ():
                 distributed.broadcast(buffer, 0)
 
-    def _save(self, step: int) -> None:
+    def _state(self, step: int, *left_out: str) -> dict[str, Any]:
+        """Return what is to be saved, without some parts."""
+        parts = {name: part for name, part in self.parts.items() if name not in left_out}
+        state = {name: part.state_dict() for name, part in parts.items()}
         random = randomness.get_states(self.device)
+        return state | {"step": step, "random": random, "settings": self._settings}
+
+    def _save(self, step: int) -> None:
+        state = self._state(step)
         if self.run.rank == 0:
-            state = {name: part.state_dict() for name, part in self.parts.items()}
-            state |= {"step": step, "random": random, "settings": self._settings}
             (self._writer or save)(state, self.run.checkpoints, step)
+
+    def _wait(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
+        if self._writer:
+            self._writer.wait()
 
     def keep_best(self, net: torch.nn.Module) -> None:
         """Write best.pt if the last epoch has the highest accuracy so far.
@@ -318,13 +338,105 @@ class Checkpoints:
         Args:
             net: the network that was validated.
         """
-        epochs = self.run.values["epochs"]
-        if not (self.config.save_every and self.run.folder and epochs):
+        if not self.config.save_every:
             return
+        epochs = self.run.values["epochs"]  # of all epochs only on rank 0
         *earlier, last = [row.get("val_top1", 0.0) for row in epochs]
-        if last > max(earlier, default=-1.0):
+        is_best = self.run.rank == 0 and last > max(earlier, default=-1.0)
+        if not any_rank(is_best, self.device):
+            return
+        state = {"model": self._weights(net), "epoch": len(epochs)} | epochs[-1]
+        if self.run.folder:
             with complete_file(self.run.folder / restarts.BEST) as file:
-                torch.save({"model": net.state_dict(), "epoch": len(epochs)} | epochs[-1], file)
+                torch.save(state, file)
+
+    def _weights(self, net: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return net.state_dict()
+
+
+class ShardedCheckpoints(Checkpoints):
+    """Checkpoints of a network that ranks share: each writes its part (distributed.checkpoint).
+
+    They can be loaded by another number of ranks. "model" and "optimizer" must be among the parts.
+    """
+
+    def __init__(self, run: Recorder, device: torch.device, parts: dict[str, Any]) -> None:
+        super().__init__(run, device, parts)
+        self._pending: Any = None
+        self._group: Any = None  # of the threads that write, apart from the training's group
+        if self.config.async_save and distributed.is_initialized():
+            self._group = distributed.new_group(backend="gloo")
+
+    def _sharded(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        weights, state = get_state_dict(self.parts["model"], self.parts["optimizer"])
+        return {"model": weights, "optimizer": state}
+
+    def _newest(self) -> dict[str, Any] | None:
+        from torch.distributed import checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        folder, names = self.run.checkpoints, [[]]
+        if self.run.rank == 0:
+            if self.run.folder:
+                restarts.remove_unfinished(self.run.folder)
+            names = [[path.name for path in sorted(_paths(folder), key=_age, reverse=True)]]
+        if distributed.is_initialized():
+            distributed.broadcast_object_list(names)
+        for name in names[0]:
+            state = self._sharded() | {"rest": b""}
+            try:
+                dcp.load(state, checkpoint_id=folder / name)
+            except CheckpointException as error:  # on all ranks
+                _report_damage(folder / name, error)
+            else:
+                return state | pickle.loads(state["rest"])
+        return None
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        weights, state = saved.pop("model"), saved.pop("optimizer")
+        set_state_dict(
+            self.parts["model"],
+            self.parts["optimizer"],
+            model_state_dict=weights,
+            optim_state_dict=state,
+        )
+        super()._restore(saved)
+
+    def _save(self, step: int) -> None:
+        from torch.distributed import checkpoint as dcp
+
+        self._wait()
+        rest = pickle.dumps(self._state(step, "model", "optimizer"))
+        state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
+        path = place / file_name(step).removesuffix(".pt")
+        if self.config.async_save:
+            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=self._group)
+        else:
+            dcp.save(state, checkpoint_id=path)
+            self._remove_old()
+
+    def _wait(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+            self._remove_old()
+
+    def _remove_old(self) -> None:
+        if self.run.rank == 0:
+            remove_old(self.run.checkpoints)
+
+    def _weights(self, net: torch.nn.Module) -> dict[str, torch.Tensor]:
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            get_model_state_dict,
+        )
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_model_state_dict(net, options=options)
 
 
 def _image_count(batches: Any) -> int | None:

@@ -35,13 +35,21 @@ Meter.lap = slow
 """
 
 
+SHARDED = {"model": "vit_tiny_patch16_224", "shard": "zero3", "async_save": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("train.py", {"model": "resnet18", "mix": "mixup"}), ("train_sharded.py", SHARDED)],
+    ids=["train.py", "train_sharded.py"],
+)
 def test_a_run_goes_on_with_another_number_of_ranks(
-    tmp_path: Path, runs_root: Path, small_set: Path
+    tmp_path: Path, runs_root: Path, small_set: Path, name: str, settings: dict
 ) -> None:
     config = rung(
         "device",
         quick=True,
-        model="resnet18",
+        **settings,
         data="imagenet",
         data_root=str(small_set),
         image_px=32,
@@ -52,10 +60,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         val_images=6,
         precision="fp32",
         device="cpu",
-        mix="mixup",
         save_every=1000,
     )
-    script = narrow_solution(tmp_path, SLOW)
+    script = narrow_solution(tmp_path, SLOW, name)
     first = jobs.launch(script, config, gpus=2)
     eventually(lambda: jobs.steps_done(first) > 6, "it trains")
     jobs.cancel([first])

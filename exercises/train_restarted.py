@@ -28,6 +28,7 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)

@@ -17,8 +17,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DistributedSampler, get_worker_info
 
 import fast_resnet
+from course.data.augment import random_erased
 from course.data.formats.shards import ShardReader
-from course.data.loader import image_sets, loaders, normalised, randaugmented
+from course.data.loader import image_sets, loaders, normalised, randaugmented, repeated_sampler
 from course.training import models, optimizers, precision, profiling, randomness, sync_batchnorm
 from course.training.checkpoints import Checkpoints
 from course.training.meter import Meter
@@ -48,6 +49,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     # >>> dataloader: choose the DataLoader's workers, prefetching and pinned memory
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
@@ -61,6 +63,8 @@ def main(run):
     # --- before
     # share, sampler = cfg.batch_size, None  # all images, in random order
     # <<<
+    if cfg.ra_reps > 1:
+        sampler = repeated_sampler(sets, cfg, run.rank, run.world_size)
     # >>> distributed_validation: split the validation images among the ranks, each image once
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
@@ -162,10 +166,14 @@ def main(run):
             if cfg.randaugment == "device":
                 images = randaugmented(images)
             images = normalised(images)
+            if cfg.random_erasing:
+                images = random_erased(images, cfg.random_erasing)
             if cfg.mix:
-                mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
+                mix, alpha = {"mixup": mixup, "cutmix": cutmix}.get(cfg.mix), cfg.mix_alpha
+                if cfg.mix == "both":  # a batch has one of them; CutMix with uniform proportions
+                    mix, alpha = ((mixup, alpha), (cutmix, 1.0))[torch.randint(2, ()).item()]
                 labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
-                images, labels = mix(images, labels, cfg.mix_alpha)
+                images, labels = mix(images, labels, alpha)
             # >>> channels_last: give the images the same memory format as the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
@@ -281,23 +289,27 @@ def cutmix(images, labels, alpha):
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Return the mean loss and top-1 accuracy over up to `cfg.val_steps` batches of all ranks."""
+    """Return mean loss and accuracies over up to `cfg.val_steps` batches of all ranks."""
     model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct images, images
+    totals = torch.zeros(4, device=device)  # sum of losses, top-1 and top-5 hits, images
     for images, labels in islice(batches, cfg.val_steps):
         images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
             scores = model(images)
+            if cfg.flip_tta:
+                scores = (scores + model(images.flip(-1))) / 2
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
-        totals[2] += len(labels)
+        totals[2] += (scores.topk(min(5, scores.shape[1])).indices == labels[:, None]).sum()
+        totals[3] += len(labels)
     # >>> distributed_validation: add up the totals of all ranks
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     # --- before
     # <<<
-    loss, correct, count = totals.tolist()
-    return {"val_loss": loss / count, "val_top1": correct / count, "val_images": round(count)}
+    loss, top1, top5, count = totals.tolist()
+    means = {"val_loss": loss / count, "val_top1": top1 / count, "val_top5": top5 / count}
+    return means | {"val_images": round(count)}
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def main(run):
     device = join_group(run)
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
     if cfg.channels_last and not cfg.shard:  # fully_shard only accepts contiguous weights

@@ -280,6 +280,43 @@ def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
 
 
 @app.command()
+def plan(
+    rung: Annotated[str, typer.Option(help="The rung of the training.")] = "imagenet",
+    site: SiteName = "local",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
+    set_: Settings = None,
+    basis: Annotated[
+        str, typer.Option("--from", help="A recorded machine, or a run of the same step.")
+    ] = "nvidia-h200",
+    time_min: Annotated[float | None, typer.Option(help="Minutes of each job.")] = None,
+    json_: AsJson = False,
+) -> None:
+    """Estimate what a complete training needs: time, jobs, memory, disk, energy.
+
+    Nothing is started. The last column names what each number is based on.
+    """
+    from course import config as configs
+    from course.analysis.long_runs import plan_training
+    from course.jobs import sites
+    from course.runs import recordings
+
+    config = configs.rung(rung, **configs.parse_settings(set_ or []))
+    chosen = sites.get(site)
+    if time_min is not None:
+        chosen = replace(chosen, time_min=time_min)
+    recorded = recordings.machines()
+    try:
+        source = basis if basis in recorded else _find(basis)
+    except ValueError as error:
+        raise ValueError(f"{error}. Recorded machines: {', '.join(recorded)}") from None
+    table = plan_training(config, chosen, gpus, source)
+    if json_:
+        tables.as_json(table)
+    else:
+        tables.show_table([*table.columns], table.values)
+
+
+@app.command()
 def runs(json_: AsJson = False) -> None:
     """List all runs with their status and what they measured."""
     from course.jobs import launch
@@ -288,11 +325,17 @@ def runs(json_: AsJson = False) -> None:
     for launched in all_runs():
         launch.refresh(launched)
     table = find_runs()
+    progress = {run.name: tables.progress_cells(run) for run in all_runs()}
+    for name in ("epoch", "left"):
+        table[name] = [progress[run][name] for run in table["run"]]
+    table["val_top1"] = table["val_top1"].fillna(
+        table["run"].map({run: cells["val_top1"] for run, cells in progress.items()})
+    )
     if json_:
         tables.as_json(table)
     else:
-        columns = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
-        tables.show_table(columns, table[columns].values)
+        columns = "run status epoch val_top1 left images_per_s peak_gib last_loss started_at"
+        tables.show_table(columns.split(), table[columns.split()].values)
 
 
 @app.command()

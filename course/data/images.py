@@ -20,12 +20,13 @@ from course.data.folders import DataError
 from course.data.pixels import decode_rgb
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
-VAL_SHARE = 224 / 256  # the centre crop's share of a validation image's shorter side
 
 
 def train_view(cfg: Config) -> v2.Transform:
-    """Return the transform of training images: random crop and flip, and RandAugment."""
-    random = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
+    """Return the transform of training images: random crop and flip, and an augmentation."""
+    random: list[v2.Transform] = [v2.RandAugment()] if cfg.randaugment == "cpu" else []
+    if cfg.auto_augment:
+        random = [v2.TrivialAugmentWide(interpolation=v2.InterpolationMode.BILINEAR)]
     return v2.Compose([RandomCrop(cfg.image_px), flip_randomly, *random, *_to_floats(cfg)])
 
 
@@ -48,10 +49,15 @@ class RandomCrop:
             self._side = torch.tensor(image_px).share_memory_()
         self._side.fill_(image_px)
 
+    @property
+    def image_px(self) -> int:
+        """The side of the next crops."""
+        return self.draw.size[0] if self._side is None else int(self._side)
+
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         top, left, height, width = self.draw.make_params([image]).values()
         part = image[None, :, top : top + height, left : left + width]
-        size = self.draw.size if self._side is None else [int(self._side)] * 2
+        size = [self.image_px] * 2
         return interpolate(part, size, mode="bilinear", antialias=True)[0]
 
 
@@ -63,19 +69,27 @@ def flip_randomly(image: torch.Tensor) -> torch.Tensor:
 def epoch_px(cfg: Config, epoch: int) -> int:
     """Return the side of training crops in an epoch, counted from 0.
 
-    It grows from `cfg.start_px` in the first epoch to `cfg.image_px` in the last, in equal steps
-    that are rounded to multiples of 32, because networks halve images five times.
+    It grows from `cfg.start_px` in epoch `cfg.start_ramp` to `cfg.image_px` in `cfg.end_ramp`, or
+    else in the last epoch, in equal steps that are rounded to multiples of 32, because networks
+    halve images five times.
     """
-    if not cfg.start_px or epoch >= cfg.epochs - 1:
+    end = cfg.end_ramp or cfg.epochs - 1
+    if not cfg.start_px or epoch >= end:
         return cfg.image_px
-    side = cfg.start_px + (cfg.image_px - cfg.start_px) * epoch / (cfg.epochs - 1)
+    share = max(0, epoch - cfg.start_ramp) / (end - cfg.start_ramp)
+    side = cfg.start_px + (cfg.image_px - cfg.start_px) * share
     return min(32 * math.floor(side / 32 + 0.5), cfg.image_px)
+
+
+def val_px(cfg: Config) -> int:
+    """Return the side of validation crops."""
+    return cfg.val_px or cfg.image_px
 
 
 def val_view(cfg: Config) -> v2.Transform:
     """Return the transform of validation images: resize and centre crop, as usual for ImageNet."""
-    side = round(cfg.image_px / VAL_SHARE)
-    return v2.Compose([v2.Resize(side), v2.CenterCrop(cfg.image_px), *_to_floats(cfg)])
+    side = round(val_px(cfg) / cfg.crop_pct)
+    return v2.Compose([v2.Resize(side), v2.CenterCrop(val_px(cfg)), *_to_floats(cfg)])
 
 
 def _to_floats(cfg: Config) -> list[v2.Transform]:

@@ -198,6 +198,16 @@ def set_epoch(batches: Batches, epoch: int) -> None:
             part.set_epoch(epoch)
 
 
+def repeated_sampler(sets: ImageSets, cfg: Config, rank: int, world_size: int) -> Sampler:
+    """Return a sampler that gives each image to several ranks at once, and then the next ones.
+
+    An epoch has as many images as without repetition, so it sees only a part of them.
+    """
+    from timm.data.distributed_sampler import RepeatAugSampler  # importing timm takes two seconds
+
+    return RepeatAugSampler(sets.train, world_size, rank, num_repeats=cfg.ra_reps, selected_round=0)
+
+
 def skip(batches: Batches, images: int) -> None:
     """Skip this rank's first images of the next epoch, which an earlier process has trained on.
 
@@ -270,7 +280,8 @@ class EpochSampler(Sampler):
         images: the number of images per epoch; None: one pass.
         epochs: of the run, so that the passes of different epochs are shuffled differently.
         begin: is called with each epoch's number when the epoch begins.
-        count: of all images, for a `Seeded` set: images of later passes get higher numbers.
+        count: of all images, for a `Seeded` set: an image that an epoch uses again, in a later pass
+            or by repeated augmentation, gets a higher number.
 
     Attributes:
         epoch: the number of the next epoch.
@@ -304,6 +315,8 @@ class EpochSampler(Sampler):
         if self.begin:
             self.begin(self.epoch)
         has_epochs = hasattr(self.sampler, "set_epoch")
+        repeats = getattr(self.sampler, "num_repeats", 1)  # of an image, in a row over all ranks
+        rank, ranks = getattr(self.sampler, "rank", 0), getattr(self.sampler, "num_replicas", 1)
         if not (has_epochs or self.taken):  # draw what an earlier process has drawn
             for _ in range(self.epoch * math.ceil(len(self) / max(1, len(self.sampler)))):
                 list(self.sampler)
@@ -317,7 +330,9 @@ class EpochSampler(Sampler):
             elif has_epochs:
                 self.sampler.set_epoch(shuffled_epoch)
             remaining -= len(order)
-            yield from (image + number * self.count for image in order[skip:])
+            for place in range(skip, len(order)):
+                use = number * repeats + (place * ranks + rank) % repeats
+                yield order[place] + use * self.count
             skip = max(0, skip - len(order))
             if remaining <= 0 or not order:
                 return

@@ -26,11 +26,11 @@ from course.jobs.sites import Site
 from course.runs import record as records
 from course.runs import recordings
 from course.runs import run as runs
-from course.runs.files import write_atomically
+from course.runs.files import PART_BYTES, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import has_checkpoints, take_over
 from course.runs.run import RecordedRun, Run, record_of
-from course.text import wrap_text
+from course.text import clock, wrap_text
 
 T = TypeVar("T", bound=Run)
 PATIENCE_S = 2.0  # until a progress line explains why a run waits
@@ -351,7 +351,9 @@ def _start(
         raise
     names = ", ".join(run.name for run in started if not run.is_repeat)
     turns = ", in turns" if len(started) > 1 else ""
-    print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}"))
+    is_long = any(planned.config.steps == 0 for planned in group)  # of complete epochs
+    limit = f", which ends after {clock(site.time_min * 60)} (--time-min)" * is_long
+    print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}{limit}"))
     return started
 
 
@@ -374,7 +376,7 @@ def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
 
 
 def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = False) -> None:
-    total = run.config.epochs * run.config.steps
+    total = run.total_steps
     has_steps = run.reports_steps
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}" if has_steps else "{desc} {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
@@ -384,6 +386,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
             status, steps = refresh(run), steps_done(run)
             state = _state(run, status, steps) if has_steps else status
             progress = steps if has_steps else int(time.time() - began)
+            total = bar.total = total or run.total_steps
             if shown != (shown := (state, progress)):
                 bar.set_description_str(f"{run.name} [{state}]", refresh=False)
                 bar.n = min(steps, total)
@@ -420,5 +423,10 @@ def steps_done(run: Run) -> int:
     path = run.folder / "steps.jsonl"
     if not path.exists():
         return 0
-    with path.open("rb") as lines:
-        return sum(line.endswith(b"\n") for line in lines)
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - PART_BYTES))
+        lines = file.read().rpartition(b"\n")[0].splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError):  # incomplete: the disk was full
+            return json.loads(line)["step"] + 1
+    return 0

@@ -96,6 +96,11 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
 
 
 def _check_budgets(configs: Sequence[Config]) -> None:
+    if any(config.steps == 0 for config in configs):
+        raise ValueError(
+            "steps=0: how many steps a complete epoch has is not known before the run begins, and "
+            "runs that take turns need a number: set steps, or launch each alone"
+        )
     budgets = {config.budget_s for config in configs}
     if len(budgets) > 1:
         raise ValueError(

@@ -39,7 +39,7 @@ from course.jobs.scripts import (
 from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
-from course.runs.restarts import CHECKPOINTS, GO_ON, interruptions, step_of
+from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON, interruptions, step_of
 from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
@@ -163,7 +163,7 @@ def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
         if run.record:
             continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
-        steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
+        steps = [] if _saves(run) else [*run.folder.glob("steps*.jsonl"), run.folder / EPOCHS]
         for path in [*steps, *run.folder.glob("rank*"), run.folder / "started.json"]:
             path.unlink(missing_ok=True)
 
@@ -461,8 +461,9 @@ class SupervisedRank:
         if self.run.is_command or record or (folder / ENDED.format(rank=self.rank)).exists():
             return ""
         if (folder / OPEN.format(rank=self.rank)).exists():
-            config, steps = self.run.config, len(self.run.rank_steps(self.rank))
-            where = f"in step {steps} of {config.epochs * config.steps}"
+            steps = self.run.rank_steps(self.rank)
+            where = f"in step {steps['step'].max() + 1 if len(steps) else 0} of "
+            where += str(self.run.total_steps)
             error = failures.ended_early(where, is_exit=True)
             return f"{error}. The steps of its last second may be missing in this count"
         if calls(self.run.script.read_text(), "recording"):

@@ -34,7 +34,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before Slurm's SIGKILL, or a time 
 SIGNAL_STEPS = 8  # between two comparisons of ranks' signals on accelerators, which must wait
 # Settings that must be those of the checkpoint: those that a schedule depends on only with one.
 FIXED = ("model", "optimizer", "schedule", "batch_size", "steps", "data", "seed")
-FIXED_BY_SCHEDULE = ("lr", "lr_warmup", "epochs")
+WARMUP = ("lr_warmup", "lr_warmup_epochs")
+FIXED_BY_SCHEDULE = ("lr", "lr_batch", *WARMUP, "lr_step_size", "lr_gamma", "epochs")
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save
 
 
@@ -261,7 +262,9 @@ class Checkpoints:
             ValueError: a setting differs; the message names it.
         """
         known = saved.get("settings", {})
-        has_schedule = self.config.schedule or self.config.lr_warmup or known.get("lr_warmup")
+        has_schedule = self.config.schedule or any(
+            known.get(x) or self._settings[x] for x in WARMUP
+        )
         for name in (*FIXED, *(FIXED_BY_SCHEDULE if has_schedule else ()), "images"):
             own, other = self._settings[name], known.get(name, self._settings[name])
             if own != other:

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from job_helpers import prepared, train_together
+from timm.data.distributed_sampler import RepeatAugSampler
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course import config
 from course.config import rung
+from course.data.folders import KINDS
 from course.data.formats import convert
 from course.data.loader import EpochSampler, set_epoch, skip
 from course.runs import restarts
@@ -55,6 +57,10 @@ FEATURES: dict[str, dict[str, Any]] = {
     "raw": FILES | {"format": "raw", "async_save": True, "schedule": "one_cycle"},
     "gpu_decode": FILES | {"format": "gpu_decode", "randaugment": "device", "mix": "cutmix"},
     "crops": {"data": "crops", "mix": "mixup", "optimizer": "schedulefree"},
+    "repeated": FILES
+    | {"format": "files", "ra_reps": 3, "auto_augment": "ta_wide", "random_erasing": 0.5}
+    | {"mix": "both", "schedule": "step", "lr_step_size": 1, "steps": 0, "batch_size": 8}
+    | {"val_px": 64, "flip_tta": True, "val_steps": -1},
     "small": FILES
     | {"format": "small", "image_px": 64, "start_px": 32, "workers": 2, "randaugment": "cpu"}
     | {"persistent_workers": True, "precision": "fp16", "overflow_step": 1, "mix": "mixup"},
@@ -76,7 +82,7 @@ def test_an_interrupted_training_equals_one_that_was_not(
         monkeypatch.setenv("COURSE_DATA", str(tmp_path / "default"))  # conversions are next to it
         monkeypatch.setattr(convert, "MIN_PART", 8)
         settings["data_root"] = str(small_set)
-        if settings["format"] != "gpu_decode":
+        if settings["format"] in KINDS:
             convert.convert_set(settings["format"], small_set)
     whole, stopped = (run_of(tmp_path / x, settings, x == "stopped") for x in ("whole", "stopped"))
     printed = train_together([whole, stopped])
@@ -136,6 +142,8 @@ def same_handlers() -> Iterator[None]:
         ),
         ({"optimizer": "adamw"}, "Choose optimizer='sgd', or start a new training (--rerun)"),
         ({"schedule": "cosine"}, "schedule='cosine'.*saved with schedule=''"),
+        ({"schedule": "step"}, "schedule='step'"),
+        ({"lr_warmup_epochs": 1}, "lr_warmup_epochs=1.*saved with lr_warmup_epochs=0"),
         ({"lr_warmup": 2}, "lr_warmup=2.*saved with lr_warmup=0"),
         ({"batch_size": 8}, "batch_size=8.*saved with batch_size=4"),
         ({"steps": 5}, "steps=5.*saved with steps=4"),
@@ -248,3 +256,12 @@ def test_another_number_of_ranks_goes_on_at_the_same_image(ranks: int) -> None:
         return [set().union(*step) for step in zip(*by_rank)]
 
     assert images(ranks, 2) == images(1, 0)[2:]
+
+
+def test_each_use_of_an_image_in_an_epoch_has_its_own_crop() -> None:
+    numbers = []
+    for rank in range(2):  # three uses of each image in a row, in two passes
+        sampler = RepeatAugSampler(range(4), 2, rank, num_repeats=3, selected_round=0)
+        sampler.num_selected_samples = 6
+        numbers += EpochSampler(sampler, 12, 1, count=4)
+    assert sorted(numbers) == [*range(24)]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from course.config import Config
 from course.data.folders import DataError
-from course.data.images import VAL_SHARE, Files, one_thread, open_image
+from course.data.images import Files, one_thread, open_image, val_px
 
 AHEAD = 4  # batches that are decoded before a step needs them
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as in RandomResizedCrop
@@ -74,7 +74,7 @@ class Decoded:
         if self.by_gpu and device.index is None:  # a new thread would use device 0
             device = torch.device("cuda", torch.cuda.current_device())
         self.batches, self.device, self.train = batches, device, train
-        self.image_px = cfg.image_px
+        self.val_px, self.crop_pct = val_px(cfg), cfg.crop_pct
         self._stream: torch.cuda.Stream | None = None
         if train and not self.by_gpu:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)
@@ -127,11 +127,13 @@ class Decoded:
         sizes = torch.tensor([image.shape[1:] for image in images])
         random = torch.Generator().manual_seed(seed)
         if self.train:
+            image_px = self.batches.dataset.transform.transforms[0].image_px  # it may grow
             boxes = random_boxes(sizes, random)
             flips = torch.rand(len(images), generator=random) < 0.5
         else:
-            boxes, flips = centre_boxes(sizes, VAL_SHARE), torch.zeros(len(images)).bool()
-        return crop_and_resize(images, boxes, flips, self.image_px)
+            image_px = self.val_px
+            boxes, flips = centre_boxes(sizes, self.crop_pct), torch.zeros(len(images)).bool()
+        return crop_and_resize(images, boxes, flips, image_px)
 
 
 def decode_on_gpu(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:

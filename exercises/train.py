@@ -20,7 +20,8 @@ import fast_resnet
 from course.data.augment import random_erased
 from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised, randaugmented, repeated_sampler
-from course.training import models, optimizers, precision, profiling, sync_batchnorm
+from course.training import models, optimizers, precision, profiling, randomness, sync_batchnorm
+from course.training.checkpoints import Checkpoints
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -28,7 +29,7 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
+    randomness.seed_all(cfg)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
     # TODO device: use the accelerator if the rung requests it and the machine has one
@@ -67,18 +68,23 @@ def main(run):
     # TODO param_groups: weight decay for filters and matrices; for vectors only if cfg.norm_decay
     weights = model.parameters()
     optimizer = optimizers.create(weights, cfg)
-    optimizers.schedule(optimizer, cfg)
+    schedule = optimizers.schedule(optimizer, cfg)
     # TODO lr_range_test: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     averaged = optimizers.Averaged(net, optimizer, cfg)
 
     # TODO amp: run the forward pass under autocast in the config's precision
     autocast = nullcontext()
+    scaler = None
     # TODO grad_scaler: scale the loss if gradients would underflow in fp16
+
+    parts = {"model": net, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    checkpoints = Checkpoints(run, device, parts | {"averaged": averaged})
+    step = checkpoints.resume(train_batches, model)  # completed steps: 0, unless it was interrupted
 
     # TODO profiler: record operators with the profiler, on the config's schedule
 
-    meter = Meter(run, device)
-    for epoch in range(cfg.epochs):
+    meter = Meter(run, device, first=step)
+    for epoch in range(checkpoints.first_epoch, cfg.epochs):
         model.train()
         # TODO data_parallel: shuffle differently in each epoch, the same on all ranks
         for images, labels in meter.steps(train_batches, epoch):
@@ -112,10 +118,13 @@ def main(run):
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=loss)
             # TODO profiler: signal to the profiler that a step has ended
+            if checkpoints.ends_after(meter.step):
+                return  # saved: another process continues
 
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
+                checkpoints.keep_best(validated)
     # TODO profiler: stop the profiler
     # TODO distributed_validation: save the weights on one rank only, because all ranks have the same
     with averaged.validated() as validated:

@@ -20,7 +20,8 @@ import fast_resnet
 from course.data.augment import random_erased
 from course.data.formats.shards import ShardReader
 from course.data.loader import image_sets, loaders, normalised, randaugmented, repeated_sampler
-from course.training import models, optimizers, precision, profiling, sync_batchnorm
+from course.training import models, optimizers, precision, profiling, randomness, sync_batchnorm
+from course.training.checkpoints import Checkpoints
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -28,7 +29,7 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
+    randomness.seed_all(cfg)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
     # >>> device: use the accelerator if the rung requests it and the machine has one
@@ -116,7 +117,7 @@ def main(run):
     # weights = model.parameters()
     # <<<
     optimizer = optimizers.create(weights, cfg)
-    optimizers.schedule(optimizer, cfg)
+    schedule = optimizers.schedule(optimizer, cfg)
     # >>> lr_range_test: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     if cfg.schedule == "find":
         last = cfg.epochs * cfg.steps - 1
@@ -131,10 +132,15 @@ def main(run):
     # --- before
     # autocast = nullcontext()
     # <<<
+    scaler = None
     # >>> grad_scaler: scale the loss if gradients would underflow in fp16
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
     # --- before
     # <<<
+
+    parts = {"model": net, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    checkpoints = Checkpoints(run, device, parts | {"averaged": averaged})
+    step = checkpoints.resume(train_batches, model)  # completed steps: 0, unless it was interrupted
 
     # >>> profiler: record operators with the profiler, on the config's schedule
     profiler = torch.profiler.profile(
@@ -144,8 +150,8 @@ def main(run):
     # --- before
     # <<<
 
-    meter = Meter(run, device)
-    for epoch in range(cfg.epochs):
+    meter = Meter(run, device, first=step)
+    for epoch in range(checkpoints.first_epoch, cfg.epochs):
         model.train()
         # >>> data_parallel: shuffle differently in each epoch, the same on all ranks
         sampler.set_epoch(epoch)
@@ -200,10 +206,13 @@ def main(run):
             profiler.step()
             # --- before
             # <<<
+            if checkpoints.ends_after(meter.step):
+                return  # saved: another process continues
 
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
+                checkpoints.keep_best(validated)
     # >>> profiler: stop the profiler
     profiler.stop()
     # --- before

@@ -168,6 +168,29 @@ def run(
 
 
 @app.command()
+def resume(
+    name: RunName,
+    gpus: Annotated[int | None, typer.Option(help="Another number of GPUs.")] = None,
+    site: Annotated[str | None, typer.Option(help="Another site.")] = None,
+    set_: Settings = None,
+    time_min: Annotated[float | None, typer.Option(help="Stop the run after N minutes.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the run until it ends.")] = True,
+) -> None:
+    """Continue a run from its newest checkpoint, perhaps on another number of GPUs."""
+    from course.config import parse_settings
+    from course.jobs import launch
+    from course.runs.run import get
+
+    options = {"site": site, "gpus": gpus, "time_min": time_min}
+    launched = launch.resume(get(name), parse_settings(set_ or []), **options)
+    if wait:
+        wait_for([launched])
+        tables.show_run(launched)
+        if launch.refresh(launched) not in ("ok", "queued", "running"):
+            raise typer.Exit(1)
+
+
+@app.command()
 def ladder(
     script: Script = "solutions/train.py",
     site: SiteName = "local",

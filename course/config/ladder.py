@@ -16,6 +16,7 @@ FULL_TRAINING = {
     "data": "imagenet", "epochs": 90, "steps": 0, "val_steps": -1, "warmup_steps": 50,
     "workers": -1, "persistent_workers": True, "prefetch_factor": 4, "pin_memory": True,
     "non_blocking": True, "weight_decay": 1e-4, "save_weights": True, "tracker": "tensorboard",
+    "save_every": 500, "async_save": True,
     "collective_timeout_s": 600,  # ranks list and validate images at different speeds
 }  # fmt: skip
 # torchvision's first recipe: the defaults of references/classification/train.py, for 8 × 32 images.
@@ -61,7 +62,7 @@ _RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "sharded": ("large", {"shard": "zero3"}),
     "tensor": ("large", {"tensor": 2}),
     "pipeline": ("large", {"pipeline": "1f1b", "micro_batch": 2}),
-    "restarted": ("channels_last", {"save_every": 8}),
+    "restarted": ("channels_last", {"script": "train_restarted.py", "save_every": 8}),
     "imagenet": ("channels_last", FULL_TRAINING | TORCHVISION_V1),
     "imagenet_fast": ("channels_last", FULL_TRAINING | FFCV_56),
 }

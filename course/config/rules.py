@@ -33,6 +33,10 @@ COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
     ("schedule", ["one_cycle", "find"], {"lr_warmup": [0]}, "it has its own warm-up"),
     ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
 )  # fmt: skip
+RESTARTS: tuple[Rule, ...] = (
+    ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
+    ("save_every", ANY, {"drop_last": [True]}, "a step's number decides its epoch"),
+)
 
 
 def broken(cfg: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from course.config.common import (
     Amount, AnyPrecision, Bounds, Compile, Config, Count, Fraction, Positive, ResNet,
 )  # fmt: skip
-from course.config.rules import ANY, COMMON, ONE_OR_MORE
+from course.config.rules import ANY, COMMON, ONE_OR_MORE, RESTARTS
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class TrainConfig(Config):
     ema: Fraction = 0.0  # validate averages with this decay per update; 0: the weights
     overflow_step: Count = 0  # makes a gradient infinite in this step; 0: never
 
+    # Restarts.
+    save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
+    async_save: bool = False  # write checkpoints in the background
+    deterministic: bool = False  # use only algorithms with bitwise equal results
+
     # Several ranks: DDP.
     bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # of gradients per message
     find_unused: bool = False  # search for weights that a step does not use
@@ -64,6 +69,8 @@ class TrainConfig(Config):
 
     RULES = (
         *COMMON,
+        *RESTARTS,
+        ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
         ("format", ["shards"], {"ra_reps": [1]}, "shards have an order of their own"),
@@ -119,16 +126,21 @@ class ShardedConfig(Config):
     clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
     save_shards: bool = False  # each rank writes its weights and optimizer state at the end
     resume: str = ""  # continue from this run, which saved its shards
+    save_every: Count = 0
+    async_save: bool = False
+    deterministic: bool = False
 
     LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
     RULES = (
         *COMMON,
+        *RESTARTS,
         ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
         ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit: none to gather ahead"),
         ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
         ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the rate"),
+        ("resume", ANY, {"save_every": [0]}, "its steps are counted from the other run's end"),
     )
 
 
@@ -189,4 +201,4 @@ class RestartedConfig(Config):
     sigkill_step: Count = 0  # kills the process in the first save after this step
 
     STEPS = (*Config.STEPS, "sigterm_step", "sigkill_step")
-    RULES = (*COMMON, ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"))
+    RULES = (*COMMON, *RESTARTS)

@@ -29,6 +29,7 @@ from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
 from course.data.images import Files, check_classes, epoch_px, open_folder, train_view, val_view
 from course.data.images import normalised as normalised  # and this
+from course.data.seeded import Seeded
 from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
@@ -143,7 +144,8 @@ def loaders(
         loading = {"collate_fn": gpu_decode.collate} | loading
     train = _training_loader(sets, cfg, share, sampler, loading)
     indices = None if val_sampler is None else EpochSampler(val_sampler)
-    val = DataLoader(sets.val, share, sampler=indices, **loading)
+    # With its own generator: the default one would be at a different place after a restart.
+    val = DataLoader(sets.val, share, sampler=indices, generator=torch.Generator(), **loading)
     _val_loader[:] = [weakref.ref(val)]
     failures.set_worker_timeout(train)
     failures.set_worker_timeout(val)
@@ -163,7 +165,7 @@ def _training_loader(
     random = torch.Generator().manual_seed(cfg.seed)  # of the workers
     if isinstance(sets.train, IterableDataset):  # it has its own order
         random.manual_seed(cfg.seed + _rank_and_size()[0])
-        return DataLoader(sets.train, share, generator=random, **loading)
+        return shards.ShardLoader(sets.train, share, generator=random, **loading)
     if sampler is None:  # with its own generator, because starting workers draws numbers
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     else:
@@ -177,14 +179,23 @@ def _training_loader(
             crop.grow_to(epoch_px(cfg, epoch))
 
     images = share * cfg.steps if cfg.drop_last else None
+    is_seeded = cfg.data != "crops" and (cfg.save_every or cfg.deterministic)
+    count = len(sets.train) if is_seeded else 0
     return DataLoader(
-        sets.train,
+        Seeded(sets.train, cfg.seed) if is_seeded else sets.train,
         share,
-        sampler=EpochSampler(sampler, images, cfg.epochs, begin_epoch),
+        sampler=EpochSampler(sampler, images, cfg.epochs, begin_epoch, count),
         drop_last=cfg.drop_last,
         generator=random,
         **loading,
     )
+
+
+def set_epoch(batches: Batches, epoch: int) -> None:
+    """Announce the next epoch of `loaders`' training batches; `Meter.steps` calls it."""
+    for part in (getattr(batches, "sampler", None), getattr(batches, "dataset", None)):
+        if isinstance(part, EpochSampler | Seeded | shards.ShardReader):
+            part.set_epoch(epoch)
 
 
 def repeated_sampler(sets: ImageSets, cfg: Config, rank: int, world_size: int) -> Sampler:
@@ -202,8 +213,9 @@ def skip(batches: Batches, images: int) -> None:
 
     Negative numbers skip nothing. Synthetic batches are all equal, so there is nothing to skip.
     """
-    if isinstance(batches, DataLoader):
-        batches.sampler.skip = max(0, images)
+    for part in (batches, getattr(batches, "sampler", None)):
+        if isinstance(part, EpochSampler | shards.ShardLoader):
+            part.skip = max(0, images)
 
 
 def _prepare_worker(worker: int) -> None:
@@ -268,8 +280,11 @@ class EpochSampler(Sampler):
         images: the number of images per epoch; None: one pass.
         epochs: of the run, so that the passes of different epochs are shuffled differently.
         begin: is called with each epoch's number when the epoch begins.
+        count: of all images, for a `Seeded` set: an image that an epoch uses again, in a later pass
+            or by repeated augmentation, gets a higher number.
 
     Attributes:
+        epoch: the number of the next epoch.
         skip: the next epoch leaves out this number of images, without loading them.
         taken: the first NOTED images of each epoch, in order.
     """
@@ -280,30 +295,44 @@ class EpochSampler(Sampler):
         images: int | None = None,
         epochs: int = 1,
         begin: Callable[[int], None] | None = None,
+        count: int = 0,
     ) -> None:
         self.sampler, self.images, self.epochs = sampler, images, epochs
-        self.begin = begin
+        self.begin, self.count = begin, count
         self.taken: list[list[int]] = []
-        self.skip = 0
+        self.epoch = self.skip = 0
 
     def __len__(self) -> int:
         return len(self.sampler) if self.images is None else self.images
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[int]:
-        epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
+        shuffled_epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
         skip, self.skip = self.skip, 0  # first, because an epoch can end before its last image
         if self.begin:
-            self.begin(len(self.taken))
+            self.begin(self.epoch)
+        has_epochs = hasattr(self.sampler, "set_epoch")
+        repeats = getattr(self.sampler, "num_repeats", 1)  # of an image, in a row over all ranks
+        rank, ranks = getattr(self.sampler, "rank", 0), getattr(self.sampler, "num_replicas", 1)
+        if not (has_epochs or self.taken):  # draw what an earlier process has drawn
+            for _ in range(self.epoch * math.ceil(len(self) / max(1, len(self.sampler)))):
+                list(self.sampler)
+        self.epoch += 1
         for number in itertools.count():
-            if number and hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch + number * self.epochs)
+            if number and has_epochs:
+                self.sampler.set_epoch(shuffled_epoch + number * self.epochs)
             order = [int(image) for image in self.sampler][:remaining]  # it may be a tensor
             if number == 0:
                 self.taken.append(order[:NOTED])
-            elif hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)
+            elif has_epochs:
+                self.sampler.set_epoch(shuffled_epoch)
             remaining -= len(order)
-            yield from order[skip:]
+            for place in range(skip, len(order)):
+                use = number * repeats + (place * ranks + rank) % repeats
+                yield order[place] + use * self.count
             skip = max(0, skip - len(order))
             if remaining <= 0 or not order:
                 return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course.data.loader import set_epoch
 from course.runs import failures
 from course.runs.files import finite
 from course.training import memory, turns
@@ -110,6 +111,7 @@ class Meter:
         self._epoch, self._marks, self._laps, iterator = epoch, [], [], None
         if self.config.resume:  # the epochs before the first one are of a different run
             self._over = self._over or {*range(epoch)}
+        set_epoch(batches, epoch)
         failures.set_worker_timeout(batches)
         self._observers.start_epoch(epoch)
         try:

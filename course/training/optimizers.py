@@ -183,12 +183,25 @@ class Averaged:
     """
 
     def __init__(self, net: nn.Module, optimizer: Optimizer, cfg: Config) -> None:
-        self._net, self._optimizer = net, optimizer
+        self._net, self._optimizer, self._average = net, optimizer, None
         if cfg.ema:
             mean = get_ema_multi_avg_fn(cfg.ema)
             average = AveragedModel(net, multi_avg_fn=mean, use_buffers=True)
             optimizer.register_step_post_hook(lambda *_: average.update_parameters(net))
-            self._net = average.module
+            self._net, self._average = average.module, average
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moving averages, for checkpoints; {} without any."""
+        return self._average.state_dict() if self._average else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if self._average:
+            self._average.load_state_dict(state)
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        """Yield the averages that are no weights."""
+        yield from self._average.buffers() if self._average else ()
 
     @contextmanager
     def validated(self) -> Iterator[nn.Module]:

@@ -27,13 +27,14 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Encoded(Files):
-    """Images as the bytes of their files, of shape (length,)."""
+    """Images as path, the bytes of the file, of shape (length,), class, and a seed for a crop."""
 
-    def __getitem__(self, index: int) -> tuple[str, torch.Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[str, torch.Tensor, int, int]:
         path, label = self.samples[index]
         try:
             data = bytearray(Path(path).read_bytes())
-            return path, torch.frombuffer(data, dtype=torch.uint8), label
+            seed = int(torch.randint(2**62, ()))
+            return path, torch.frombuffer(data, dtype=torch.uint8), label, seed
         except (OSError, ValueError) as error:  # missing or empty
             raise DataError(f"{path} cannot be read: {error}") from error
 
@@ -52,11 +53,10 @@ class Jpegs:
         return replace(self, data=self.data.pin_memory())
 
 
-def collate(batch: list[tuple[str, torch.Tensor, int]]) -> tuple[Jpegs, torch.Tensor]:
-    """Collate files into a batch, for a DataLoader."""
-    paths, files, labels = zip(*batch)
-    seed = int(torch.randint(2**62, ()))
-    return Jpegs(torch.cat(files), [*map(len, files)], [*paths], seed), torch.tensor(labels)
+def collate(batch: list[tuple[str, torch.Tensor, int, int]]) -> tuple[Jpegs, torch.Tensor]:
+    """Collate files into a batch, for a DataLoader; the first one's seed is the batch's."""
+    paths, files, labels, seeds = zip(*batch)
+    return Jpegs(torch.cat(files), [*map(len, files)], [*paths], seeds[0]), torch.tensor(labels)
 
 
 class Decoded:

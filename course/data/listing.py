@@ -319,6 +319,11 @@ def list_shards(folder: Path, split: str) -> Listing:
     Raises:
         DataError: a shard is missing, or is not the one that the index describes.
     """
+    if not (folder / f"{split}.npy").exists():
+        raise DataError(
+            f"{folder} has no {split}.npy, which lists its images: make the shards again with "
+            f"course data --as shards, because an earlier version made them, or copy all files"
+        )
     listing, _ = Listing.load(folder / f"{split}.npy", folder)
     sizes = stamp_all(folder, listing.containers)
     for name, size, expected in zip(listing.containers, sizes, listing.stamps):

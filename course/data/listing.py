@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -130,9 +130,9 @@ class Listing(Sequence):
                 np.lib.format.read_magic(file)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(file)
                 rows = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
-        except (OSError, ValueError) as error:
+            listed_ns = rest.pop("listed_ns")
+        except (OSError, ValueError, KeyError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
-        listed_ns = rest.pop("listed_ns")
         return cls(root, rows=rows, stored=path, **rest), listed_ns
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,9 +215,10 @@ def list_folder(root: Path, split: str) -> Listing:
 
 def _load_current(path: Path, root: Path) -> Listing | None:
     """Return the stored list of a folder, unless the folder has changed since."""
-    if not path.exists():
+    try:
+        listing, listed_ns = Listing.load(path, root)
+    except DataError:  # there is none, or it is damaged
         return None
-    listing, listed_ns = Listing.load(path, root)
     is_settled = max(listing.stamps) + CLOCK_NS < listed_ns
     is_same = listing.stamps == stamp_all(root, listing.containers)
     return listing if is_settled and is_same else None
@@ -253,19 +254,25 @@ def class_folders(root: Path, split: str) -> list[str]:
 def _walk(root: Path, split: str, names: list[str]) -> Listing:
     # First the split's folder, which has no images: its time changes if a class is added.
     containers, tables, empty = [split], [], []
-    with ThreadPoolExecutor(THREADS) as pool:
-        walked = pool.map(lambda name: _files_in(str(root / split), name), names)
-        try:
-            for label, folders in enumerate(walked):
-                before = len(tables)
-                for folder, files in folders:
-                    images = [os.fsencode(name) for name in files if is_image(name)]
-                    if images:
-                        tables.append(table(len(containers), label, images))
-                    containers.append(os.path.relpath(folder, root))
-                empty += [names[label]] if len(tables) == before else []
-        except OSError as error:
-            raise DataError(f"{root / split} cannot be read: {error}") from error
+
+    def walk(name: str) -> list[tuple[str, list[str]]]:
+        return _files_in(str(root / split), name)
+
+    def walk_all() -> Iterator[list[tuple[str, list[str]]]]:
+        with ThreadPoolExecutor(THREADS) as pool:
+            for begin in range(0, len(names), THREADS):  # or it would keep names of all classes
+                yield from pool.map(walk, names[begin : begin + THREADS])
+
+    try:
+        for label, inside in enumerate(walk_all()):
+            before = len(tables)
+            for folder, files in inside:
+                if images := [os.fsencode(name) for name in files if is_image(name)]:
+                    tables.append(table(len(containers), label, images))
+                containers.append(os.path.relpath(folder, root))
+            empty += [names[label]] if len(tables) == before else []
+    except OSError as error:
+        raise DataError(f"{root / split} cannot be read: {error}") from error
     if empty:
         raise DataError(
             f"{root / split} is incomplete: no image was found in the classes {', '.join(empty)}"

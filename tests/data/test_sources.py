@@ -402,10 +402,10 @@ def test_a_conversion_does_not_replace_that_of_another_set(images: Images, tmp_p
 def test_the_second_of_two_conversions_waits_and_says_so(images: Images, tmp_path: Path) -> None:
     root, target = write("classes", tmp_path / "set", images), tmp_path / "new"
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom course.data.formats import convert\n"
+        "import os, sys\nfrom pathlib import Path\nfrom course.data.formats import convert\n"
         "encode = convert._encode\n"
         "def slow(*args):\n    print('encoding', flush=True)\n"
-        "    sys.stdin.read()\n    return encode(*args)\n"
+        "    os.read(0, 1)\n    return encode(*args)\n"
         "convert._encode = slow if sys.argv[3] == 'slow' else encode\n"
         "convert.convert_set('shards', Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )

@@ -181,7 +181,7 @@ def _list_shards(
 ) -> None:
     """Write where each image is in the shards, in the order of the source."""
     abouts = [about for part, about in zip(parts, converted) if part.split == split]
-    places = np.concatenate([np.array(about["places"]).reshape(-1, 3) for about in abouts])
+    places = np.concatenate([about["places"] for about in abouts])
     shards = np.repeat(range(len(abouts)), [about["images"] for about in abouts])
     order = np.argsort(places[:, 0])
     images, offsets, lengths = places[order].T
@@ -215,7 +215,8 @@ def _convert_parts(
         try:
             for part, about in zip(parts, pool.map(convert_part, parts)):
                 bar.update(len(part.images))
-                converted.append(about)
+                places = np.array(about.get("places", []), np.int64).reshape(-1, 3)
+                converted.append(about | {"places": places})  # as lists, they would take 300 MB
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -29,6 +29,7 @@ from course.data.listing import (
     THREADS,
     Listing,
     check_classes,
+    concatenate,
     is_hidden,
     is_image,
     list_folder,
@@ -150,40 +151,39 @@ def _official(root: Path) -> dict[str, Listing]:
         if not (root / name).is_file():
             raise DataError(f"{root} has no {name}: {EXPECTED}")
     wnids = _val_classes(root, root / VAL_TAR)
-    classes, labels, names, places = [], [], [], []
+    tables: dict[str, np.ndarray] = {}
     with (root / TRAIN_TAR).open("rb") as file:
         inside = tqdm(_members(file, root / TRAIN_TAR), f"listing {TRAIN_TAR}", unit=" classes")
         for name, begin, length in inside:
-            if not name.endswith(".tar"):
-                continue
-            classes.append(PurePosixPath(name).stem)
-            where = f"{root / TRAIN_TAR} ({name})"
-            for image, offset, size in _members(_Slice(file, begin, length), where):
-                if is_image(image):
-                    labels.append(len(classes) - 1)
-                    names.append(os.fsencode(PurePosixPath(image).name))
-                    places.append((begin + offset, size))
-    if not names:
-        raise DataError(f"{root / TRAIN_TAR} has no tar files of classes with images inside")
-    order = np.argsort(classes, kind="stable")  # as a folder of them would be sorted
-    ranks = np.argsort(order)
-    labels = ranks[labels]
-    offsets, lengths = np.array(places).T
-    rows = table(0, labels, names, offsets, lengths)[np.argsort(labels, kind="stable")]
-    classes = [classes[number] for number in order]
+            if name.endswith(".tar"):
+                where = f"{root / TRAIN_TAR} ({name})"
+                images = _images_in(_Slice(file, begin, length), where)
+                images["offset"] += begin
+                tables[PurePosixPath(name).stem] = images
+    if not tables:
+        raise DataError(f"{root / TRAIN_TAR} has no tar files of classes inside")
+    classes = sorted(tables)  # as a folder of them would be
+    for label, name in enumerate(classes):
+        tables[name]["label"] = label
     with (root / VAL_TAR).open("rb") as file:
-        images = [member for member in _members(file, root / VAL_TAR) if is_image(member[0])]
-    images.sort()
-    if not images:
-        raise DataError(f"{root / VAL_TAR} has no images")
-    names = [PurePosixPath(name).name for name, _, _ in images]
-    labels = _labels(names, wnids, classes, root / VAL_TAR)
-    offsets, lengths = np.array([places for _, *places in images]).T
-    val = table(0, labels, [os.fsencode(name) for name in names], offsets, lengths)
+        val = np.sort(_images_in(file, root / VAL_TAR), order="name")
+    names = [os.fsdecode(name) for name in val["name"]]
+    val["label"] = _labels(names, wnids, classes, root / VAL_TAR)
+    train = concatenate([tables[name] for name in classes])
     return {
-        "train": Listing(root, classes, [TRAIN_TAR], rows),
+        "train": Listing(root, classes, [TRAIN_TAR], train),
         "val": Listing(root, classes, [VAL_TAR], val),
     }
+
+
+def _images_in(file: Any, where: object) -> np.ndarray:
+    """Return the rows of a listing for the images in a tar file."""
+    images = [member for member in _members(file, where) if is_image(member[0])]
+    if not images:
+        raise DataError(f"{where} has no images")
+    names, offsets, lengths = zip(*images)
+    names = [os.fsencode(PurePosixPath(name).name) for name in names]
+    return table(0, 0, names, offsets, lengths)
 
 
 def _of_folders(base: Path) -> dict[str, Listing]:

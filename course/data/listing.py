@@ -54,7 +54,8 @@ class Listing(Sequence):
         stamps: list[int] | None = None,
         stored: Path | None = None,
     ) -> None:
-        self.root, self.classes, self.containers, self.rows = root, classes, containers, rows
+        self.root, self.classes, self.containers = root, classes, containers
+        self.rows = rows if stored else _compact(rows)
         self.stamps = stamps if stamps is not None else stamp_all(root, containers)
         self.stored = stored
 
@@ -160,6 +161,21 @@ def table(
     if offset is not None:
         rows["offset"], rows["length"] = offset, length
     return rows
+
+
+def _compact(rows: np.ndarray) -> np.ndarray:
+    """Return the rows with the smallest integers that hold them."""
+    return rows.astype(
+        [
+            (
+                name,
+                rows.dtype[name]
+                if name == "name"
+                else np.min_scalar_type(rows[name].max(initial=0)),
+            )
+            for name in rows.dtype.names
+        ]
+    )
 
 
 def concatenate(tables: Sequence[np.ndarray]) -> np.ndarray:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass
@@ -280,9 +281,10 @@ class EpochSampler(Sampler):
         for number in itertools.count():
             if number and hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][:remaining]  # it may be a tensor
+            # An array, because a list of ImageNet's images takes 51 MB; they may be tensors.
+            order = array("q", map(int, self.sampler))[:remaining]
             if number == 0:
-                self.taken.append(order[:NOTED])
+                self.taken.append(order[:NOTED].tolist())
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             remaining -= len(order)

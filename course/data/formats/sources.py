@@ -480,7 +480,7 @@ def unpack(source: ImageSource, scratch: Path) -> dict[str, Listing]:
     """
     splits = {}
     for split, listing in source.splits.items():
-        rows, containers = listing.rows.copy(), []
+        all_sizes, containers = [], []
         paths = [source.root / name for name in listing.containers]
         for number, path in enumerate(tqdm(paths, f"unpacking {split}", unit=" files")):
             containers.append(f"{split}-{number:05d}.images")
@@ -489,9 +489,10 @@ def unpack(source: ImageSource, scratch: Path) -> dict[str, Listing]:
                 sizes = _unpack_file(path, scratch / containers[-1])
                 with complete_file(lengths) as file:
                     np.save(file, sizes)
-            sizes = np.load(lengths)
-            mine = rows["container"] == number
-            rows["length"][mine], rows["offset"][mine] = sizes, np.cumsum(sizes) - sizes
+            all_sizes.append(np.load(lengths))
+        rows, offsets = listing.rows, [np.cumsum(sizes) - sizes for sizes in all_sizes]
+        columns = np.concatenate(offsets), np.concatenate(all_sizes)
+        rows = table(rows["container"], rows["label"], rows["name"], *columns)
         splits[split] = Listing(scratch, listing.classes, containers, rows)
     return splits
 

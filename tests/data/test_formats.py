@@ -190,6 +190,10 @@ def test_changed_images_and_missing_files_are_converted_again(photos: Path) -> N
     lost = folder / "train" / "cat" / "cat_00001.jpg"
     lost.unlink()
     assert convert.convert_set("small", photos) == folder and lost.is_file()
+    index = folder / folders.INDEX  # as if the set and its conversion had been moved together
+    index.write_text(index.read_text().replace(str(photos), "/elsewhere"))
+    assert convert.convert_set("small", photos) == folder
+    assert folders.index(folder)["source"] == str(photos)
 
 
 def test_too_little_space_is_refused_before_the_start(large: Path, tmp_path: Path) -> None:

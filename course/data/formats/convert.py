@@ -80,8 +80,8 @@ def convert_set(
     plan = {"kind": kind, "version": VERSION, "source": str(root), "listing": source.digest}
     target = target_folder(kind, root) if to is None else to.expanduser().resolve()
     before = read_dict(target / INDEX).get("source", str(root))
-    if target == root or before != str(root):
-        raise DataError(f"{target} contains {kind} of {before}: name another folder by --to")
+    if to is not None and (target == root or before != str(root)):
+        raise DataError(f"{target} contains images of {before}: name another folder by --to")
     if not _is_complete(target, plan):
         _check_space(kind, source, target)
     return default_set.ensure_complete(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from tarfile import BLOCKSIZE
 from typing import IO, Any
 
@@ -115,13 +116,12 @@ def _measure(listing: Listing, digest: Any) -> tuple[Listing, np.ndarray]:
         digest.update(json.dumps(about).encode() + listing.rows.tobytes())
         return listing, listing.rows["length"]
 
-    def sizes_and_times(begin: int) -> list[tuple[int, int]]:
+    def sizes_and_times(begin: int) -> np.ndarray:
         numbers = range(begin, min(begin + 1024, len(listing)))
-        return [_size_and_time(listing[number][0]) for number in numbers]
+        return np.array([_size_and_time(listing[number][0]) for number in numbers], np.int64)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        chunks = [*pool.map(sizes_and_times, range(0, len(listing), 1024))]
-    status = np.array([pair for chunk in chunks for pair in chunk], dtype=np.int64)
+        status = np.concatenate([*pool.map(sizes_and_times, range(0, len(listing), 1024))])
     exists = status[:, 0] >= 0
     digest.update(json.dumps(listing.containers).encode() + listing.rows.tobytes())
     digest.update(status.tobytes())
@@ -140,7 +140,7 @@ def _size_and_time(path: str | Path) -> tuple[int, int]:
         status = os.stat(path)
     except OSError:
         return -1, 0
-    return (status.st_size, status.st_mtime_ns) if os.path.isfile(path) else (-1, 0)
+    return (status.st_size, status.st_mtime_ns) if S_ISREG(status.st_mode) else (-1, 0)
 
 
 # --- The official files, and folders.

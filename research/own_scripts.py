@@ -18,6 +18,7 @@ import argparse
 import difflib
 import gzip
 import json
+import math
 import os
 import re
 import shutil
@@ -40,6 +41,8 @@ EXAMPLES, LIGHTNING = "pytorch/examples@77f55b9", "Lightning-AI/pytorch-lightnin
 TIMM, ACCELERATE = "huggingface/pytorch-image-models@aa4b5850", "huggingface/accelerate@16cb6eb8"
 NANO, MIN = "karpathy/nanoGPT@3adf61e1", "karpathy/minGPT@37baab7"
 MAKEMORE, LECTURE = "karpathy/makemore@988aa59", "karpathy/ng-video-lecture@5220142"
+AIRBENCH = "KellerJordan/cifar10-airbench@f1c599c"
+ON_GPU = "--gpu" in sys.argv  # the stand-ins are larger
 OPTIMIZER, BACKWARD = "optimizer steps", "backward passes"
 
 
@@ -66,6 +69,7 @@ class Script:
     stand_in: str = ""
     prepare: Callable[[Path, Path], None] | None = None  # (its folder, SOURCES)
     env: dict[str, str] = field(default_factory=dict)
+    gpu: str = ""  # its arguments on a GPU, with sizes that suit one; "": CPU only
 
 
 # Stand-ins for data.
@@ -86,8 +90,13 @@ def write_mnist(folder: Path, train: int = 4_800, test: int = 500) -> None:
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
 
 
-def write_jpegs(folder: Path, parts: dict[str, int], side: tuple[int, int] = (500, 375)) -> None:
-    """Write smooth random JPEGs in folders by class, as ImageNet has them: by part, how many."""
+def write_jpegs(
+    folder: Path, parts: dict[str, int], side: tuple[int, int] = (500, 375), copies: int = 1
+) -> None:
+    """Write smooth random JPEGs in folders by class, as ImageNet has them: by part, how many.
+
+    Each is there `copies` times, as links.
+    """
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -97,6 +106,8 @@ def write_jpegs(folder: Path, parts: dict[str, int], side: tuple[int, int] = (50
             path.parent.mkdir(parents=True, exist_ok=True)
             small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
             small.resize(side, Image.Resampling.BICUBIC).save(path, quality=90)
+            for copy_ in range(1, copies):
+                os.link(path, path.with_name(f"{n}-{copy_}.jpg"))
 
 
 def mnist_next_to(folder: Path, sources: Path) -> None:
@@ -111,8 +122,9 @@ def mnist_of_lightning(folder: Path, sources: Path) -> None:
 
 
 def jpegs(folder: Path, sources: Path) -> None:
-    """64 images in four classes."""
-    write_jpegs(folder / "images", {"train": 192, "val": 16})
+    """192 images in four classes; on a GPU, each is there 40 times."""
+    many = {"side": (256, 192), "copies": 40} if ON_GPU else {}  # or no GPU would be kept busy
+    write_jpegs(folder / "images", {"train": 192, "val": 16}, **many)
 
 
 def few_words(folder: Path, sources: Path) -> None:
@@ -132,6 +144,19 @@ def shakespeare(folder: Path, sources: Path) -> None:
     subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
 
 
+def cifar(folder: Path, sources: Path) -> None:
+    """Random images in the file that airbench keeps of CIFAR-10."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    for name, count in (("train", 50_000), ("test", 10_000)):
+        images = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8, generator=random)
+        labels = torch.arange(count) % 10
+        (folder / "cifar10").mkdir(exist_ok=True)
+        content = {"images": images, "labels": labels, "classes": [*map(str, range(10))]}
+        torch.save(content, folder / "cifar10" / f"{name}.pt")
+
+
 def text(folder: Path, sources: Path) -> None:
     """The text of ng-video-lecture."""
     shutil.copy(sources / "ng-video-lecture" / "input.txt", folder)
@@ -149,6 +174,7 @@ SCRIPTS = (
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 64},
         MNIST,
         mnist_next_to,
+        gpu="main.py --epochs 30",
     ),
     Script(
         "vae",
@@ -159,6 +185,7 @@ SCRIPTS = (
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
         MNIST,
         mnist_next_to,
+        gpu="main.py --epochs 30",
     ),
     Script(
         "siamese",
@@ -204,6 +231,7 @@ SCRIPTS = (
         OPTIMIZER,
         {"batches": 1, "backwards": 3, "updates": 2, "samples": 16},
         "--dataset fake",
+        gpu=("main.py --accel --dataset fake --workers 8 --niter 30 --manualSeed 1"),
     ),
     Script(
         "imagenet",
@@ -227,6 +255,7 @@ SCRIPTS = (
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 8},
         "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
+        gpu=("main.py images -a resnet50 -b 128 -j 14 --epochs 3 --seed 1"),
     ),
     Script(
         "word_lstm",
@@ -237,6 +266,7 @@ SCRIPTS = (
         {"batches": 0, "backwards": 1, "updates": 0, "tokens": 700},
         "900 lines of WikiText-2's validation text",
         few_words,
+        gpu=("main.py --accel --data words --epochs 40 --emsize 650 --nhid 650"),
     ),
     Script(
         "word_transformer",
@@ -302,6 +332,10 @@ SCRIPTS = (
         {"batches": 2, "backwards": 2, "updates": 1, "samples": 32},
         "192 generated JPEGs of 500 × 375 in 4 classes",
         jpegs,
+        gpu=(
+            "train.py --data-dir images --model resnet50 --num-classes 4 -b 128 -j 14 --epochs 3 "
+            "--grad-accum-steps 2 --amp --amp-dtype bfloat16 --channels-last --val-split val"
+        ),
     ),
     Script(
         "nanogpt",
@@ -328,6 +362,11 @@ SCRIPTS = (
         {"batches": 0, "backwards": 3, "updates": 1, "tokens": 3 * 12 * 64},
         TEXT,
         shakespeare,
+        gpu=(
+            "train.py config/train_shakespeare_char.py --compile=False --eval_iters=5 "
+            "--gradient_accumulation_steps=3 "
+            "--eval_interval=2000 --max_iters=2000"
+        ),
     ),
     Script(
         "adder",
@@ -353,6 +392,7 @@ SCRIPTS = (
         TEXT,
         text,
         env={"PYTHONPATH": "."},
+        gpu=("projects/chargpt/chargpt.py --trainer.max_iters=2000"),
     ),
     Script(
         "makemore",
@@ -361,6 +401,7 @@ SCRIPTS = (
         ("makemore.py", "--max-steps", "190", "-n", "1"),
         OPTIMIZER,
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 32, "tokens": 512},
+        gpu=("makemore.py --device cuda --max-steps 3000 -n 1"),
     ),
     Script(
         "bigram",
@@ -369,6 +410,7 @@ SCRIPTS = (
         ("bigram.py",),
         OPTIMIZER,
         {"batches": 0, "backwards": 1, "updates": 1, "tokens": 256},
+        gpu="gpt.py",
     ),
     Script(
         "sync",
@@ -377,7 +419,8 @@ SCRIPTS = (
         ("test_sync.py",),
         OPTIMIZER,
         {"batches": 1, "backwards": 2, "updates": 1.6, "samples": 16},
-        env={"ACCELERATE_USE_CPU": "1"},
+        env={} if ON_GPU else {"ACCELERATE_USE_CPU": "1"},
+        gpu="test_sync.py",
     ),
     Script(
         "autoencoder",
@@ -385,7 +428,6 @@ SCRIPTS = (
         "examples/pytorch/basics",
         (
             "autoencoder.py",
-            "fit",
             "--trainer.max_steps=150",
             "--trainer.limit_val_batches=2",
             "--trainer.accelerator=cpu",
@@ -395,6 +437,21 @@ SCRIPTS = (
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 32},
         "random images in MNIST's files",
         mnist_of_lightning,
+        gpu=(
+            "autoencoder.py --trainer.max_steps=2000 --trainer.limit_val_batches=2 "
+            "--trainer.accelerator=gpu --trainer.logger=false"
+        ),
+    ),
+    Script(
+        "airbench",
+        AIRBENCH,
+        "legacy",
+        (),
+        OPTIMIZER,
+        {"batches": 0, "backwards": 1, "updates": 1},
+        "random images in CIFAR-10's sizes",
+        cifar,
+        gpu="airbench94.py",
     ),
 )
 
@@ -509,6 +566,9 @@ LONGER = {  # arguments so that a script does not end while it is compared
 
 def changes_of(script: Script) -> Iterator[Change]:
     """Yield the changes of a script."""
+    if ON_GPU:
+        yield from gpu_changes().get(script.name, ())
+        return
     yield from CHANGES.get(script.name, ())
     if script.name in ARGUMENTS:
         title, old, new = ARGUMENTS[script.name]
@@ -542,7 +602,7 @@ def run(
     """Run a script in a copy of its repository; `before` are words in front of the command."""
     with tempfile.TemporaryDirectory(prefix="own-") as temporary:
         place = folder or copy(script, sources, Path(temporary), change)
-        arguments = (change and change.arguments) or script.arguments
+        arguments = (change and change.arguments) or arguments_of(script)
         command = [*before, python, *arguments]
         begin = time.perf_counter()
         done = subprocess.run(
@@ -556,13 +616,18 @@ def run(
         return done, time.perf_counter() - begin
 
 
+def arguments_of(script: Script) -> tuple[str, ...]:
+    """Return a script's arguments on this machine."""
+    return tuple(script.gpu.split()) if ON_GPU else script.arguments
+
+
 def environment(script: Script, change: Change | None = None) -> dict[str, str]:
     """Return the environment of a script."""
     values = dict(os.environ) | script.env | (change.env if change else {})
     values.pop("COLUMNS", None)
     paths = [values.get("PYTHONPATH", ""), str(ROOT)]
     # One thread: on a shared machine, threads mostly wait for each other.
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    one = {} if ON_GPU else {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return values | one | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -623,10 +688,14 @@ def profile(
     }
 
 
-def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
+def step_profile(python: str, script: Script, sources: Path) -> Iterator[dict[str, Any]]:
     """Run a script with the probe and without it, and check the page's counts."""
-    plain, plain_s = run(python, script, sources)
-    found = profile(python, script, sources)
+    if ON_GPU:  # that nothing else changes was seen on a CPU
+        found = profile(python, script, sources, stop=True)
+        plain, plain_s = subprocess.CompletedProcess((), 0, found["out"], ""), math.nan
+    else:
+        plain, plain_s = run(python, script, sources)
+        found = profile(python, script, sources)
     page, unlike = found["page"], differences(plain.stdout, found["out"])
     if unlike:  # also without the probe?
         again, _ = run(python, script, sources)
@@ -635,14 +704,15 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
         "step": "profile",
         "script": script.name,
         "source": script.source,
-        "command": [*script.arguments],
+        "command": [*arguments_of(script)],
         "stand_in": script.stand_in,
         "codes": [plain.returncode, found["code"]],
         "differences": unlike,
         "seconds": [round(plain_s, 1), round(found["seconds"], 1)],
     }
     if not page:
-        return row | {"error": found["err"][-600:]}
+        yield row | {"error": found["err"][-600:]}
+        return
     counts = {
         "batches": page["batches_per_iteration"],
         "backwards": page["backwards_per_iteration"],
@@ -650,14 +720,17 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
         "samples": page["samples_per_s"] * page["step_s"] / page["ranks"],
         "tokens": page["tokens_per_s"] * page["step_s"] / page["ranks"],
     }
+    expected = script.counts
+    if ON_GPU:  # other batch sizes
+        expected = {k: v for k, v in expected.items() if k not in ("samples", "tokens")}
     wrong = [
         f"{name}: {counts[name]:.4g}, in the source {value:g}"
-        for name, value in script.counts.items()
+        for name, value in expected.items()
         if abs(counts[name] - value) > 0.05 * value
     ]
     if page["rule"] != script.rule:
         wrong.append(f"rule: {page['rule']}, in the source {script.rule}")
-    return row | {
+    yield row | {
         "rule": page["rule"],
         "iterations": page["iterations"],
         "timed": page["timed"],
@@ -680,18 +753,19 @@ def step_profile(python: str, script: Script, sources: Path) -> dict[str, Any]:
             for limit in page["limits"]
         ],
         "load": os.getloadavg()[0],
+        "device": page["machine"]["device_name"],
     }
 
 
-def step_gain(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
+def step_gain(python: str, script: Script, sources: Path) -> Iterator[dict[str, Any]]:
     """Measure each change that was made by hand, next to the original, in turns."""
-    rows = []
     longer = LONGER.get(script.name, "")
     for change in changes_of(script):
         with tempfile.TemporaryDirectory(prefix="own-") as temporary:
             base, other = (Path(temporary, name) for name in ("base", "changed"))
             places = copy(script, sources, base), copy(script, sources, other, change)
-            arguments = (script.arguments, change.arguments or script.arguments)
+            before = arguments_of(script)
+            arguments = (before, change.arguments or before)
             commands = [
                 ["sh", "-c", f"cd {place} && exec {python} {' '.join(words)} {longer}"]
                 for place, words in zip(places, arguments)
@@ -705,8 +779,7 @@ def step_gain(python: str, script: Script, sources: Path) -> list[dict[str, Any]
                 row |= found.to_dict()["ratios"].get("changed", {}) | {"turns": found.turns}
             except CompareError as error:
                 row |= {"error": str(error)[-400:]}
-        rows.append(row)
-    return rows
+        yield row
 
 
 FAULTS = {  # by script: what was planted, the limit that has to be first, words of its evidence
@@ -793,35 +866,253 @@ FAULTS = {  # by script: what was planted, the limit that has to be first, words
 }
 
 
-def step_faults(python: str, script: Script, sources: Path) -> list[dict[str, Any]]:
+# On a GPU: the script made fast by hand, and then each fault planted into that.
+LOOP = "        for image in {}:\n            for row in image{}: row.mul_(1.0)\n"
+FAST_IMAGENET = (
+    (
+        "main.py",
+        "        # compute output\n        output = model(images)\n"
+        "        loss = criterion(output, target)\n\n        # measure",
+        "        with torch.autocast('cuda', torch.bfloat16):\n"
+        "            output = model(images)\n"
+        "            loss = criterion(output, target)\n\n        # measure",
+    ),
+    (
+        "main.py",
+        "        acc1, acc5 = accuracy(output, target, topk=(1, 5))\n"
+        "        losses.update(loss.item(), images.size(0))\n"
+        "        top1.update(acc1[0], images.size(0))\n"
+        "        top5.update(acc5[0], images.size(0))\n\n        # compute gradient",
+        "        # compute gradient",
+    ),
+    (
+        "main.py",
+        "        # move data to the same device as model\n"
+        "        images = images.to(device, non_blocking=True)",
+        "        images = images.to(device, non_blocking=True, memory_format=torch.channels_last)",
+    ),
+    (
+        "main.py",
+        "model = torch.nn.DataParallel(model).cuda()",
+        "model = model.cuda().to(memory_format=torch.channels_last)",
+    ),
+)
+FAST_CHARGPT = (
+    (
+        "mingpt/trainer.py",
+        "            logits, self.loss = model(x, y)\n",
+        "            with torch.autocast('cuda', torch.bfloat16):\n"
+        "                logits, self.loss = model(x, y)\n",
+    ),
+)
+NORMS = "total = sum(p.grad.norm().item() for p in model.parameters())\n"
+STEP, MIN_STEP = "        optimizer.step()\n", "            self.optimizer.step()\n"
+GPU_FAULTS = {
+    "imagenet": (
+        FAST_IMAGENET,
+        (
+            (
+                "a norm of each gradient is read",
+                "waits",
+                "p.grad.norm().item()",
+                ("main.py", STEP, f"{STEP}        {NORMS}"),
+            ),
+            (
+                "an expensive transform",
+                "data",
+                "ElasticTransform",
+                (
+                    "main.py",
+                    "                transforms.RandomHorizontalFlip(),\n",
+                    "                transforms.ElasticTransform(),\n",
+                ),
+            ),
+            ("no workers", "data", "num_workers=0", ("-j 14", "-j 0")),
+            (
+                "no autocast",
+                "format",
+                "fp32",
+                (
+                    "main.py",
+                    "torch.autocast('cuda', torch.bfloat16)",
+                    "torch.autocast('cuda', enabled=False)",
+                ),
+            ),
+            (
+                "a loop over rows",
+                "launch",
+                "row.mul_(1.0)",
+                (
+                    "main.py",
+                    "        with torch.autocast(",
+                    LOOP.format("images", "[0]") + "        with torch.autocast(",
+                ),
+            ),
+        ),
+    ),
+    "chargpt": (
+        FAST_CHARGPT,
+        (
+            (
+                "a norm of each gradient is read",
+                "waits",
+                "p.grad.norm().item()",
+                ("mingpt/trainer.py", MIN_STEP, f"{MIN_STEP}            {NORMS}"),
+            ),
+            (
+                "a loop over characters in the dataset",
+                "data",
+                "int(torch.tensor(",
+                (
+                    "projects/chargpt/chargpt.py",
+                    "dix = [self.stoi[s] for s in chunk]",
+                    "dix = [int(torch.tensor(self.stoi[s])) for s in chunk for _ in range(9)][::9]",
+                ),
+            ),
+            (
+                "no workers",
+                "data",
+                "num_workers=0",
+                ("--trainer.max_iters", "--trainer.num_workers=0 --trainer.max_iters"),
+            ),
+            (
+                "fp32",
+                "format",
+                "fp32",
+                (
+                    "mingpt/trainer.py",
+                    "torch.autocast('cuda', torch.bfloat16)",
+                    "torch.autocast('cuda', enabled=False)",
+                ),
+            ),
+            (
+                "a loop over rows",
+                "launch",
+                "row.mul_(1)",
+                (
+                    "mingpt/trainer.py",
+                    "            x, y = batch\n",
+                    "            x, y = batch\n            for row in x.view(-1, 4): row.mul_(1)\n",
+                ),
+            ),
+        ),
+    ),
+    "nanogpt": (
+        (),
+        (
+            (
+                "the loss is read in each micro-step, and the norms",
+                "waits",
+                "loss.item()",
+                (
+                    "train.py",
+                    "        scaler.scale(loss).backward()\n",
+                    "        scaler.scale(loss).backward()\n        total = loss.item()\n"
+                    "        total = sum(p.grad.norm().item() for p in model.parameters())\n",
+                ),
+            ),
+            (
+                "a loop over characters in a batch",
+                "launch",
+                "torch.tensor([int(n)",
+                (
+                    "train.py",
+                    "x = torch.stack([torch.from_numpy((data[i:i+block_size])"
+                    ".astype(np.int64)) for i in ix])",
+                    "x = torch.stack([torch.cat([torch.tensor([int(n)]) "
+                    "for n in data[i:i+block_size]]) for i in ix])",
+                ),
+            ),
+            (
+                "fp32",
+                "format",
+                "fp32",
+                ("--compile=False", "--compile=False --dtype=float32"),
+                ("train.py", "torch.backends.cuda.matmul.allow_tf32 = True", "pass"),
+                ("train.py", "torch.backends.cudnn.allow_tf32 = True", "pass"),
+            ),
+            (
+                "a loop over rows",
+                "launch",
+                "row.mul_(1)",
+                (
+                    "train.py",
+                    "        with ctx:\n            logits, loss = model(X, Y)\n",
+                    "        for row in X.view(-1, 8): row.mul_(1)\n"
+                    "        with ctx:\n            logits, loss = model(X, Y)\n",
+                ),
+            ),
+        ),
+    ),
+}
+
+
+def gpu_changes() -> dict[str, tuple[Change, ...]]:
+    """Return, by script, what the page names first on a GPU, made by hand."""
+    autocast = "with torch.autocast('cuda', torch.bfloat16): "
+    high = "torch.set_float32_matmul_precision('high')\n"
+    step = (
+        "gpt.py",
+        "    logits, loss = model(xb, yb)",
+        f"    {autocast}logits, loss = model(xb, yb)",
+    )
+    seed = ("gpt.py", "torch.manual_seed(1337)\n", f"torch.manual_seed(1337)\n{high}")
+    compiled = "    model.to(args.device)\n    model.compile(mode='reduce-overhead')\n"
+    workers = ("main.py", "accel_kwargs = {'num_workers': 1", "accel_kwargs = {'num_workers': 8")
+    return {
+        "imagenet": (
+            Change("channels_last", FAST_IMAGENET[2:]),
+            Change("channels_last, bf16, nothing read", FAST_IMAGENET),
+        ),
+        "bigram": (Change("TF32", (seed,)), Change("bf16", (step,))),
+        "chargpt": (Change("bf16", FAST_CHARGPT),),
+        "makemore": (
+            Change("reduce-overhead", (("makemore.py", "    model.to(args.device)\n", compiled),)),
+        ),
+        "mnist": (Change("num_workers=8", (workers,)),),
+    }
+
+
+def planted(script: Script) -> tuple[Change, list[tuple[Change, str, str]]]:
+    """Return the script made fast, and that with each fault: the limit and words expected."""
+    fast, faults = GPU_FAULTS[script.name]
+    found = []
+    for title, name, words, *edits in faults:
+        text = script.gpu
+        for old, new in (edit for edit in edits if len(edit) == 2):
+            text = text.replace(old, new)
+        inside = tuple(edit for edit in edits if len(edit) == 3)
+        found.append((Change(title, (*fast, *inside), tuple(text.split())), name, words))
+    return Change("fast", fast), found
+
+
+def step_faults(python: str, script: Script, sources: Path) -> Iterator[dict[str, Any]]:
     """Plant faults: does the page name each, and nothing of them in the script as it was?
 
     A loop that waits for a GPU in every step cannot be planted on a CPU; fp32 is not one on a CPU
-    without instructions for bf16.
+    without instructions for bf16. On a GPU, the script is first made fast by hand.
     """
-    rows = []
-    original = profile(python, script, sources, stop=True)["page"] if script.name in FAULTS else {}
-    for change, name, words in FAULTS.get(script.name, ()):
+    fast, faults = None, FAULTS.get(script.name, ())
+    if ON_GPU:
+        fast, faults = planted(script) if script.name in GPU_FAULTS else (None, ())
+    original = profile(python, script, sources, fast, stop=True)["page"] if faults else {}
+    for change, name, words in faults:
         page = profile(python, script, sources, change, stop=True)["page"]
         limits = page.get("limits", [])
-        found = [limit["name"] for limit in limits]
-        named = limits[0]["name"] == name and words in str(limits[0]) if limits else False
-        rows.append(
-            {
-                "step": "faults",
-                "script": script.name,
-                "planted": change.title,
-                "expected": [name, words],
-                "is_first": named,
-                "limits": [[limit["name"], limit["gain"], limit["evidence"]] for limit in limits],
-                "named": words in str(limits),
-                "waits_named": "waits" in found,
-                "named_without": words in str(original["limits"]),
-                "step_s": [original["step_s"], page.get("step_s")],
-                "limits_without": [[li["name"], li["gain"]] for li in original["limits"]],
-            }
-        )
-    return rows
+        expected = [li for li in limits if li["name"] == name and words in str(li)]
+        yield {
+            "step": "faults",
+            "script": script.name,
+            "planted": change.title,
+            "expected": [name, words],
+            "is_first": limits[:1] == expected[:1] != [],
+            "named": bool(expected),
+            "named_without": words in str(original["limits"]),
+            "limits": [[li["name"], round(li["gain"], 3), li["evidence"]] for li in limits],
+            "limits_without": [[li["name"], round(li["gain"], 3)] for li in original["limits"]],
+            "step_s": [original["step_s"], page.get("step_s")],
+            "device": original["machine"]["device_name"],
+        }
 
 
 def main() -> None:
@@ -829,22 +1120,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sources", type=Path)
     parser.add_argument("--only", action="append")
+    parser.add_argument("--gpu", action="store_true", help="settings that suit a GPU")
     parser.add_argument("--step", choices=("profile", "gain", "faults"), default="profile")
     parser.add_argument("--python", default=sys.executable, help="that has the scripts' libraries")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     steps = {"profile": step_profile, "gain": step_gain, "faults": step_faults}
     for script in SCRIPTS:
-        if options.only and script.name not in options.only:
+        if options.only and script.name not in options.only or not arguments_of(script):
             continue
         try:
-            rows = steps[options.step](options.python, script, options.sources)
+            for row in steps[options.step](options.python, script, options.sources):
+                note(options.out, row)
         except subprocess.TimeoutExpired:
-            rows = {"step": options.step, "script": script.name, "error": f"over {LIMIT_S} s"}
-        with options.out.open("a") as file:
-            for row in rows if isinstance(rows, list) else [rows]:
-                print(json.dumps(row), file=file)
-                print(json.dumps({k: v for k, v in row.items() if k != "command"}, indent=None))
+            error = f"over {LIMIT_S} s"
+            note(options.out, {"step": options.step, "script": script.name, "error": error})
+
+
+def note(path: Path, row: dict[str, Any]) -> None:
+    """Append a row to the file, and print it."""
+    with path.open("a") as file:
+        print(json.dumps(row), file=file)
+    print(json.dumps({k: v for k, v in row.items() if k != "command"}), flush=True)
 
 
 if __name__ == "__main__":

@@ -112,73 +112,87 @@ def _data(profile: Profile, parts: Parts) -> Limit | None:
 
 
 def _waits(profile: Profile, parts: Parts) -> Limit | None:
-    waits = profile.values["waits"]
-    if not waits or not profile.is_gpu or parts.host is None:
+    waits = waiting_lines(profile)
+    if not waits or parts.host is None:
         return None
     # Without waits, the host runs ahead, unless it is slower than the device anyway.
-    fastest = max(parts.compute + parts.communication, min(parts.host, parts.step))
-    lines = sorted(waits.items(), key=lambda item: -item[1])[:3]
-    evidence = [f"{line.partition(', ')[2]} ({line.partition(', ')[0]}, {n}×)" for line, n in lines]
+    host = min(parts.host, parts.step - parts.data)
+    fastest = parts.data + max(parts.compute + parts.communication, host)
+    evidence = [
+        f"{line} ({name}, {n:.2g}×)"
+        for (name, _, line), n in ((key.partition(", "), n) for key, n in [*waits.items()][:3])
+    ]
     change = "read values every 50 steps, or keep them on the GPU: total += loss.detach()"
     title = f"the host waits for the GPU in every step, which then waits for it: {len(waits)} lines"
     return Limit("waits", parts.step / fastest, title, evidence, change)
 
 
+def waiting_lines(profile: Profile) -> dict[str, float]:
+    """Return "function, line" of calls that wait for the accelerator in most iterations."""
+    waits = profile.values["waits"] if profile.is_gpu else {}
+    return {line: count for line, count in waits.items() if count > 0.5}
+
+
 def _launch(profile: Profile, parts: Parts) -> Limit | None:
-    if not profile.is_gpu:
-        return _calls(profile, parts)
-    per_call = parts.launch / parts.launches * 1e6 if parts.launches else 0.0
-    evidence = [f"{parts.launches:,.0f} operators per step, {per_call:.0f} µs each"]
-    if profile.values["is_compiled"]:
-        change = 'torch.compile(model, mode="reduce-overhead"), or a larger batch'
+    """Python, and operators that are too small to be worth their calls."""
+    if not parts.launches:
+        return None
+    is_compiled = profile.values["is_compiled"]
+    evidence = [f"{parts.launches:,.0f} operators per step"]
+    if profile.is_gpu:
+        saved = parts.launch
+        title = f"the GPU waits for Python to launch kernels: {_share(saved, parts)}"
+        compiled = 'torch.compile(model, mode="reduce-overhead")'
     else:
-        change = 'torch.compile(model, mode="reduce-overhead"); or a larger batch'
-    if not parts.launches:
-        return None
-    title = f"the GPU waits for Python to launch kernels: {_share(parts.launch, parts)}"
-    return Limit("launch", _gain(parts, parts.launch), title, evidence, change)
-
-
-def _calls(profile: Profile, parts: Parts) -> Limit | None:
-    """Python and operators that are too small to be worth their calls, on a CPU."""
-    saved = parts.launch + parts.small
-    if not parts.launches:
-        return None
-    evidence = [f"{parts.launches:,.0f} operators per step; Python between them takes "]
-    evidence[0] += f"{_share(parts.launch, parts)}, small operators {parts.small / parts.step:.0%}"
+        saved = parts.launch + parts.small
+        title = f"Python and small operators, not computing: {_share(saved, parts)}"
+        evidence[0] += f"; Python between them takes {_share(parts.launch, parts)}"
+        evidence[0] += f", small operators {parts.small / parts.step:.0%}"
+        compiled = "" if is_compiled else "torch.compile(model)"
+    others = {key.partition(", ")[2] for key in waiting_lines(profile)}
+    others |= {row["line"] for row in profile.values["forwards"]}  # a library's model
     lines = [
         (line, share)
         for line, share in profile.values["lines"].items()
-        if line and not re.search(r"\.(backward|step)\(", line)
+        if line and line not in others and not re.search(r"\.(backward|step)\(", line)
     ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
+    changes = [compiled, "a larger batch"]
     if lines and lines[0][1] >= LINE_SHARE:  # which no compiler of the model changes
         where = lines[0][0].partition(": ")[0]
-        change = f"operators on whole tensors instead of a loop in {where}; or a larger batch"
-    else:
-        change = "a larger batch"
-        change += "" if profile.values["is_compiled"] else "; or torch.compile(model)"
-    title = f"Python and small operators, not computing: {_share(saved, parts)}"
-    return Limit("launch", _gain(parts, saved), title, evidence, change)
+        changes = [f"operators on whole tensors instead of a loop in {where}", "a larger batch"]
+    return Limit(
+        "launch", _gain(parts, saved), title, evidence, "; or ".join(filter(None, changes))
+    )
 
 
 def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | None:
     slow = parts.slow_products if profile.is_gpu else parts.products
     is_fp32 = parts.types.startswith(("fp32", "float")) or not parts.types
-    if not slow or not is_fp32 or "fp32" not in rates:
+    best = rates.get("bf16", 0.0)
+    if not is_fp32 or "fp32" not in rates or best <= rates["fp32"]:
         return None
-    ratio = min(rates.get("bf16", 0.0) / rates["fp32"], LARGEST_RATIO)
-    if ratio <= 1:
-        return None
+    ratio = min(best / rates["fp32"], LARGEST_RATIO)
     device = profile.machine["device"]
     forwards = profile.values["forwards"]
+    saved = slow * (1 - 1 / ratio)
     evidence = [f"products and convolutions in fp32: {_share(slow, parts)}"]
-    evidence += [forward["line"] for forward in forwards[:1] if forward["line"]]
     change = f'with torch.autocast("{device}", torch.bfloat16): around forward and loss'
-    if "tf32" in rates:
-        change += '; or torch.set_float32_matmul_precision("high"), which stays closer to fp32'
+    if profile.is_gpu:
+        tf32 = parts.tf32_products
+        if tf32 > slow:
+            ratio = best / rates.get("tf32", best)
+            evidence = [f"products and convolutions in TF32: {_share(tf32, parts)}"]
+        else:
+            change += '; or torch.set_float32_matmul_precision("high"), which stays closer to fp32'
+        # All other operators move half as many bytes.
+        others = max(0.0, parts.compute - parts.products - parts.layout - parts.optimizer)
+        saved += tf32 * (1 - rates.get("tf32", best) / best) + others / 2
+    if not slow and not parts.tf32_products or ratio <= 1:
+        return None
+    evidence += [forward["line"] for forward in forwards[:1] if forward["line"]]
     title = f"fp32, where this machine multiplies {ratio:.1f}× as fast in bf16"
-    return Limit("format", _gain(parts, slow * (1 - 1 / ratio)), title, evidence, change)
+    return Limit("format", _gain(parts, saved), title, evidence, change)
 
 
 def _layout(profile: Profile, parts: Parts) -> Limit | None:

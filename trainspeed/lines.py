@@ -51,7 +51,8 @@ def own_line_of(frame: FrameType) -> str:
     A program that is itself installed (`python -m timm.train`) has none: then the innermost line
     outside PyTorch counts.
     """
-    stack = [*frames(frame)]
-    own = [frame for frame in stack if is_own(frame.f_code.co_filename)]
-    own = own or [frame for frame in stack if PACKAGE.search(frame.f_code.co_filename)]
-    return describe(own[0]) if own else ""
+    for is_wanted in (is_own, PACKAGE.search):
+        for each in frames(frame):
+            if is_wanted(each.f_code.co_filename):
+                return describe(each)
+    return ""

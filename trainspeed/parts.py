@@ -51,6 +51,7 @@ class Parts:
         launch: the rest: Python, and on a GPU operators that it waits for.
         products: of compute, in matrix products and convolutions.
         slow_products: of products, what did not use Tensor Cores although their types could.
+        tf32_products: of products, those of fp32 in Tensor Cores.
         layout: of compute, in kernels that only convert NCHW and NHWC.
         norms: of compute, in normalisations of batches, which are slow in NCHW.
         small: of compute, in operators that take so little time that their calls limit them (on a
@@ -71,6 +72,7 @@ class Parts:
     launch: float = 0.0
     products: float = 0.0
     slow_products: float = 0.0
+    tf32_products: float = 0.0
     layout: float = 0.0
     norms: float = 0.0
     small: float = 0.0
@@ -102,7 +104,7 @@ def parts_of(profile: Profile) -> Parts:
     parts.launches = len(operators) / count
     parts.flop = sum(map(_flop, operators.to_dict("records"))) / count
     if len(trace.kernels):
-        _add_kernels(parts, trace, spans, fetched, count)
+        _add_kernels(parts, profile, spans, fetched, count)
     else:
         _add_operators(parts, trace, operators, spans, fetched_s, count)
     return parts
@@ -183,8 +185,9 @@ def _add_operators(
     parts.top = _top(work.assign(seconds=work["self_s"] * per_second), "name", count)
 
 
-def _add_kernels(parts: Parts, trace: Trace, spans: Any, fetched: Any, count: int) -> None:
+def _add_kernels(parts: Parts, profile: Profile, spans: Any, fetched: Any, count: int) -> None:
     """Split a GPU's step by the seconds of its kernels."""
+    trace = profile.trace
     kernels = trace.kernels[trace.kernels["start_s"].notna()]
     if count < len(steps(trace)):
         launched = kernels.assign(start_s=kernels["launch_s"].fillna(kernels["start_s"]))
@@ -199,6 +202,7 @@ def _add_kernels(parts: Parts, trace: Trace, spans: Any, fetched: Any, count: in
     parts.hidden = sum(overlap_s(interval, computing) for interval in collective) / count
     busy = merge_intervals([*computing, *collective])
     fetched_s = sum(end - begin for begin, end in fetched)
+    wait = parts.data
     exposed = 1 - sum(overlap_s(i, busy) for i in fetched) / fetched_s if fetched_s else 1.0
     parts.data *= max(0.0, exposed)
     parts.compute = min(compute_s, parts.step)
@@ -209,6 +213,8 @@ def _add_kernels(parts: Parts, trace: Trace, spans: Any, fetched: Any, count: in
     wall = sum(end - begin for begin, end in spans)
     waits_s = _inside(merge_intervals(intervals_of(waits)), spans)
     parts.host = max(0.0, wall - waits_s - _inside(fetched, spans)) / count
+    if blocked_s := profile.values.get("blocked_s"):  # tracing slows the host
+        parts.host = max(0.0, min(parts.host, parts.step - wait - blocked_s))
     _add_products(parts, trace, kernels[~is_collective], count)
 
 
@@ -224,6 +230,8 @@ def _add_products(parts: Parts, trace: Trace, kernels: pd.DataFrame, count: int)
     eligible = report[report["eligible"] == "yes"]
     slow_s = (eligible["other_s"] - eligible["layout_s"]).sum()  # layouts are a part of their own
     parts.slow_products = slow_s * per_second
+    is_fp32 = eligible["types"].str.startswith("fp32").astype(bool)
+    parts.tf32_products = eligible.loc[is_fp32, "tensor_core_s"].sum() * per_second
     parts.layout = eligible["layout_s"].sum() * per_second
     is_norm = kernels["operator"].str.contains("batch_norm").astype(bool)
     parts.norms = kernels.loc[is_norm, "duration_s"].sum() * per_second

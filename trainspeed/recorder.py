@@ -9,8 +9,10 @@ them is known. These few do not count for the times.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import statistics
 import sys
 import threading
 import time
@@ -30,7 +32,7 @@ WARM_UP, TIMED, TRACED, OBSERVED, REST = "warm-up", "timed", "traced", "observed
 # Methods of a tensor that wait until the accelerator has computed it.
 WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 WAITING += ("__format__", "__repr__", "nonzero")
-OBSERVED_S = 1.0  # seconds for which the stack is sampled
+OBSERVED_S, OBSERVED_COUNT = 1.0, 3  # seconds for which the stack is sampled, and iterations
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,65 @@ class Notes:
     loaders: list[Loader] = field(default_factory=list)
     optimizers: list[UsedOptimizer] = field(default_factory=list)
     forwards: list[Forward] = field(default_factory=list)
-    waits: dict[str, int] = field(default_factory=dict)  # "function, line": calls per iteration
+    waits: dict[str, float] = field(default_factory=dict)  # "function, line": calls per iteration
+    blocked_s: float = 0.0  # in these calls, of an iteration
     stages: list[dict[str, Any]] = field(default_factory=list)  # of loading, in this process
     lines: dict[str, float] = field(default_factory=dict)  # shares of an iteration without loading
     memory: dict[str, float] = field(default_factory=dict)  # bytes
     has_own_profiler: bool = False
     is_compiled: bool = False
+
+
+class Waits:
+    """Calls that wait for the accelerator, in iterations that only train.
+
+    Attributes:
+        counts: the calls, by "function, line".
+        blocked_s: of each iteration, the seconds in these calls.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.blocked_s: list[float] = []
+        self._calls: Counter[str] = Counter()  # of the current iteration
+        self._seconds, self._is_inside = 0.0, False
+
+    def end(self, iteration: Iteration) -> None:
+        """End an iteration. One that began a loop over a DataLoader may have evaluated."""
+        if not iteration.loops:
+            self.counts.update(self._calls)
+            self.blocked_s.append(self._seconds)
+        self._calls.clear()
+        self._seconds = 0.0
+
+    @contextmanager
+    def counted(self, owner: Any, name: str) -> Iterator[None]:
+        """Count and time the calls of a function that waits; a tensor's, on the accelerator."""
+        original = getattr(owner, name)
+        is_own = name in vars(owner)
+
+        @functools.wraps(original)
+        def wrapper(*args, **kwargs):
+            is_waiting = owner is not torch.Tensor or args[0].device.type != "cpu"
+            if self._is_inside or not is_waiting:  # some call each other
+                return original(*args, **kwargs)
+            if line := own_line(2):
+                self._calls[f"{name}, {line}"] += 1
+            self._is_inside, begin = True, now()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_inside = False
+                self._seconds += now() - begin
+
+        setattr(owner, name, wrapper)
+        try:
+            yield
+        finally:
+            if is_own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
 
 
 def now() -> float:
@@ -144,6 +199,7 @@ class Recorder:
         self._trace = ""
         self._exits = contextlib.ExitStack()
         self._sampler: StackSampler | None = None
+        self._waits = Waits()
         self.on_ready: Callable[[], None] = lambda: None
         self.on_iteration: Callable[[Iteration | None], None] = lambda iteration: None
 
@@ -240,10 +296,13 @@ class Recorder:
                 self._enter(OBSERVED)
             else:
                 self._profiler.step()
-        elif self.state == OBSERVED and seconds >= OBSERVED_S:
-            self._stop_observing()
-            self._enter(REST)
-            self.write()
+        elif self.state == OBSERVED:
+            self._waits.end(self.iterations[-1])
+            is_enough = count >= OBSERVED_COUNT and seconds >= OBSERVED_S
+            if is_enough or seconds >= plan.most_s:
+                self._stop_observing()
+                self._enter(REST)
+                self.write()
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, len(self.iterations)
@@ -277,13 +336,13 @@ class Recorder:
             print(f"trainspeed: no trace ({error})", file=sys.stderr)
 
     def _observe(self) -> None:
-        waits: Counter[str] = Counter()
         forwards: dict[tuple[str, str], Forward] = {}
-        self.notes.waits = waits
+        self._waits = Waits()
         exits = self._exits = contextlib.ExitStack()
         if device_type() != "cpu":
             for name in WAITING:
-                exits.enter_context(_counted(name, waits))
+                exits.enter_context(self._waits.counted(torch.Tensor, name))
+            exits.enter_context(self._waits.counted(torch.cuda, "synchronize"))
         exits.enter_context(self._watch_forward(forwards))
         self._sampler = StackSampler(threading.get_ident())
         self._sampler.start()
@@ -291,7 +350,9 @@ class Recorder:
     def _stop_observing(self) -> None:
         self._exits.close()
         count = max(1, len(self.iterations) - self._since)
-        self.notes.waits = {line: -(-n // count) for line, n in self.notes.waits.items()}
+        if times := self._waits.blocked_s:
+            self.notes.waits = {k: n / len(times) for k, n in self._waits.counts.most_common()}
+            self.notes.blocked_s = statistics.median(times)
         for forward in self.notes.forwards:
             forward.calls /= count
         if self._sampler:
@@ -501,24 +562,3 @@ def _describe_tensor(tensor: torch.Tensor) -> str:
     is_last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     is_last = is_last and not tensor.is_contiguous()
     return f"{kind} {shape}{' channels_last' if is_last else ''}"
-
-
-@contextmanager
-def _counted(name: str, counts: Counter[str]) -> Iterator[None]:
-    """Count the calls of a method of tensors on the accelerator, by the user's line."""
-    original = getattr(torch.Tensor, name)
-    is_own = name in torch.Tensor.__dict__
-
-    def wrapper(self, *args, **kwargs):
-        if self.device.type != "cpu" and (line := own_line(2)):
-            counts[f"{name}, {line}"] += 1
-        return original(self, *args, **kwargs)
-
-    setattr(torch.Tensor, name, wrapper)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(torch.Tensor, name, original)
-        else:
-            delattr(torch.Tensor, name)

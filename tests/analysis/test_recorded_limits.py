@@ -48,6 +48,7 @@ def profile_of(name: str) -> Profile:
         "is_compiled": False,
         "loaders": [],
         "waits": {},
+        "lines": {},
         "forwards": [],
         "optimizers": [],
     }
@@ -59,6 +60,7 @@ def profile_of(name: str) -> Profile:
     [
         ("device", "format", "tf32"),
         ("device", "format", "amp"),
+        ("tf32", "format", "amp"),
         ("amp", "layout", "channels_last"),
         ("channels_last", "memory", "compile"),
     ],

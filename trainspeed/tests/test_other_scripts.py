@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,7 @@ from trainspeed.page import count_inputs
 from trainspeed.parts import FUSIBLE, Parts, is_small
 from trainspeed.probe import OTHERS, Probe
 from trainspeed.profile import Profile, read_processes
-from trainspeed.recorder import Plan, Recorder
+from trainspeed.recorder import Iteration, Plan, Recorder, Waits
 from trainspeed.sampler import StackSampler
 
 BATCH = torch.zeros(8, 4)
@@ -167,6 +167,65 @@ def cpu_limits(threads: int = 1, processes: int = 1, **parts: Any) -> dict[str, 
     rows = [{"name": "aten::max_pool2d", "seconds": 0.3, "calls": 1}]
     found = limits_of(profile, Parts(1.0, top=rows, launches=100, **parts), {"fp32": 1.0})
     return {limit.name: limit for limit in found}
+
+
+def gpu_limits(waits: dict[str, float], *lines: str, **parts: Any) -> dict[str, Limit]:
+    """Return the limits of a step of one second on a GPU."""
+    values = {
+        "machine": {"device": "cuda", "cores": 16, "threads": 8},
+        "loaders": [],
+        "waits": waits,
+        "forwards": [{"line": "train.py:5: output = model(images)"}],
+        "optimizers": [],
+        "lines": {line: 0.4 for line in lines},
+        "is_compiled": False,
+        "processes": 1,
+    }
+    found = limits_of(Profile(values, Path("none")), Parts(1.0, launches=100, **parts), {})
+    return {limit.name: limit for limit in found}
+
+
+@pytest.mark.parametrize(
+    "data, host, gain",
+    [
+        (0.0, 0.4, 1 / 0.6),  # then the GPU sets the speed
+        (0.0, 0.8, 1 / 0.8),  # then the host
+        (0.2, 0.4, 1 / 0.8),  # and batches come no sooner
+        (0.0, 1.2, None),  # the host is slow anyway
+    ],
+)
+def test_a_wait_can_gain_what_the_host_has_left(
+    data: float, host: float, gain: float | None
+) -> None:
+    waits = {"item, train.py:9: total += loss.item()": 1.0}
+    found = gpu_limits(waits, data=data, host=host, compute=0.6)
+    assert (found["waits"].gain if "waits" in found else None) == (gain and pytest.approx(gain))
+    assert gain is None or "loss.item() (item, 1×)" in found["waits"].evidence[0]
+
+
+def test_a_value_that_is_read_now_and_then_is_no_wait_in_every_step() -> None:
+    assert "waits" not in gpu_limits({"item, train.py:9: log(loss)": 0.1}, host=0.4, compute=0.6)
+
+
+def test_the_call_of_a_librarys_model_is_not_taken_for_a_loop() -> None:
+    model, loop = "train.py:5: output = model(images)", "train.py:7: for row in images:"
+    limit = gpu_limits({}, model, host=1.0, compute=0.4, launch=0.6)["launch"]
+    assert len(limit.evidence) == 1 and "compile" in limit.change
+    limit = gpu_limits({}, model, loop, host=1.0, compute=0.4, launch=0.6)["launch"]
+    assert limit.evidence[1].endswith(loop) and "a loop in train.py:7;" in limit.change
+
+
+def test_calls_that_wait_count_in_iterations_that_only_train() -> None:
+    device, waits = SimpleNamespace(read=lambda: None), Waits()
+    device.show = lambda: device.read()  # this waits, too, but only once
+    with waits.counted(device, "read"), waits.counted(device, "show"):
+        for loops in (0, 0, 1):
+            device.read()
+            device.show()
+            waits.end(Iteration(0.0, 1.0, loops=loops))
+    names = {key.partition(",")[0]: count for key, count in waits.counts.items()}
+    assert names == {"read": 2, "show": 2} and len(waits.blocked_s) == 2
+    assert not hasattr(device.read, "__wrapped__")
 
 
 def test_what_no_compiler_fuses_is_no_limit_on_a_cpu() -> None:

@@ -14,9 +14,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,7 +126,13 @@ def ensure_complete(
     partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(root):
+        lock = FileLock(f"{root}.lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            print(f"another process writes {root}: waiting until it ends", file=sys.stderr)
+            held = lock.acquire()
+        with held:
             if is_complete(root):
                 return root
             has_files = root.exists() and any(root.iterdir())
@@ -158,21 +163,6 @@ def ensure_complete(
             f"free). {advice} choose a folder with room that you may write, by COURSE_DATA or --to"
         ) from error
     return root
-
-
-@contextmanager
-def _lock(root: Path) -> Iterator[None]:
-    """Lock a folder; wait for another process that fills it, and say so."""
-    lock = FileLock(f"{root}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"another process writes {root}: waiting until it ends", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def is_complete(root: Path, recipe: Recipe = Recipe()) -> bool:

@@ -139,7 +139,7 @@ def ensure_complete(
             if has_files and marker[1] not in read_dict(root / marker[0]):
                 raise DataError(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
-                    f"move it, or choose an empty or a new folder, by COURSE_DATA or --to"
+                    f"move it, or set COURSE_DATA to an empty or a new folder, or name one by --to"
                 )
             if not resumed:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
@@ -160,7 +160,8 @@ def ensure_complete(
             advice = f"What is done is kept in {partial}, and the same command goes on with it; or"
         raise DataError(
             f"cannot make the {what} in {root}: {error.strerror or error} ({free_gb:.1f} GB "
-            f"free). {advice} choose a folder with room that you may write, by COURSE_DATA or --to"
+            f"free). {advice} set COURSE_DATA to a folder with room that you may write, or name "
+            f"one by --to"
         ) from error
     return root
 

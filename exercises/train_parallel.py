@@ -35,6 +35,7 @@ def main(run):
     # TODO device_mesh: ranks of one copy get the same images, different copies different images
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy

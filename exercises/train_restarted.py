@@ -6,7 +6,6 @@ in the same folder, it resumes. You write code at the numbered TODOs.
 
 import os
 import signal
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,14 +14,12 @@ from torch.utils.data import DistributedSampler
 from torchvision.transforms import v2
 
 from course.data.loader import image_sets, loaders, normalised, skip
-from course.training import models, optimizers, precision
+from course.training import checkpoints, models, optimizers, precision, randomness
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
-from labs.restart import checkpoint, randomness
 from labs.restart.interruptions import Interruptions
-from labs.restart.seeded import Seeded
 
 
 def main(run):
@@ -31,7 +28,7 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     sets = image_sets(cfg)
-    sets = replace(sets, train=Seeded(sets.train, cfg.seed))
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)
@@ -52,7 +49,7 @@ def main(run):
     # TODO checkpoint: add the other parts whose state changes from step to step
     step = 0  # completed steps
     # TODO resume: if there is a complete checkpoint, restore all states from the newest
-    store = checkpoint.BackgroundWriter() if cfg.async_save else save
+    store = checkpoints.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
     # TODO sigterm: handle SIGTERM, which would end the process at once: only note it
 
@@ -60,7 +57,6 @@ def main(run):
     for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)
-        sets.train.set_epoch(epoch)
         # TODO resume: skip the images that this epoch has already used
         for images, labels in meter.steps(train_batches, epoch):
             images = normalised(images.to(device, non_blocking=cfg.non_blocking))

@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from torch.utils.data import DistributedSampler
 
 from course.data.loader import image_sets, loaders, normalised
-from course.training import models, optimizers, precision, profiling
+from course.training import models, optimizers, precision, profiling, randomness
+from course.training.checkpoints import ShardedCheckpoints
 from course.training.meter import Meter
 from course.training.models import COSTLY
 from course.training.precision import HALF
@@ -29,11 +30,12 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # the same initial weights on every rank
+    randomness.seed_all(cfg)  # the same initial weights on every rank
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     model = models.create(cfg.model, sets.classes, cfg.image_px).to(device)
     if cfg.channels_last and not cfg.shard:  # fully_shard only accepts contiguous weights
@@ -54,7 +56,7 @@ def main(run):
     # TODO prefetch: (optional) prefetch the next cfg.prefetch units in forward and in backward
     criterion = nn.CrossEntropyLoss(label_smoothing=cfg.label_smoothing)
     optimizer = optimizers.create(model.parameters(), cfg)
-    optimizers.schedule(optimizer, cfg)
+    schedule = optimizers.schedule(optimizer, cfg)
     first_epoch = 0
     # TODO sharded_checkpoint: resume from the checkpoint of another run, with any number of ranks
 
@@ -62,13 +64,16 @@ def main(run):
     # TODO mixed_precision_policy: the policy replaces autocast
     # TODO offloading: keep backward's tensors in host memory if cfg.offload is set
     offloading = nullcontext()
+    parts = {"model": net, "optimizer": optimizer, "schedule": schedule}
+    checkpoints = ShardedCheckpoints(run, device, parts)
+    step = checkpoints.resume(train_batches, model)  # completed steps, if it was interrupted
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
     )
     profiler.start()
 
-    meter = Meter(run, device)
-    for epoch in range(first_epoch, cfg.epochs):
+    meter = Meter(run, device, first=step)
+    for epoch in range(first_epoch or checkpoints.first_epoch, cfg.epochs):
         model.train()
         sampler.set_epoch(epoch)
         for images, labels in meter.steps(train_batches, epoch):
@@ -100,9 +105,12 @@ def main(run):
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)
             profiler.step()
+            if checkpoints.ends_after(meter.step):
+                return  # saved: another process continues
 
         if cfg.val_steps:
             run.epoch(**validate(model, val_batches, cfg, device, autocast))
+            checkpoints.keep_best(net)
     profiler.stop()
     if cfg.save_weights:
         # TODO full_state_dict: gather the full state dict on rank 0 only

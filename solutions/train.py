@@ -17,9 +17,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DistributedSampler, get_worker_info
 
 import fast_resnet
+from course.data.augment import random_erased
 from course.data.formats.shards import ShardReader
-from course.data.loader import image_sets, loaders, normalised, randaugmented
-from course.training import models, optimizers, precision, profiling, sync_batchnorm
+from course.data.loader import image_sets, loaders, normalised, randaugmented, repeated_sampler
+from course.training import models, optimizers, precision, profiling, randomness, sync_batchnorm
+from course.training.checkpoints import Checkpoints
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.recorder import recording
@@ -27,7 +29,7 @@ from course.training.recorder import recording
 
 def main(run):
     cfg = run.config
-    torch.manual_seed(cfg.seed)  # the same initial weights and images on every rung
+    randomness.seed_all(cfg)  # the same initial weights and images on every rung
     precision.set_tf32(cfg.precision == "tf32")
 
     # >>> device: use the accelerator if the rung requests it and the machine has one
@@ -47,6 +49,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     # >>> dataloader: choose the DataLoader's workers, prefetching and pinned memory
     loading = {"num_workers": cfg.workers, "persistent_workers": cfg.persistent_workers,
                "prefetch_factor": cfg.prefetch_factor if cfg.workers else None,
@@ -60,6 +63,8 @@ def main(run):
     # --- before
     # share, sampler = cfg.batch_size, None  # all images, in random order
     # <<<
+    if cfg.ra_reps > 1:
+        sampler = repeated_sampler(sets, cfg, run.rank, run.world_size)
     # >>> distributed_validation: split the validation images among the ranks, each image once
     val_sampler = range(run.rank, len(sets.val), run.world_size)
     # --- before
@@ -112,7 +117,7 @@ def main(run):
     # weights = model.parameters()
     # <<<
     optimizer = optimizers.create(weights, cfg)
-    optimizers.schedule(optimizer, cfg)
+    schedule = optimizers.schedule(optimizer, cfg)
     # >>> lr_range_test: learning-rate search: from cfg.lr / 10,000 to cfg.lr by a constant factor
     if cfg.schedule == "find":
         last = cfg.epochs * cfg.steps - 1
@@ -127,10 +132,15 @@ def main(run):
     # --- before
     # autocast = nullcontext()
     # <<<
+    scaler = None
     # >>> grad_scaler: scale the loss if gradients would underflow in fp16
     scaler = torch.amp.GradScaler(device.type, enabled=cfg.precision == "fp16")
     # --- before
     # <<<
+
+    parts = {"model": net, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    checkpoints = Checkpoints(run, device, parts | {"averaged": averaged})
+    step = checkpoints.resume(train_batches, model)  # completed steps: 0, unless it was interrupted
 
     # >>> profiler: record operators with the profiler, on the config's schedule
     profiler = torch.profiler.profile(
@@ -140,8 +150,8 @@ def main(run):
     # --- before
     # <<<
 
-    meter = Meter(run, device)
-    for epoch in range(cfg.epochs):
+    meter = Meter(run, device, first=step)
+    for epoch in range(checkpoints.first_epoch, cfg.epochs):
         model.train()
         # >>> data_parallel: shuffle differently in each epoch, the same on all ranks
         sampler.set_epoch(epoch)
@@ -156,10 +166,14 @@ def main(run):
             if cfg.randaugment == "device":
                 images = randaugmented(images)
             images = normalised(images)
+            if cfg.random_erasing:
+                images = random_erased(images, cfg.random_erasing)
             if cfg.mix:
-                mix = {"mixup": mixup, "cutmix": cutmix}[cfg.mix]
+                mix, alpha = {"mixup": mixup, "cutmix": cutmix}.get(cfg.mix), cfg.mix_alpha
+                if cfg.mix == "both":  # a batch has one of them; CutMix with uniform proportions
+                    mix, alpha = ((mixup, alpha), (cutmix, 1.0))[torch.randint(2, ()).item()]
                 labels = torch.eye(sets.classes, device=device)[labels]  # one-hot rows
-                images, labels = mix(images, labels, cfg.mix_alpha)
+                images, labels = mix(images, labels, alpha)
             # >>> channels_last: give the images the same memory format as the weights
             if cfg.channels_last:
                 images = images.to(memory_format=torch.channels_last)
@@ -192,10 +206,13 @@ def main(run):
             profiler.step()
             # --- before
             # <<<
+            if checkpoints.ends_after(meter.step):
+                return  # saved: another process continues
 
         if cfg.val_steps:
             with averaged.validated() as validated:
                 run.epoch(**validate(validated, val_batches, cfg, device, autocast))
+                checkpoints.keep_best(validated)
     # >>> profiler: stop the profiler
     profiler.stop()
     # --- before
@@ -272,23 +289,27 @@ def cutmix(images, labels, alpha):
 
 @torch.no_grad()
 def validate(model, batches, cfg, device, autocast):
-    """Return the mean loss and top-1 accuracy over up to `cfg.val_steps` batches of all ranks."""
+    """Return mean loss and accuracies over up to `cfg.val_steps` batches of all ranks."""
     model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct images, images
+    totals = torch.zeros(4, device=device)  # sum of losses, top-1 and top-5 hits, images
     for images, labels in islice(batches, cfg.val_steps):
         images, labels = normalised(images.to(device)), labels.to(device)
         with autocast:
             scores = model(images)
+            if cfg.flip_tta:
+                scores = (scores + model(images.flip(-1))) / 2
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
-        totals[2] += len(labels)
+        totals[2] += (scores.topk(min(5, scores.shape[1])).indices == labels[:, None]).sum()
+        totals[3] += len(labels)
     # >>> distributed_validation: add up the totals of all ranks
     if distributed.is_initialized():
         distributed.all_reduce(totals)
     # --- before
     # <<<
-    loss, correct, count = totals.tolist()
-    return {"val_loss": loss / count, "val_top1": correct / count, "val_images": round(count)}
+    loss, top1, top5, count = totals.tolist()
+    means = {"val_loss": loss / count, "val_top1": top1 / count, "val_top5": top5 / count}
+    return means | {"val_images": round(count)}
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def main(run):
     # <<<
 
     sets = image_sets(cfg)
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_copy(sets, cfg, device, copy, copy_count)
     net = models.create(cfg.model, sets.classes, cfg.image_px)
     torch.manual_seed(cfg.seed + copy)  # different crops in each copy

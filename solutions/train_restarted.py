@@ -6,7 +6,6 @@ in the same folder, it resumes. You write code at the numbered TODOs.
 
 import os
 import signal
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -15,14 +14,12 @@ from torch.utils.data import DistributedSampler
 from torchvision.transforms import v2
 
 from course.data.loader import image_sets, loaders, normalised, skip
-from course.training import models, optimizers, precision
+from course.training import checkpoints, models, optimizers, precision, randomness
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import any_rank, join_group, validate
 from course.training.recorder import recording
-from labs.restart import checkpoint, randomness
 from labs.restart.interruptions import Interruptions
-from labs.restart.seeded import Seeded
 
 
 def main(run):
@@ -31,7 +28,7 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     sets = image_sets(cfg)
-    sets = replace(sets, train=Seeded(sets.train, cfg.seed))
+    cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all images
     sampler, train_batches, val_batches = batches_of_rank(sets, run, device)
     layout = torch.channels_last if cfg.channels_last else torch.preserve_format
     net = models.create(cfg.model, sets.classes, cfg.image_px).to(device, memory_format=layout)
@@ -55,14 +52,14 @@ def main(run):
     # <<<
     step = 0  # completed steps
     # >>> resume: if there is a complete checkpoint, restore all states from the newest
-    if cfg.save_every and (saved := checkpoint.newest(run.checkpoints)):
+    if cfg.save_every and (saved := checkpoints.newest(run.checkpoints)):
         for name, part in parts.items():
             part.load_state_dict(saved[name])
         randomness.set_states(saved["random"], device)
         step = saved["step"]
     # --- before
     # <<<
-    store = checkpoint.BackgroundWriter() if cfg.async_save else save
+    store = checkpoints.BackgroundWriter() if cfg.async_save else save
     end_requests = []  # not empty after SIGTERM
     # >>> sigterm: handle SIGTERM, which would end the process at once: only note it
     signal.signal(signal.SIGTERM, lambda *_: end_requests.append("SIGTERM"))
@@ -73,7 +70,6 @@ def main(run):
     for epoch in range(max(step - 1, 0) // cfg.steps, cfg.epochs):  # each ends by validating
         model.train()
         sampler.set_epoch(epoch)
-        sets.train.set_epoch(epoch)
         # >>> resume: skip the images that this epoch has already used
         skip(train_batches, (step - epoch * cfg.steps) * (cfg.batch_size // run.world_size))
         # --- before
@@ -121,13 +117,13 @@ def main(run):
 def save(state, folder, step):
     """Write a checkpoint so that a complete one exists even if this process dies now."""
     # >>> checkpoint: write under a temporary name, fsync, rename; keep the last two
-    draft, final = folder / ".draft", folder / checkpoint.file_name(step)
+    draft, final = folder / ".draft", folder / checkpoints.file_name(step)
     with draft.open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(final)
-    checkpoint.remove_old(folder, keep=2)
+    checkpoints.remove_old(folder, keep=2)
     # --- before
     # <<<
 

@@ -105,14 +105,19 @@ SILENTLY_WRONG = [
         {"mix": "mixup"},
         f"{SHARDED} has no setting 'mix'; train.py and",
     ),
-    ("tensor", {"save_every": 4}, f"{PARALLEL} has no setting 'save_every'; {RESTARTED} has it"),
+    (
+        "tensor",
+        {"save_every": 4},
+        f"{PARALLEL} has no setting 'save_every'; train.py, {SHARDED} and {RESTARTED} have it",
+    ),
     (
         "restarted",
-        {"start_px": 32},
+        {"sigterm_step": 1, "start_px": 32},
         f"{RESTARTED} has no setting 'start_px'; train.py, ",
     ),
-    ("restarted", {"data": "crops"}, f"{RESTARTED} has no data='crops'; train.py, {SHARDED} and"),
-    ("restarted", {"drop_last": False}, f"{RESTARTED} has no setting 'drop_last'"),
+    ("restarted", {"drop_last": False}, "a step's number decides its epoch. Set drop_last=True"),
+    ("sharded", {"resume": "a", "save_every": 4}, "counted from the other run's end. Set save_ev"),
+    ("find", {"save_every": 4}, "a search is not resumed. Set save_every=0"),
 ]
 
 
@@ -177,9 +182,10 @@ def test_vary_gives_each_combination_its_own_label() -> None:
         ("pipeline", {}, PARALLEL),
         ("restarted", {}, RESTARTED),
         ("large", {"micro_batch": 16}, SHARDED),
-        ("channels_last", {"save_every": 8}, RESTARTED),
+        ("channels_last", {"save_every": 8}, "train.py"),
         ("large", {"pipeline": "1f1b", "micro_batch": 2}, PARALLEL),
-        ("mixup", {"save_every": 8}, RESTARTED),  # a setting of several scripts
+        ("mixup", {"sigterm_step": 8}, RESTARTED),  # mix is a setting of several scripts
+        ("restarted", {"data": "crops"}, "train.py"),
         ("large", {"script": PARALLEL}, PARALLEL),
         ("baseline", {"script": RESTARTED, "mix": ""}, RESTARTED),
     ],

@@ -33,11 +33,23 @@ if TYPE_CHECKING:
 
 @app.command()
 def data(
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            "--data-root",
+            help="A set of your own: a folder with ImageNet's tar files, train/ and val/, "
+            "parquet files or shards.",
+        ),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="The folder that is made.")] = None,
     as_: Annotated[
-        str, typer.Option("--as", help="Convert it to shards, small or raw; or make the crops.")
-    ] = "files",
-    data_root: Annotated[
-        str | None, typer.Option(help="A different data set: a folder with train/ and val/.")
+        str | None,
+        typer.Option(
+            "--as",
+            help="What to make: shards, small, raw or files; or the crops. [default: shards"
+            " of your own set, else files]",
+        ),
     ] = None,
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out images that cannot be decoded.")
@@ -47,11 +59,11 @@ def data(
     """Make the default data set, or convert a set of images, unless it is already complete."""
     from course.data import crop_set, default_set
 
-    if as_ not in ("files", "crops"):
-        _convert(as_, Path(data_root) if data_root else None, skip_damaged, json_)
+    if from_ or as_ not in (None, "files", "crops"):
+        _convert(as_ or "shards", from_, to, skip_damaged, json_)
         return
-    if data_root or skip_damaged:
-        raise ValueError("--data-root and --skip-damaged require --as shards, small or raw")
+    if to or skip_damaged:
+        raise ValueError("--to and --skip-damaged require --from, or --as shards, small or raw")
     if as_ == "crops":
         folder, training = crop_set.ensure(), crop_set.ensure_blind()
         typer.echo(f"the crops are in {folder}; those without validation in {training}-crops")
@@ -64,12 +76,14 @@ def data(
         typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
 
 
-def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> None:
+def _convert(
+    kind: str, root: Path | None, to: Path | None, skip_damaged: bool, json_: bool
+) -> None:
     from course.data import folders
     from course.data.formats import convert
 
     try:
-        folder = convert.convert_set(kind, root, skip_damaged=skip_damaged)
+        folder = convert.convert_set(kind, root, to, skip_damaged=skip_damaged)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None
@@ -86,6 +100,11 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
             f"{size_mb:,.0f} MB{damaged}"
         )
     typer.echo(f"in {folder}")
+    if root:
+        typer.echo(
+            f"course run solutions/train.py --set data=imagenet --set data_root={folder} "
+            f"--set format={kind}"
+        )
 
 
 def check_name(name: str) -> str:
@@ -165,6 +184,29 @@ def run(
                 typer.echo(f"  {sentence}")
     if wait and launch.refresh(launched) not in ("ok", "queued", "running"):
         raise typer.Exit(1)
+
+
+@app.command()
+def resume(
+    name: RunName,
+    gpus: Annotated[int | None, typer.Option(help="Another number of GPUs.")] = None,
+    site: Annotated[str | None, typer.Option(help="Another site.")] = None,
+    set_: Settings = None,
+    time_min: Annotated[float | None, typer.Option(help="Stop the run after N minutes.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the run until it ends.")] = True,
+) -> None:
+    """Continue a run from its newest checkpoint, perhaps on another number of GPUs."""
+    from course.config import parse_settings
+    from course.jobs import launch
+    from course.runs.run import get
+
+    options = {"site": site, "gpus": gpus, "time_min": time_min}
+    launched = launch.resume(get(name), parse_settings(set_ or []), **options)
+    if wait:
+        wait_for([launched])
+        tables.show_run(launched)
+        if launch.refresh(launched) not in ("ok", "queued", "running"):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -257,6 +299,43 @@ def _draw(table: pd.DataFrame, rungs: list[str]) -> str:
 
 
 @app.command()
+def plan(
+    rung: Annotated[str, typer.Option(help="The rung of the training.")] = "imagenet",
+    site: SiteName = "local",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")] = 1,
+    set_: Settings = None,
+    basis: Annotated[
+        str, typer.Option("--from", help="A recorded machine, or a run of the same step.")
+    ] = "nvidia-h200",
+    time_min: Annotated[float | None, typer.Option(help="Minutes of each job.")] = None,
+    json_: AsJson = False,
+) -> None:
+    """Estimate what a complete training needs: time, jobs, memory, disk, energy.
+
+    Nothing is started. The last column names what each number is based on.
+    """
+    from course import config as configs
+    from course.analysis.long_runs import plan_training
+    from course.jobs import sites
+    from course.runs import recordings
+
+    config = configs.rung(rung, **configs.parse_settings(set_ or []))
+    chosen = sites.get(site)
+    if time_min is not None:
+        chosen = replace(chosen, time_min=time_min)
+    recorded = recordings.machines()
+    try:
+        source = basis if basis in recorded else _find(basis)
+    except ValueError as error:
+        raise ValueError(f"{error}. Recorded machines: {', '.join(recorded)}") from None
+    table = plan_training(config, chosen, gpus, source)
+    if json_:
+        tables.as_json(table)
+    else:
+        tables.show_table([*table.columns], table.values)
+
+
+@app.command()
 def runs(json_: AsJson = False) -> None:
     """List all runs with their status and what they measured."""
     from course.jobs import launch
@@ -265,11 +344,17 @@ def runs(json_: AsJson = False) -> None:
     for launched in all_runs():
         launch.refresh(launched)
     table = find_runs()
+    progress = {run.name: tables.progress_cells(run) for run in all_runs()}
+    for name in ("epoch", "left"):
+        table[name] = [progress[run][name] for run in table["run"]]
+    table["val_top1"] = table["val_top1"].fillna(
+        table["run"].map({run: cells["val_top1"] for run, cells in progress.items()})
+    )
     if json_:
         tables.as_json(table)
     else:
-        columns = ["run", "status", "images_per_s", "peak_gib", "last_loss", "started_at"]
-        tables.show_table(columns, table[columns].values)
+        columns = "run status epoch val_top1 left images_per_s peak_gib last_loss started_at"
+        tables.show_table(columns.split(), table[columns.split()].values)
 
 
 @app.command()

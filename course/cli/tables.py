@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from course.runs.run import Run
-from course.text import digits
+from course.text import clock, digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +29,19 @@ def run_as_dict(run: Run) -> dict[str, Any]:
         "run": run.name,
         "folder": str(folder.parent.parent if run.is_recorded else folder),
         **(record.to_values() if record else {"status": run.status}),
+    }
+
+
+def progress_cells(run: Run) -> dict[str, Any]:
+    """Return how far a run is: epoch, such as 12/90; the time left, "" if over; val_top1."""
+    record, progress = run.record, run.progress
+    # A run that was cancelled has no epochs in its record.
+    epochs = max(len(record.epochs) if record else 0, progress.get("epochs", 0))
+    left_s = None if record else progress.get("left_s")
+    return {
+        "epoch": f"{epochs}/{run.config.epochs}" if run.reports_steps else "",
+        "val_top1": progress.get("val_top1"),
+        "left": "" if left_s is None else clock(left_s),
     }
 
 
@@ -71,7 +84,8 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
             f"{cell(record.first_loss)} at the first step, {cell(record.last_loss)} at the last",
         )
     if record.val_top1 is not None:
-        yield "accuracy", f"{record.val_top1:.1%} (validation)"
+        top5 = f", top-5 {record.val_top5:.1%}" if record.val_top5 is not None else ""
+        yield "accuracy", f"{record.val_top1:.1%}{top5} (validation)"
     if record.joules_per_image is not None:
         yield "energy", f"{cell(record.joules_per_image)} J per image"
     if record.machine:

@@ -27,6 +27,7 @@ Count = Annotated[int, Bounds(0)]
 Positive = Annotated[int, Bounds(1)]
 Amount = Annotated[float, Bounds(0)]
 Fraction = Annotated[float, Bounds(0, below=1)]
+CountOrAll = Annotated[int, Bounds(-1)]  # -1: as many as there are
 
 ResNet = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
                  "resnet18_cifar", "resnet8_patches"]  # fmt: skip
@@ -70,7 +71,7 @@ class Config:
     format: Literal["files", "small", "raw", "gpu_decode"] = "files"  # of stored images
     image_px: Annotated[int, Bounds(32)] = 224  # side of the training and validation crops
     batch_size: Positive = 64  # images per update, over all ranks
-    workers: Count = 0  # DataLoader processes; 0: the training process loads images
+    workers: CountOrAll = 0  # DataLoader processes; 0: the training process loads; -1: all cores
     persistent_workers: bool = False  # keep workers between epochs
     prefetch_factor: Positive = 2  # batches that each worker prepares in advance
     pin_memory: bool = False  # batches in page-locked memory, for asynchronous copies
@@ -79,9 +80,9 @@ class Config:
 
     # Length of the run, and what is measured.
     epochs: Positive = 2
-    steps: Positive = 16  # training steps per epoch
+    steps: Count = 16  # training steps per epoch; 0: all images once
     warmup_steps: Count = 8  # first steps of the run, excluded from all times
-    val_steps: Count = 4  # maximum of validation batches per epoch; 0: no validation
+    val_steps: CountOrAll = 4  # maximum of validation batches per epoch; 0: none; -1: all images
     val_images: Count = 0  # maximum of images to validate on; 0: all
 
     # Learning.
@@ -150,7 +151,7 @@ class Config:
         if not re.fullmatch(r"\w[\w.-]*", self.rung):  # it names the run's folder
             yield f"rung={self.rung!r}: use letters, digits, and _ . - between them"
         for name in self.STEPS:
-            if (at := getattr(self, name)) >= steps:
+            if self.steps and (at := getattr(self, name)) >= steps:
                 yield f"{name}={at} leaves none of the {steps} steps: raise steps or lower {name}"
         for name, other in self.LIMITS.items():
             if (value := getattr(self, name)) > (limit := getattr(self, other)):

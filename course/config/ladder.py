@@ -11,8 +11,26 @@ from course.config.common import Config, change, convert
 from course.config.rules import CROPS_PX
 from course.text import closest
 
+# Complete trainings (docs/imagenet.md): on all images, with all cores.
+FULL_TRAINING = {
+    "data": "imagenet", "epochs": 90, "steps": 0, "val_steps": -1, "warmup_steps": 50,
+    "workers": -1, "persistent_workers": True, "prefetch_factor": 4, "pin_memory": True,
+    "non_blocking": True, "weight_decay": 1e-4, "save_weights": True, "tracker": "tensorboard",
+    "save_every": 500, "async_save": True,
+    "collective_timeout_s": 600,  # ranks list and validate images at different speeds
+}  # fmt: skip
+# torchvision's first recipe: the defaults of references/classification/train.py, for 8 × 32 images.
+TORCHVISION_V1 = {"batch_size": 256, "lr": 0.1, "lr_batch": 256, "schedule": "step"}
+# ffcv-imagenet's rn50_configs/rn50_56_epochs.yaml, for 8 × 512 images, but without BlurPool and
+# with averaged weights; and the course's fastest step.
+FFCV_56 = {
+    "epochs": 56, "batch_size": 1024, "lr": 1.7, "lr_batch": 4096, "lr_warmup_epochs": 2,
+    "schedule": "linear", "label_smoothing": 0.1, "norm_decay": False, "ema": 0.993,
+    "start_px": 160, "start_ramp": 41, "end_ramp": 48, "image_px": 192, "val_px": 256,
+    "flip_tta": True, "algebra": True, "fused": True, "format": "gpu_decode",
+}  # fmt: skip
 # Each rung: the previous rung, and what it changes. It is one field, so that a change in speed has
-# one cause, except for Day 4's large network.
+# one cause, except for Day 4's large network and complete trainings.
 _RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "device": ("baseline", {"device": "auto"}),
     "amp": ("device", {"precision": "half"}),
@@ -44,7 +62,9 @@ _RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "sharded": ("large", {"shard": "zero3"}),
     "tensor": ("large", {"tensor": 2}),
     "pipeline": ("large", {"pipeline": "1f1b", "micro_batch": 2}),
-    "restarted": ("channels_last", {"save_every": 8}),
+    "restarted": ("channels_last", {"script": "train_restarted.py", "save_every": 8}),
+    "imagenet": ("channels_last", FULL_TRAINING | TORCHVISION_V1),
+    "imagenet_fast": ("channels_last", FULL_TRAINING | FFCV_56),
 }
 RUNGS: dict[str, Config] = {"baseline": Config()}
 for _name, (_before, _change) in _RUNG_CHANGES.items():

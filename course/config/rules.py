@@ -16,18 +16,26 @@ COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
     ("schedule", ANY, {"budget_s": [0]}, "training may stop before the schedule ends"),
     ("persistent_workers", [True], {"workers": ONE_OR_MORE}, "there is no worker to keep"),
-    ("data", ["synthetic"], {"randaugment": [""], "start_px": [0]}, "no file becomes an image"),
-    ("format", ["shards", "gpu_decode"], {"start_px": [0]}, "crops cannot grow in this format"),
+    ("data", ["synthetic"], {"randaugment": [""], "start_px": [0], "val_px": [0]},
+     "no file becomes an image"),
+    ("data", ["synthetic"], {"steps": ONE_OR_MORE, "val_steps": range(2**63)},
+     "one batch is repeated without end"),
+    ("format", ["shards"], {"start_px": [0]}, "crops cannot grow in this format"),
     ("format", ["gpu_decode"], {"uint8": [True]}, "the device decodes to bytes"),
     ("format", ["gpu_decode"], {"randaugment": ["device", ""]}, "workers do not decode the images"),
     ("randaugment", ["device"], {"uint8": [True]}, "it changes images that arrive as bytes"),
-    ("data", ["crops"], {"image_px": [CROPS_PX], "start_px": [0]}, "crops have 32 × 32 pixels"),
+    ("data", ["crops"], {"image_px": [CROPS_PX], "start_px": [0], "val_px": [0]},
+     "crops have 32 × 32 pixels"),
     ("data", ["crops"], {"workers": [0], "format": ["files"]}, "crops are stored on the device"),
     ("data", ["crops"], {"uint8": [True], "pin_memory": [False]}, "the device stores their bytes"),
     ("data", ["crops"], {"randaugment": ["device", ""]}, "no worker loads them"),
     ("fused", [True], {"optimizer": ["sgd", "nesterov", "adamw"]}, "PyTorch fuses only these"),
     ("schedule", ["one_cycle", "find"], {"lr_warmup": [0]}, "it has its own warm-up"),
     ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
+)  # fmt: skip
+RESTARTS: tuple[Rule, ...] = (
+    ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
+    ("save_every", ANY, {"drop_last": [True]}, "a step's number decides its epoch"),
 )
 
 
@@ -38,7 +46,8 @@ def broken(cfg: Any) -> Iterator[str]:
         if value == getattr(type(cfg), field, value) if values is ANY else value not in values:
             continue
         for name, allowed in required.items():
-            if (other := getattr(cfg, name)) not in allowed:
+            other = getattr(cfg, name)
+            if other not in allowed and (other, allowed) != (-1, ONE_OR_MORE):  # -1: all
                 is_range = isinstance(allowed, range)
                 choices = f"{allowed[0]} or more" if is_range else " or ".join(map(repr, allowed))
                 pair = f"{name}={other!r} with {field}={value!r}"

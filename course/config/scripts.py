@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from course.config.common import (
     Amount, AnyPrecision, Bounds, Compile, Config, Count, Fraction, Positive, ResNet,
 )  # fmt: skip
-from course.config.rules import ANY, COMMON, ONE_OR_MORE
+from course.config.rules import ANY, COMMON, ONE_OR_MORE, RESTARTS
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,41 @@ class TrainConfig(Config):
     budget_s: Amount = 0.0  # end when a ratio is certain, or after this time; 0: all steps
     profile_steps: Count = 0  # warm-up steps to trace
     save_weights: bool = False  # write weights.pt at the end
+    tracker: Literal["", "tensorboard", "trackio", "wandb"] = ""  # shows curves while it trains
 
     # Augmentation.
     randaugment: Literal["", "cpu", "device"] = ""  # where to augment
-    mix: Literal["", "mixup", "cutmix"] = ""  # mix each image and its label with another image
+    auto_augment: Literal["", "ta_wide"] = ""  # TrivialAugmentWide, by workers
+    random_erasing: Fraction = 0.0  # probability that a box of an image is erased
+    ra_reps: Positive = 1  # times that an image is used, before others, each time augmented anew
+    mix: Literal["", "mixup", "cutmix", "both"] = ""  # mix each image and label with another image
     mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
     start_px: Count = 0  # training crops grow from this to image_px; 0: they do not
+    start_ramp: Count = 0  # last epoch with start_px, counted from 0
+    end_ramp: Count = 0  # first epoch with image_px; 0: the last one
+
+    # Validation.
+    val_px: Count = 0  # side of the validation crops; 0: image_px
+    crop_pct: Annotated[float, Bounds(0.1, below=1.001)] = 0.875  # of the shorter side: the crop
+    flip_tta: bool = False  # add the scores of each image and of its mirror image
 
     # Learning.
     optimizer: Literal[
         "sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon", "schedulefree"
     ] = "sgd"  # fmt: skip
-    schedule: Literal["", "linear", "cosine", "one_cycle", "find"] = ""  # "": constant
+    schedule: Literal["", "linear", "cosine", "one_cycle", "step", "find"] = ""  # "": constant
+    lr_batch: Count = 0  # lr is for this batch size, and grows linearly with it; 0: for any
+    lr_warmup_epochs: Count = 0  # instead of lr_warmup
+    lr_step_size: Positive = 30  # for schedule="step": epochs between two falls
+    lr_gamma: Amount = 0.1  # for schedule="step": factor of each fall
     norm_decay: bool = True  # also decay BatchNorm's weights and biases
     ema: Fraction = 0.0  # validate averages with this decay per update; 0: the weights
     overflow_step: Count = 0  # makes a gradient infinite in this step; 0: never
+
+    # Restarts.
+    save_every: Count = 0  # steps between two checkpoints; 0: no checkpoints
+    async_save: bool = False  # write checkpoints in the background
+    deterministic: bool = False  # use only algorithms with bitwise equal results
 
     # Several ranks: DDP.
     bucket_mb: Annotated[float, Bounds(0.001)] = 25.0  # of gradients per message
@@ -49,14 +69,37 @@ class TrainConfig(Config):
 
     RULES = (
         *COMMON,
+        *RESTARTS,
+        ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
+        ("format", ["shards"], {"ra_reps": [1]}, "shards have an order of their own"),
+        ("format", ["gpu_decode"], {"auto_augment": [""]}, "workers do not decode the images"),
+        ("data", ["crops"], {"auto_augment": [""]}, "no worker loads them"),
+        ("data", ["synthetic"], {"auto_augment": [""], "random_erasing": [0], "ra_reps": [1]},
+         "no file becomes an image"),
+        ("auto_augment", ANY, {"randaugment": [""]}, "each is a complete augmentation"),
         ("optimizer", ["schedulefree"], {"schedule": [""]}, "it averages weights instead"),
+        ("optimizer", ["schedulefree"], {"lr_warmup_epochs": [0]}, "it counts updates"),
+        ("schedule", ["one_cycle", "find"], {"lr_warmup_epochs": [0]}, "it has its own warm-up"),
+        ("lr_warmup_epochs", ANY, {"lr_warmup": [0]}, "both are the length of one warm-up"),
+        ("lr_step_size", ANY, {"schedule": ["step"]}, "only this schedule falls in steps"),
+        ("lr_gamma", ANY, {"schedule": ["step"]}, "only this schedule falls in steps"),
+        ("start_ramp", ANY, {"start_px": range(32, 2**63)}, "crops of one size have no ramp"),
+        ("end_ramp", ANY, {"start_px": range(32, 2**63)}, "crops of one size have no ramp"),
         ("schedule", ["find"], {"steps": range(2, 2**63)}, "the rate grows from step to step"),
         ("algebra", [True], {"model": ["resnet50", "resnet101", "resnet152"]}, "no bottlenecks"),
         ("algebra", [True], {"compile": [""]}, "each replaces the step in a different way"),
         ("algebra", [True], {"sync_batchnorm": [False]}, "its statistics are of a rank's images"),
-    )
+    )  # fmt: skip
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        for name in ("lr_warmup_epochs", "start_ramp", "end_ramp"):
+            if (at := getattr(self, name)) >= self.epochs:
+                yield f"{name}={at} is not before the end of epochs={self.epochs}: lower {name}"
+        if self.end_ramp and self.start_ramp >= self.end_ramp:
+            yield f"start_ramp={self.start_ramp}: choose an epoch before end_ramp={self.end_ramp}"
 
 
 @dataclass(frozen=True)
@@ -83,16 +126,21 @@ class ShardedConfig(Config):
     clip: Amount = 0.0  # maximum norm of the gradients; 0: no limit
     save_shards: bool = False  # each rank writes its weights and optimizer state at the end
     resume: str = ""  # continue from this run, which saved its shards
+    save_every: Count = 0
+    async_save: bool = False
+    deterministic: bool = False
 
     LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
     RULES = (
         *COMMON,
+        *RESTARTS,
         ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
         ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit: none to gather ahead"),
         ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
         ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the rate"),
+        ("resume", ANY, {"save_every": [0]}, "its steps are counted from the other run's end"),
     )
 
 
@@ -153,4 +201,4 @@ class RestartedConfig(Config):
     sigkill_step: Count = 0  # kills the process in the first save after this step
 
     STEPS = (*Config.STEPS, "sigterm_step", "sigkill_step")
-    RULES = (*COMMON, ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"))
+    RULES = (*COMMON, *RESTARTS)

@@ -10,6 +10,7 @@ _NAMES = {
     "digits": "handwritten_digits",
     "images": "decode_jpeg epoch_px one_thread open_folder open_image RandomCrop train_view",
     "loader": "image_sets loaders normalised val_subset",
+    "seeded": "Seeded",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

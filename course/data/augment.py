@@ -56,6 +56,17 @@ KINDS = list(dict.fromkeys(CHANGES))
 KIND_OF = torch.tensor([KINDS.index(change) for change in CHANGES])
 
 
+def random_erased(images: torch.Tensor, probability: float) -> torch.Tensor:
+    """Erase a box of some images, in place, on their device.
+
+    Args:
+        images: normalised, of shape (N, 3, height, width); 0 is the mean colour.
+    """
+    from timm.data.random_erasing import RandomErasing  # here: importing timm takes two seconds
+
+    return RandomErasing(probability, mode="const", device=images.device)(images)
+
+
 def randaugmented(images: torch.Tensor) -> torch.Tensor:
     """Apply RandAugment to each image, on the images' device.
 

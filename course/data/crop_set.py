@@ -32,6 +32,7 @@ VAL_TILES = 0.2  # the share of a photograph's tiles
 SIDES_PX = (28.0, 60.0)  # of a crop before it is scaled to 32 pixels
 MAX_ANGLE = math.radians(25)
 PAD = 4  # training images are shifted by up to this number of pixels
+SPAN = 2 * PAD + 1  # shifts in each direction
 SPLITS = ("train", "val")
 
 
@@ -150,6 +151,7 @@ class OnDevice:
         self.batches = batches
         self.images, self.labels = crops.images.to(device), crops.labels.to(device)
         self._random = None if seed is None else torch.Generator().manual_seed(seed)
+        self._is_first = True  # epoch of this process
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -160,18 +162,24 @@ class OnDevice:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        if self._is_first and self._random:
+            sampler = self.batches.sampler
+            self._draw(sampler.epoch * len(sampler) + sampler.skip)  # by an earlier process
+        self._is_first = False
         for numbers in self.batches:
             numbers = numbers.to(self.images.device, non_blocking=True)
             images, labels = self.images[numbers], self.labels[numbers]
             yield (self._shift_and_flip(images) if self._random else images), labels
 
+    def _draw(self, images: int) -> torch.Tensor:
+        return torch.randint(2 * SPAN**2, (images,), generator=self._random)
+
     def _shift_and_flip(self, images: torch.Tensor) -> torch.Tensor:
         """Shift each image by up to PAD pixels, with reflected borders, and flip half of them."""
         count, _, height, width = images.shape
-        span, device = 2 * PAD + 1, images.device
-        draws = torch.randint(2 * span**2, (count,), generator=self._random)
-        draws = draws.to(device, non_blocking=True)[:, None]
-        flip, down, right = draws % 2, draws // 2 % span - PAD, draws // 2 // span - PAD
+        device = images.device
+        draws = self._draw(count).to(device, non_blocking=True)[:, None]
+        flip, down, right = draws % 2, draws // 2 % SPAN - PAD, draws // 2 // SPAN - PAD
         rows = _reflect(torch.arange(height, device=device) + down, height)
         columns = _reflect(torch.arange(width, device=device) + right, width)
         columns = torch.where(flip.bool(), width - 1 - columns, columns)

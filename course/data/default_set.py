@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from PIL import Image, ImageEnhance, ImageOps
 from tqdm import tqdm
 
@@ -125,14 +126,20 @@ def ensure_complete(
     partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{root}.lock"):
+        lock = FileLock(f"{root}.lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            print(f"another process writes {root}: waiting until it ends", file=sys.stderr)
+            held = lock.acquire()
+        with held:
             if is_complete(root):
                 return root
             has_files = root.exists() and any(root.iterdir())
             if has_files and marker[1] not in read_dict(root / marker[0]):
                 raise DataError(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
-                    f"move it, or set COURSE_DATA to an empty or a new folder"
+                    f"move it, or set COURSE_DATA to an empty or a new folder, or name one by --to"
                 )
             if not resumed:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
@@ -153,7 +160,8 @@ def ensure_complete(
             advice = f"What is done is kept in {partial}, and the same command goes on with it; or"
         raise DataError(
             f"cannot make the {what} in {root}: {error.strerror or error} ({free_gb:.1f} GB "
-            f"free). {advice} set COURSE_DATA to a folder in a place with room that you may write"
+            f"free). {advice} set COURSE_DATA to a folder with room that you may write, or name "
+            f"one by --to"
         ) from error
     return root
 

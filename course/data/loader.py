@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from course.data.crop_set import Crops, OnDevice
 from course.data.folders import DataError
 from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
-from course.data.images import Files, check_classes, epoch_px, open_folder, train_view, val_view
+from course.data.images import Files, epoch_px, open_folder, train_view, val_view
 from course.data.images import normalised as normalised  # and this
+from course.data.listing import check_classes
+from course.data.seeded import Seeded
 from course.runs import failures
 
 SYNTHETIC_CLASSES = 1000
@@ -65,21 +68,13 @@ def image_sets(cfg: Config) -> ImageSets:
         val = Crops(root, "val") if cfg.val_steps else train.first(0)  # else there may be none
     else:
         root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-        stored = _converted(root, cfg) if cfg.format in folders.KINDS else root
-        if cfg.format == "shards":
-            tars = shards.paths(stored, "train")
-        else:
-            root = stored
+        root = _converted(root, cfg) if cfg.format in folders.KINDS else root
+        tars = shards.paths(root, "train") if cfg.format == "shards" else []
         special = {"raw": Raw, "gpu_decode": partial(open_folder, kind=gpu_decode.Encoded)}
         open_split = special.get(cfg.format, open_folder)
         train = open_split(root, "train", train_view(cfg))
         val = open_split(root, "val", val_view(cfg))
         check_classes(root, train.classes, val.classes)
-        if tars and train.classes != folders.index(stored)["classes"]:
-            raise DataError(
-                f"the classes in {root} are no longer those of the shards in {stored}. Convert "
-                f"the set again: course data --as shards"
-            )
     _check_count(len(train), cfg, root)
     return ImageSets(train, val_subset(val, cfg), len(train.classes), tuple(tars))
 
@@ -101,7 +96,7 @@ def _check_count(images: int, cfg: Config, root: Path) -> None:
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
         )
     batches = math.ceil(images / cfg.batch_size) * cfg.epochs
-    if not cfg.drop_last and batches <= cfg.warmup_steps:
+    if cfg.steps and not cfg.drop_last and batches <= cfg.warmup_steps:
         raise DataError(
             f"{images} images in {root} make {batches} batches of {cfg.batch_size} in "
             f"{cfg.epochs} epochs, and warmup_steps={cfg.warmup_steps} leaves none to measure: "
@@ -143,7 +138,8 @@ def loaders(
         loading = {"collate_fn": gpu_decode.collate} | loading
     train = _training_loader(sets, cfg, share, sampler, loading)
     indices = None if val_sampler is None else EpochSampler(val_sampler)
-    val = DataLoader(sets.val, share, sampler=indices, **loading)
+    # With its own generator: the default one would be at a different place after a restart.
+    val = DataLoader(sets.val, share, sampler=indices, generator=torch.Generator(), **loading)
     _val_loader[:] = [weakref.ref(val)]
     failures.set_worker_timeout(train)
     failures.set_worker_timeout(val)
@@ -163,7 +159,7 @@ def _training_loader(
     random = torch.Generator().manual_seed(cfg.seed)  # of the workers
     if isinstance(sets.train, IterableDataset):  # it has its own order
         random.manual_seed(cfg.seed + _rank_and_size()[0])
-        return DataLoader(sets.train, share, generator=random, **loading)
+        return shards.ShardLoader(sets.train, share, generator=random, **loading)
     if sampler is None:  # with its own generator, because starting workers draws numbers
         sampler = RandomSampler(sets.train, generator=torch.Generator().manual_seed(cfg.seed))
     else:
@@ -177,14 +173,33 @@ def _training_loader(
             crop.grow_to(epoch_px(cfg, epoch))
 
     images = share * cfg.steps if cfg.drop_last else None
+    is_seeded = cfg.data != "crops" and (cfg.save_every or cfg.deterministic)
+    count = len(sets.train) if is_seeded else 0
     return DataLoader(
-        sets.train,
+        Seeded(sets.train, cfg.seed) if is_seeded else sets.train,
         share,
-        sampler=EpochSampler(sampler, images, cfg.epochs, begin_epoch),
+        sampler=EpochSampler(sampler, images, cfg.epochs, begin_epoch, count),
         drop_last=cfg.drop_last,
         generator=random,
         **loading,
     )
+
+
+def set_epoch(batches: Batches, epoch: int) -> None:
+    """Announce the next epoch of `loaders`' training batches; `Meter.steps` calls it."""
+    for part in (getattr(batches, "sampler", None), getattr(batches, "dataset", None)):
+        if isinstance(part, EpochSampler | Seeded | shards.ShardReader):
+            part.set_epoch(epoch)
+
+
+def repeated_sampler(sets: ImageSets, cfg: Config, rank: int, world_size: int) -> Sampler:
+    """Return a sampler that gives each image to several ranks at once, and then the next ones.
+
+    An epoch has as many images as without repetition, so it sees only a part of them.
+    """
+    from timm.data.distributed_sampler import RepeatAugSampler  # importing timm takes two seconds
+
+    return RepeatAugSampler(sets.train, world_size, rank, num_repeats=cfg.ra_reps, selected_round=0)
 
 
 def skip(batches: Batches, images: int) -> None:
@@ -192,8 +207,9 @@ def skip(batches: Batches, images: int) -> None:
 
     Negative numbers skip nothing. Synthetic batches are all equal, so there is nothing to skip.
     """
-    if isinstance(batches, DataLoader):
-        batches.sampler.skip = max(0, images)
+    for part in (batches, getattr(batches, "sampler", None)):
+        if isinstance(part, EpochSampler | shards.ShardLoader):
+            part.skip = max(0, images)
 
 
 def _prepare_worker(worker: int) -> None:
@@ -258,8 +274,11 @@ class EpochSampler(Sampler):
         images: the number of images per epoch; None: one pass.
         epochs: of the run, so that the passes of different epochs are shuffled differently.
         begin: is called with each epoch's number when the epoch begins.
+        count: of all images, for a `Seeded` set: an image that an epoch uses again, in a later pass
+            or by repeated augmentation, gets a higher number.
 
     Attributes:
+        epoch: the number of the next epoch.
         skip: the next epoch leaves out this number of images, without loading them.
         taken: the first NOTED images of each epoch, in order.
     """
@@ -270,30 +289,45 @@ class EpochSampler(Sampler):
         images: int | None = None,
         epochs: int = 1,
         begin: Callable[[int], None] | None = None,
+        count: int = 0,
     ) -> None:
         self.sampler, self.images, self.epochs = sampler, images, epochs
-        self.begin = begin
+        self.begin, self.count = begin, count
         self.taken: list[list[int]] = []
-        self.skip = 0
+        self.epoch = self.skip = 0
 
     def __len__(self) -> int:
         return len(self.sampler) if self.images is None else self.images
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[int]:
-        epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
+        shuffled_epoch, remaining = getattr(self.sampler, "epoch", 0), len(self)
         skip, self.skip = self.skip, 0  # first, because an epoch can end before its last image
         if self.begin:
-            self.begin(len(self.taken))
+            self.begin(self.epoch)
+        has_epochs = hasattr(self.sampler, "set_epoch")
+        repeats = getattr(self.sampler, "num_repeats", 1)  # of an image, in a row over all ranks
+        rank, ranks = getattr(self.sampler, "rank", 0), getattr(self.sampler, "num_replicas", 1)
+        if not (has_epochs or self.taken):  # draw what an earlier process has drawn
+            for _ in range(self.epoch * math.ceil(len(self) / max(1, len(self.sampler)))):
+                list(self.sampler)
+        self.epoch += 1
         for number in itertools.count():
-            if number and hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][:remaining]  # it may be a tensor
+            if number and has_epochs:
+                self.sampler.set_epoch(shuffled_epoch + number * self.epochs)
+            # An array, because a list of ImageNet's images takes 51 MB; they may be tensors.
+            order = array("q", map(int, self.sampler))[:remaining]
             if number == 0:
-                self.taken.append(order[:NOTED])
-            elif hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)
+                self.taken.append(order[:NOTED].tolist())
+            elif has_epochs:
+                self.sampler.set_epoch(shuffled_epoch)
             remaining -= len(order)
-            yield from order[skip:]
+            for place in range(skip, len(order)):
+                use = number * repeats + (place * ranks + rank) % repeats
+                yield order[place] + use * self.count
             skip = max(0, skip - len(order))
             if remaining <= 0 or not order:
                 return

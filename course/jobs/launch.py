@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, Self, TypeVar
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from course.config import Config
+from course.config import Config, change
 from course.jobs import local, slurm
 from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
@@ -25,11 +26,11 @@ from course.jobs.sites import Site
 from course.runs import record as records
 from course.runs import recordings
 from course.runs import run as runs
-from course.runs.files import write_atomically
+from course.runs.files import PART_BYTES, write_atomically
 from course.runs.record import write_record
-from course.runs.restarts import take_over
+from course.runs.restarts import has_checkpoints, take_over
 from course.runs.run import RecordedRun, Run, record_of
-from course.text import wrap_text
+from course.text import clock, wrap_text
 
 T = TypeVar("T", bound=Run)
 PATIENCE_S = 2.0  # until a progress line explains why a run waits
@@ -130,6 +131,46 @@ def launch_planned(planned: Plan) -> LaunchedRun:
     return _launch([planned], rerun=False)[0]
 
 
+def resume(
+    run: Run,
+    changes: dict[str, Any] | None = None,
+    *,
+    site: str | None = None,
+    gpus: int | None = None,
+    time_min: float | None = None,
+) -> LaunchedRun:
+    """Continue a run from its newest checkpoint, with its own copy of the script.
+
+    Args:
+        changes: of settings. The script refuses those that the checkpoint does not allow.
+        site, gpus: None: those of the run. With other ones, a new run continues it.
+        time_min: as for `launch`.
+
+    Raises:
+        ValueError: the run is not over, is complete, or has no checkpoint.
+    """
+    config, status = change(run.requested_config, changes or {}), refresh(run)
+    if run.is_recorded or run.is_command or not has_checkpoints(run.folder):
+        raise ValueError(
+            f"{run.name} has no checkpoint to continue from: launch it with save_every=100, for "
+            f"example, so that it saves every 100 steps"
+        )
+    if status in ("queued", "running"):
+        raise ValueError(f"{run.name} is {status}: cancel it first, or wait until it is over")
+    if status == "ok" and config == run.requested_config:
+        raise ValueError(f"{run.name} is complete: to train longer, set epochs to a higher number")
+    planned = plan_run(
+        run.script,
+        config,
+        site=site or run.launched["site"],
+        gpus=gpus or run.gpus,
+        time_min=time_min,
+        hooks=run.launched.get("hooks", []),
+    )
+    planned = replace(planned, source=Path(run.launched["script"]))
+    return _launch([planned], rerun=False, resumed=run)[0]
+
+
 def _common(site: Site) -> dict[str, Any]:
     """Return the fields that the request of every launch has."""
     return {
@@ -174,8 +215,8 @@ def launching() -> Iterator[Path]:
         ) from error
 
 
-def _launch(group: Sequence[Plan], rerun: bool) -> list[LaunchedRun]:
-    """Find or start the runs of one job."""
+def _launch(group: Sequence[Plan], rerun: bool, resumed: Run | None = None) -> list[LaunchedRun]:
+    """Find or start the runs of one job; the first one may continue a different run."""
     launched = [planned for planned in group if not planned.is_repeat]
     with launching():
         attempts = [planned.attempts() for planned in launched]
@@ -188,6 +229,8 @@ def _launch(group: Sequence[Plan], rerun: bool) -> list[LaunchedRun]:
             return [LaunchedRun(last.folder) for last in known]
         folders = [folder for _, folder in attempts]
         earlier = {} if rerun else {folder: last for last, folder in attempts if last}
+        if resumed and not any(last and has_checkpoints(last.folder) for last in known):
+            earlier[folders[0]] = resumed
         repeats = [planned.name for planned in group if planned.is_repeat]
         folders += [folders[0] / runs.BESIDE / name for name in repeats]
         return _start(folders, group, earlier)[: len(launched)]
@@ -308,7 +351,9 @@ def _start(
         raise
     names = ", ".join(run.name for run in started if not run.is_repeat)
     turns = ", in turns" if len(started) > 1 else ""
-    print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}"))
+    is_long = any(planned.config.steps == 0 for planned in group)  # of complete epochs
+    limit = f", which ends after {clock(site.time_min * 60)} (--time-min)" * is_long
+    print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}{limit}"))
     return started
 
 
@@ -331,7 +376,7 @@ def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
 
 
 def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = False) -> None:
-    total = run.config.epochs * run.config.steps
+    total = run.total_steps
     has_steps = run.reports_steps
     layout = "{desc} |{bar}| {n:,}/{total:,} steps, {elapsed}" if has_steps else "{desc} {elapsed}"
     with tqdm(total=total, file=sys.stdout, bar_format=layout, ncols=79, disable=quiet) as bar:
@@ -341,6 +386,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
             status, steps = refresh(run), steps_done(run)
             state = _state(run, status, steps) if has_steps else status
             progress = steps if has_steps else int(time.time() - began)
+            total = bar.total = total or run.total_steps
             if shown != (shown := (state, progress)):
                 bar.set_description_str(f"{run.name} [{state}]", refresh=False)
                 bar.n = min(steps, total)
@@ -377,5 +423,10 @@ def steps_done(run: Run) -> int:
     path = run.folder / "steps.jsonl"
     if not path.exists():
         return 0
-    with path.open("rb") as lines:
-        return sum(line.endswith(b"\n") for line in lines)
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - PART_BYTES))
+        lines = file.read().rpartition(b"\n")[0].splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError):  # incomplete: the disk was full
+            return json.loads(line)["step"] + 1
+    return 0

@@ -105,5 +105,5 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
         "gpus": request.get("gpus", 1),
         **state,
         "step": step,
-        "steps": run.config.epochs * run.config.steps if run.reports_steps else 0,
+        "steps": run.total_steps if run.reports_steps else 0,
     }

@@ -28,6 +28,7 @@ import psutil
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 PROBE_PLAN = "TRAINSPEED_PLAN"  # how the iterations of a script without a meter are timed
 FORK_SERVER_ENDED = 255  # exit code that multiprocessing reports without a fork server to ask
+SAVE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before the end of a job
 LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
 
 
@@ -57,14 +58,16 @@ def process_context(*, preload: bool) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     modules = ["course.jobs.fork_server", "course.jobs.preload"]
     context.set_forkserver_preload(modules if preload else modules[:1])
-    # Slurm sends SIGTERM to all processes of a job. Without the fork server, a script that then
+    # Slurm sends signals to all processes of a job. Without the fork server, a script that then
     # writes a checkpoint could not be waited for.
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN), tempfile.tempdir
+    before = [signal.signal(number, signal.SIG_IGN) for number in SAVE_SIGNALS]
+    folder_before = tempfile.tempdir
     if len(tempfile.gettempdir()) > LONGEST_FOLDER:
         tempfile.tempdir = "/tmp"
     forkserver.ensure_running()
-    signal.signal(signal.SIGTERM, before[0])
-    tempfile.tempdir = before[1]
+    for number, handler in zip(SAVE_SIGNALS, before):
+        signal.signal(number, handler)
+    tempfile.tempdir = folder_before
     return context
 
 
@@ -130,7 +133,8 @@ def _prctl(option: int, value: bytes | int) -> None:
 
 
 def enter(surroundings: Surroundings) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in SAVE_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     os.setsid()  # so that everything it starts can be ended with it
     end_with_parent()  # the fork server, which ends with the supervisor
     if not multiprocessing.parent_process().is_alive():  # it was killed before

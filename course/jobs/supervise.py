@@ -7,9 +7,11 @@ has one. It is the only one that can record that a script was killed, or ran pas
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -37,7 +39,7 @@ from course.jobs.scripts import (
 from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
-from course.runs.restarts import GO_ON, interruptions
+from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON, interruptions, step_of
 from course.runs.run import (
     ENDED,
     FOLDER_VARIABLE,
@@ -87,6 +89,10 @@ class Ended(BaseException):  # so that no handler of errors takes it for one
     """This supervisor was asked to end."""
 
 
+class OutOfTime(Ended):
+    """The job's time is over, and its run can continue in another job."""
+
+
 def supervise_task(folder: str) -> None:
     """Run the job of a run's folder as a task of Slurm; submitit calls this."""
     status = supervise_slurm(Run(Path(folder)), process_context(preload=False))
@@ -99,9 +105,16 @@ def supervise_slurm(first: Run, context: BaseContext) -> str:
     task = slurm_task()
     if task.rank == 0 and int(os.environ.get("SLURM_RESTART_COUNT", 0)):
         _clear_earlier_attempt(first.together)
+    saved_before = _saved_step(first)
     try:
         members = supervise(first, [task], dict(os.environ), context)
-    except Ended:  # or preempted and requeued: accounting has the reason
+    except Ended as reason:  # or preempted and requeued: accounting has the reason
+        if task.rank == 0 and isinstance(reason, OutOfTime):
+            is_further = _saved_step(first) > saved_before  # or it would be requeued forever
+            if not (first.record or (is_further and _requeue(task.job_id))):
+                values = {"status": "timeout", "error": _timeout_error(first)}
+                write_record(first.folder, record_of(first, values))
+                return "timeout"
         for run in first.together:
             if task.rank == 0 and not run.record:
                 (run.folder / "started.json").unlink(missing_ok=True)
@@ -125,6 +138,8 @@ def supervise(
         Ended: this process got a SIGTERM. No script is left.
     """
     before = signal.signal(signal.SIGTERM, _end)
+    hurries: list[int] = []  # not empty after a SIGUSR1, which announces the end of the job's time
+    usr1_before = signal.signal(signal.SIGUSR1, lambda number, _: hurries.append(number))
     members: list[SupervisedRank] = []
     for number, run in enumerate(first.together):
         rank_0 = None
@@ -135,9 +150,10 @@ def supervise(
                 members.append(supervised(run, task, number, env, context, rank_0))
                 rank_0 = rank_0 or members[-1]
     try:
-        _compute(members, tasks)
+        _compute(members, tasks, hurries)
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGUSR1, usr1_before)
     return members
 
 
@@ -147,7 +163,7 @@ def _clear_earlier_attempt(runs: Sequence[Run]) -> None:
         if run.record:
             continue
         # A run that saves resumes from its checkpoint, and keeps its earlier steps itself.
-        steps = [] if _saves(run) else run.folder.glob("steps*.jsonl")
+        steps = [] if _saves(run) else [*run.folder.glob("steps*.jsonl"), run.folder / EPOCHS]
         for path in [*steps, *run.folder.glob("rank*"), run.folder / "started.json"]:
             path.unlink(missing_ok=True)
 
@@ -157,11 +173,35 @@ def _saves(run: Run) -> bool:
     return not run.is_command and run.config.save_every > 0
 
 
+def _saved_step(run: Run) -> int:
+    """Return the step of the run's last checkpoint; 0 without one."""
+    paths = (run.folder / CHECKPOINTS).glob("[!.]*")
+    return max((step_of(path) or 0 for path in paths), default=0)
+
+
+def _requeue(job_id: str) -> bool:
+    """Put the job back into Slurm's queue, which ends it here; return whether Slurm accepts."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    answer = subprocess.run(["scontrol", "requeue", job_id], capture_output=True, text=True)
+    if not answer.returncode:
+        signal.sigtimedwait([signal.SIGTERM], GRACE_S)  # until then, the job has not ended
+        return True
+    print(f"Slurm does not requeue job {job_id}: {answer.stderr.strip()}")
+    return False
+
+
+def _timeout_error(run: Run) -> str:
+    text = f"still running after its {run.launched['time_min']:g} minutes"
+    return text + ". Launch it again: it continues from its last checkpoint" * _saves(run)
+
+
 def _end(*_: Any) -> None:
     raise Ended
 
 
-def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
+def _compute(
+    members: Sequence[SupervisedRank], tasks: Sequence[Task], hurries: Sequence[int]
+) -> None:
     """Run the members' scripts until they end. Whatever happens, none outlives this call."""
     began = time.monotonic()
     deadline = began + members[0].run.launched["time_min"] * 60
@@ -184,7 +224,10 @@ def _compute(members: Sequence[SupervisedRank], tasks: Sequence[Task]) -> None:
                     with _sigterm_held():
                         member.start(conductor)
             for member in [*running]:
-                if member.is_over(deadline):
+                is_late = time.monotonic() > deadline or (hurries and _saves(member.run))
+                if is_late and member.can_requeue:
+                    raise OutOfTime
+                if member.is_over(-math.inf if is_late else deadline):
                     running.remove(member)
                     if conductor and member.rank == 0:
                         conductor.end(member.run, member.verdict.status)
@@ -367,6 +410,12 @@ class SupervisedRank:
             self._store.kill()
             self._store.join()
 
+    @property
+    def can_requeue(self) -> bool:
+        """Whether the run may continue in a job of its own when this one's time is over."""
+        is_alone = self._executor == "slurm" and len(self.run.together) == 1
+        return is_alone and _saves(self.run) and self._child.exitcode is None
+
     def is_over(self, deadline: float) -> bool:
         """Return whether the run has ended here; then it has a verdict, and no process is left."""
         try:
@@ -412,8 +461,9 @@ class SupervisedRank:
         if self.run.is_command or record or (folder / ENDED.format(rank=self.rank)).exists():
             return ""
         if (folder / OPEN.format(rank=self.rank)).exists():
-            config, steps = self.run.config, len(self.run.rank_steps(self.rank))
-            where = f"in step {steps} of {config.epochs * config.steps}"
+            steps = self.run.rank_steps(self.rank)
+            where = f"in step {steps['step'].max() + 1 if len(steps) else 0} of "
+            where += str(self.run.total_steps)
             error = failures.ended_early(where, is_exit=True)
             return f"{error}. The steps of its last second may be missing in this count"
         if calls(self.run.script.read_text(), "recording"):
@@ -428,10 +478,7 @@ class SupervisedRank:
 
     def stopped(self, status: str) -> Record:
         """Return the record of a run that was stopped, with the reason."""
-        reasons = {
-            "timeout": f"still running after its {self.run.launched['time_min']:g} minutes",
-            "cancelled": "cancelled on request",
-        }
+        reasons = {"timeout": _timeout_error(self.run), "cancelled": "cancelled on request"}
         return Record(status, error=reasons.get(status, ""))
 
     def _failure(self, code: int) -> Record:

@@ -64,6 +64,7 @@ class Record:
     last_loss: float | None = None
     val_loss: float | None = None
     val_top1: float | None = None
+    val_top5: float | None = None
     val_images: int | None = None
     weights_by: list[int] = field(default_factory=list)  # the ranks that wrote weights.pt
     extra: dict[str, Any] = field(default_factory=dict)  # what hooks add, by their owner's name

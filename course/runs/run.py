@@ -5,6 +5,7 @@ config.json    the Config
 launch.json    the request: script, site, GPUs, git commit, hooks
 job.json       the job that was submitted for it: its id
 started.json   written when the job starts
+progress.json  steps, epochs and accuracy so far, and the seconds left
 waiting        exists while it waits for its turn among the runs of its job
 steps.jsonl    one line per training step, while it runs; of other ranks steps-1.jsonl, …
 rank-0.json    of a run with several ranks: this rank's part of the record
@@ -53,8 +54,9 @@ BESIDE = "beside"  # the subfolder of a run that was repeated to take turns with
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 TAKES_TURNS = "COURSE_TAKES_TURNS"  # set for each rank of a run that takes turns
 # Fields that a machine may change (see course.training.precision.resolve).
-RESOLVED = ("precision", "gather_bf16")
+RESOLVED = ("precision", "gather_bf16", "workers", "steps", "val_steps", "warmup_steps")
 JOB_FILE = "job.json"
+PROGRESS = "progress.json"  # how far it is: see `course.training.progress`
 OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a recorder has finished
 ADDED = ".variant.json"  # in place of .py, next to a variant: the added lines, the text's hash
 RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
@@ -125,12 +127,16 @@ class Run:
     def config(self) -> Config:
         """The config as it was computed, or as requested while the run is not over.
 
-        They differ in `precision`, because only the machine knows its 16-bit format.
+        They differ in `precision`, because only the machine knows its 16-bit format, and in numbers
+        of steps or workers that depend on the images or the machine.
         """
         if "_computed" in self.__dict__:
             return self.__dict__["_computed"]
         requested = self.requested_config
-        if requested.precision not in ("half", "tf32") or not (record := self.record):
+        counted = requested.steps > 0 <= min(requested.val_steps, requested.workers)
+        if requested.precision not in ("half", "tf32") and counted:
+            return requested
+        if not (record := self.record):
             return requested
         computed = {name: record.config[name] for name in RESOLVED if name in record.config}
         self.__dict__["_computed"] = change(requested, computed)  # a record never changes
@@ -211,6 +217,16 @@ class Run:
         if record := self.record:
             return record.status
         return "running" if self.started else "queued"
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it is: step and steps (in total), epochs, val_top1, left_s; {} if unknown."""
+        return read_dict(self.folder / PROGRESS)
+
+    @property
+    def total_steps(self) -> int:
+        """The number of its steps; 0 while a complete epoch's are not counted yet."""
+        return self.progress.get("steps") or self.config.epochs * self.config.steps
 
     @property
     def is_waiting_for_turn(self) -> bool:

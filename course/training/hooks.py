@@ -49,6 +49,9 @@ class Hook:
     def end_step(self) -> None:
         """Note the end of a step."""
 
+    def steps_finished(self, rows: list[dict[str, Any]]) -> None:
+        """Receive rows of `steps.jsonl`; of a long run, they are of every k-th step."""
+
     def end_epoch(self) -> None:
         """Note the end of an epoch's steps, or of training."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course.data.loader import set_epoch
 from course.runs import failures
 from course.runs.files import finite
 from course.training import memory, turns
@@ -19,10 +21,12 @@ from course.training.clocks import clock_for, speed_quartiles
 from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
 from course.training.hooks import Hook
+from course.training.progress import Progress
 from course.training.recorder import Recorder
 from trainspeed.phases import PHASES
 
 FLUSH_S = 1.0  # between two writes of finished steps
+MAX_ROWS = 8192  # of a rank's file, about 2 MB: long runs write every k-th step
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class Meter:
                 f"if there is no accelerator; use torch.device('cpu') then"
             )
         self.run, self.config, self.device = run, run.config, device
+        if not self.config.steps:
+            raise ValueError(
+                "steps=0: call run.complete_epochs(sets) after image_sets(cfg), because the steps "
+                "of a complete epoch must be counted first; or set steps=1 or more"
+            )
         self.clock = clock_for(device)
         self.step, self._first, self._epoch = first, first, 0
         self._warmup_end = first + self.config.warmup_steps
@@ -73,16 +82,18 @@ class Meter:
         self._block: list[float] = []  # seconds of each step since this run's turn began
         self._over = {*range(first // self.config.steps)}  # epochs that need no more steps
         self._running: deque[_Step] = deque()
-        self._seconds: list[list[float]] = []  # one row per step: the phases
-        self._turns: list[dict[str, int]] = []  # of the same steps
+        self._seconds = array("d")  # of each phase of each step: 8 bytes, for millions of steps
+        self._turn: dict[str, int] = {}  # of the last of these steps
         self._measured_s = 0.0  # after warm-up
         # Losses are copied here without waiting, and read after their step has ended.
         total = self.config.epochs * self.config.steps
         self._losses = torch.zeros(total, pin_memory=device.type == "cuda")
+        self._row_every = -(-total // MAX_ROWS)
         self._written_at, self._host_gib = time.perf_counter(), 0.0
         run.check_process_group()
         run.steps_missing = self._steps_missing
         run.keep_steps(first)
+        self._progress = Progress(run, first)
         if first >= total and run.rank == 0:
             print(f"nothing is left to train: the checkpoint is of step {first}, the last one")
         run.hooks += hooks
@@ -100,6 +111,7 @@ class Meter:
         self._epoch, self._marks, self._laps, iterator = epoch, [], [], None
         if self.config.resume:  # the epochs before the first one are of a different run
             self._over = self._over or {*range(epoch)}
+        set_epoch(batches, epoch)
         failures.set_worker_timeout(batches)
         self._observers.start_epoch(epoch)
         try:
@@ -242,10 +254,13 @@ class Meter:
             for phase, begin, end in zip(step.laps, step.marks, step.marks[1:]):
                 times[phase] += self.clock.seconds(begin, end)
             step_s = sum(times.values())
-            self._seconds.append([*times.values()])
-            self._turns.append(step.turn)
-            self._block.append(step_s)
+            self._seconds.extend(times.values())
+            self._turn = step.turn
+            if self.turns:
+                self._block.append(step_s)
             self._measured_s += step_s if step.number >= self._warmup_end else 0.0
+            if step.number % self._row_every and step.number + 1 < len(self._losses):
+                continue
             rows.append(
                 {
                     "step": step.number,
@@ -258,16 +273,18 @@ class Meter:
                 }
             )
         self.run.write_steps(rows)
+        self._progress.update(self.step)
         self._written_at = time.perf_counter()
 
     def summary(self) -> dict[str, Any]:
         """Return medians and quartiles over the steps after warm-up, and first and last loss."""
         warmup = self.config.warmup_steps
-        measured = np.array(self._seconds)[warmup:]
-        losses = self._losses[self._first : self._first + len(self._seconds)].tolist()
+        seconds = np.array(self._seconds).reshape(-1, len(PHASES))
+        measured = seconds[warmup:]
+        losses = self._losses[self._first : self._first + len(seconds)]
         ends = {}
-        if losses:
-            ends = {"first_loss": finite(losses[0]), "last_loss": finite(losses[-1])}
+        if len(losses):
+            ends = {"first_loss": finite(float(losses[0])), "last_loss": finite(float(losses[-1]))}
         if len(measured) == 0:
             return {"steps_measured": 0} | ends
         speeds = speed_quartiles(measured.sum(axis=1), self.config.batch_size)
@@ -277,7 +294,7 @@ class Meter:
             **speeds,
             **{f"{phase}_s": float(median) for phase, median in zip(PHASES, medians)},
             **ends,
-            "turns": self._turns[-1].get("turn", 0),
+            "turns": self._turn.get("turn", 0),
             "left": self.turns.left if self.turns else [],
             **self._energy.summary(speeds["images_per_s"] / self.run.world_size),
         }

@@ -19,10 +19,18 @@ SETTINGS = ("lr", "momentum", "weight_decay", "nesterov", "fused")  # of a group
 Groups = Iterable[torch.Tensor] | Iterable[dict[str, Any]]
 
 
+def peak_lr(cfg: Config) -> float:
+    """Return the learning rate for the config's batch: `lr`, scaled linearly from `lr_batch`.
+
+    Source: Goyal et al. 2017, arXiv:1706.02677.
+    """
+    return cfg.lr * (cfg.batch_size / cfg.lr_batch if cfg.lr_batch else 1)
+
+
 def _sgd(weights: Groups, cfg: Config, nesterov: bool = False) -> Optimizer:
     optimizer = torch.optim.SGD(
         weights,
-        cfg.lr,
+        peak_lr(cfg),
         cfg.momentum,
         weight_decay=cfg.weight_decay,
         nesterov=nesterov,
@@ -40,14 +48,14 @@ def _timm(weights: Groups, cfg: Config, name: str, **options: Any) -> Optimizer:
         from timm.optim import get_optimizer_class  # only here: importing timm takes two seconds
 
     kind = get_optimizer_class(name, bind_defaults=False)
-    return kind(weights, lr=cfg.lr, weight_decay=cfg.weight_decay, **options)
+    return kind(weights, lr=peak_lr(cfg), weight_decay=cfg.weight_decay, **options)
 
 
 def _schedulefree(weights: Groups, cfg: Config) -> Optimizer:
     from schedulefree import SGDScheduleFree
 
     optimizer = SGDScheduleFree(
-        weights, cfg.lr, cfg.momentum, cfg.weight_decay, warmup_steps=cfg.lr_warmup
+        weights, peak_lr(cfg), cfg.momentum, cfg.weight_decay, warmup_steps=cfg.lr_warmup
     )
     optimizer.train()  # it requires this call before the first step
     return optimizer
@@ -60,7 +68,7 @@ OPTIMIZERS: dict[str, Callable[[Groups, Config], Optimizer]] = {
     "sgd": _sgd,
     "nesterov": lambda weights, cfg: _sgd(weights, cfg, nesterov=True),
     "adamw": lambda weights, cfg: torch.optim.AdamW(
-        weights, cfg.lr, weight_decay=cfg.weight_decay, fused=cfg.fused or None
+        weights, peak_lr(cfg), weight_decay=cfg.weight_decay, fused=cfg.fused or None
     ),
     "lars": lambda weights, cfg: _timm(weights, cfg, "lars", momentum=cfg.momentum),
     "lamb": lambda weights, cfg: _timm(weights, cfg, "lamb"),
@@ -73,7 +81,7 @@ OPTIMIZERS: dict[str, Callable[[Groups, Config], Optimizer]] = {
 def create(weights: Groups, cfg: Config) -> Optimizer:
     """Create the optimizer that the config names, for weights or groups of them.
 
-    All use the config's `lr` and `weight_decay`; sgd, nesterov, lars and schedulefree its
+    All use `peak_lr` and the config's `weight_decay`; sgd, nesterov, lars and schedulefree its
     `momentum`. Other settings are the authors' defaults.
     """
     optimizer = OPTIMIZERS[cfg.optimizer](weights, cfg)
@@ -120,8 +128,10 @@ class Constant:
 def schedule(optimizer: Optimizer, cfg: Config) -> LRScheduler | Constant:
     """Change the learning rate after each update, as the config says.
 
-    It grows linearly over `cfg.lr_warmup` updates, and then follows `cfg.schedule` to the end of
-    the last epoch: "" stays constant, "linear" and "cosine" fall to zero. "one_cycle" rises and
+    It grows linearly over `cfg.lr_warmup` updates or `cfg.lr_warmup_epochs`, and then follows
+    `cfg.schedule` to the end of the last epoch: "" stays constant, "linear" and "cosine" fall to
+    zero, "step" is multiplied by `cfg.lr_gamma` after every `cfg.lr_step_size` epochs, each time
+    between two epochs as torchvision's reference does. "one_cycle" rises and
     falls, and momentum falls while it rises (Smith and Topin 2017, arXiv:1708.07120). The script
     itself implements "find". Steps that a gradient scaler skips do not count.
 
@@ -147,8 +157,10 @@ def _scheduler(optimizer: Optimizer, cfg: Config) -> LRScheduler | None:
     if cfg.schedule == "find":
         return None
     if cfg.schedule == "one_cycle":
-        return lr_scheduler.OneCycleLR(optimizer, cfg.lr, total_steps=updates + 1)
-    warmup = 0 if cfg.optimizer == "schedulefree" else cfg.lr_warmup  # it has its own warm-up
+        return lr_scheduler.OneCycleLR(optimizer, peak_lr(cfg), total_steps=updates + 1)
+    warmup = cfg.lr_warmup_epochs * cfg.steps or cfg.lr_warmup
+    if cfg.optimizer == "schedulefree":  # it has its own warm-up
+        warmup = 0
     parts: list[LRScheduler] = []
     if warmup:
         parts += [lr_scheduler.LinearLR(optimizer, 1 / (warmup + 1), 1.0, total_iters=warmup)]
@@ -156,6 +168,8 @@ def _scheduler(optimizer: Optimizer, cfg: Config) -> LRScheduler | None:
         parts += [lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=updates - warmup)]
     if cfg.schedule == "cosine":
         parts += [lr_scheduler.CosineAnnealingLR(optimizer, T_max=updates - warmup)]
+    if cfg.schedule == "step":
+        parts += [lr_scheduler.StepLR(optimizer, cfg.lr_step_size * cfg.steps, cfg.lr_gamma)]
     if len(parts) == 2:
         return lr_scheduler.SequentialLR(optimizer, parts, milestones=[warmup])
     return parts[0] if parts else None
@@ -169,12 +183,25 @@ class Averaged:
     """
 
     def __init__(self, net: nn.Module, optimizer: Optimizer, cfg: Config) -> None:
-        self._net, self._optimizer = net, optimizer
+        self._net, self._optimizer, self._average = net, optimizer, None
         if cfg.ema:
             mean = get_ema_multi_avg_fn(cfg.ema)
             average = AveragedModel(net, multi_avg_fn=mean, use_buffers=True)
             optimizer.register_step_post_hook(lambda *_: average.update_parameters(net))
-            self._net = average.module
+            self._net, self._average = average.module, average
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moving averages, for checkpoints; {} without any."""
+        return self._average.state_dict() if self._average else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if self._average:
+            self._average.load_state_dict(state)
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        """Yield the averages that are no weights."""
+        yield from self._average.buffers() if self._average else ()
 
     @contextmanager
     def validated(self) -> Iterator[nn.Module]:

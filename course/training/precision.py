@@ -10,11 +10,13 @@ import os
 import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 
 from course.config import Config, change, resolve_half
+from trainspeed.resources import core_count
 
 HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
@@ -87,11 +89,16 @@ def half_units(device: torch.device) -> list[str]:
 def resolve(config: Config, *, scales_loss: bool = True) -> Config:
     """Return the config for this machine: `half` becomes its device's own format.
 
-    TF32 exists only on NVIDIA GPUs, and becomes fp32 elsewhere.
+    TF32 exists only on NVIDIA GPUs, and becomes fp32 elsewhere. `workers=-1` becomes the number of
+    cores for this rank, less one for the training process.
 
     Args:
         scales_loss: whether `half` may be fp16. Without loss scaling, it is bf16 or fp32.
     """
+    if config.workers < 0:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        cores = int(os.environ.get("SLURM_CPUS_PER_TASK", core_count() // ranks))
+        config = replace(config, workers=max(1, cores - 1))
     if config.precision not in ("half", "tf32"):
         return config
     device, precision = default_device(config), config.precision

@@ -49,7 +49,7 @@ def validate(
     autocast: AbstractContextManager,
     schedule: Any = None,
 ) -> dict[str, float]:
-    """Compute the mean loss and top-1 accuracy over up to `cfg.val_steps` batches, on all ranks.
+    """Compute the mean loss and accuracies over up to `cfg.val_steps` batches, on all ranks.
 
     Args:
         schedule: a pipeline's schedule; only the last stage has scores.
@@ -58,7 +58,7 @@ def validate(
         ValueError: no rank had an image.
     """
     model.eval()
-    totals = torch.zeros(3, device=device)  # sum of losses, correct, images
+    totals = torch.zeros(4, device=device)  # sum of losses, top-1 and top-5 hits, images
     for images, labels in islice(batches, cfg.val_steps):
         images = channels_last(normalised(images.to(device)), cfg.channels_last)
         labels = labels.to(device)
@@ -68,10 +68,12 @@ def validate(
             continue
         totals[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         totals[1] += (scores.argmax(dim=1) == labels).sum()
-        totals[2] += len(labels)
+        totals[2] += (scores.topk(min(5, scores.shape[1])).indices == labels[:, None]).sum()
+        totals[3] += len(labels)
     if distributed.is_initialized():
         distributed.all_reduce(totals)
-    loss, correct, images = totals.tolist()
+    loss, top1, top5, images = totals.tolist()
     if not images:
         raise ValueError("no complete batch to validate on: lower batch_size, or set val_steps=0")
-    return {"val_loss": loss / images, "val_top1": correct / images, "val_images": round(images)}
+    means = {"val_loss": loss / images, "val_top1": top1 / images, "val_top5": top5 / images}
+    return means | {"val_images": round(images)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -46,6 +47,7 @@ from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
 from trainspeed.resources import core_count, memory_bytes
 
+TRACKER = "course.training.trackers:Tracker"
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
 RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weights_by extra"
@@ -130,7 +132,8 @@ class Recorder:
         if run:
             with suppress(OSError):  # a full disk
                 (run.folder / OPEN.format(rank=self.rank)).touch()
-        names = run.launched.get("hooks", []) if run else []
+        names = [*run.launched.get("hooks", [])] if run else []
+        names += [TRACKER] * bool(self._is_main and self.config.tracker)
         self.hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
 
     @property
@@ -151,7 +154,7 @@ class Recorder:
         self.before_epoch()
         self._values["epochs"].append(values)
         number = len(self._values["epochs"])
-        if self._is_main and self.config.save_every:
+        if self._is_main:
             attempt(f"{EPOCHS}: results of epoch {number}", self._append_epoch, values)
         if self.rank == 0:
             numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
@@ -165,8 +168,42 @@ class Recorder:
         with (self._run.folder / EPOCHS).open("a") as file:
             file.write(json.dumps(values) + "\n")
 
+    def complete_epochs(self, sets: Any) -> Config:
+        """Return the config with its numbers of steps, if an epoch is all images once.
+
+        Args:
+            sets: a course.data.loader.ImageSets.
+
+        Raises:
+            ValueError: a batch is more than all training images.
+        """
+        cfg, changes = self.config, {}
+        if cfg.steps == 0:
+            batches = len(sets.train) / cfg.batch_size
+            steps = math.floor(batches) if cfg.drop_last else math.ceil(batches)
+            if not steps:
+                raise ValueError(
+                    f"batch_size={cfg.batch_size} is more than the {len(sets.train)} training "
+                    f"images, and steps=0 takes each image once: lower batch_size"
+                )
+            # In a tiny set, no step would be measured.
+            warmup = min(cfg.warmup_steps, cfg.epochs * steps - 1)
+            changes = {"steps": steps, "warmup_steps": warmup}
+        if cfg.val_steps < 0:
+            changes["val_steps"] = math.ceil(len(sets.val) / cfg.batch_size)
+        self.config = replace(cfg, **changes)
+        self.set(config=asdict(self.config))
+        return self.config
+
+    @property
+    def run(self) -> Run | None:
+        """The run whose folder gets what is measured."""
+        return self._run
+
     def write_steps(self, rows: list[dict[str, Any]]) -> None:
         """Append finished steps to this rank's file. Training continues if the disk is full."""
+        for hook in self.hooks:
+            attempt(f"the rows of {type(hook).__name__}", hook.steps_finished, rows)
         if self._run is None or not rows:
             return
         name = steps_file(self.rank)

@@ -92,7 +92,7 @@ SAVING = (
 RESTORING = (
     Fact("step that follows the restart",
          lambda rank: rank.notes.first if rank.notes.is_restarted else NOT_APPLICABLE,
-         "all ranks load the newest complete checkpoint, and its step: `checkpoint.newest(…)`"),
+         "all ranks load the newest complete checkpoint, and its step: `checkpoints.newest(…)`"),
     Fact("number of images that each epoch skips",
          facts.if_complete(lambda rank: ", ".join(map(str, rank.notes.skipped))),
          "`skip(…)` this rank's images of the epoch's own steps, step - epoch * cfg.steps, in "

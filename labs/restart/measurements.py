@@ -16,6 +16,7 @@ from course.runs import ratio
 # A save between two turns, or between two epochs, is not timed. After 7 steps of warm-up, turns of
 # 4 steps, and of 2 where steps are slow, begin at odd steps, and every save is within a turn.
 TIMED = {"epochs": 1, "steps": 39, "warmup_steps": 7}
+OWN_SCRIPT = {"script": "train_restarted.py"}
 METHODS = ("never", "torch.save", "async_save")
 # CoAtNet-3, whose weights and AdamW's two means are 2 GB.
 LARGE: dict[str, Any] = SYNTHETIC | {
@@ -38,12 +39,14 @@ def checkpoint_config(method: str = "torch.save", *, quick: bool = True, **field
     size = TIMED | {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
     if quick:
         size |= {"model": "resnet18", "image_px": 32, "batch_size": 4, "precision": "fp32"}
-    settings = size | _saving_fields(method, every=4) | fields
+    settings = size | {"save_every": 0} | _saving_fields(method, every=4) | fields
     return rung("restarted", quick=quick, **settings, rung=f"saves-{method.replace('.', '-')}")
 
 
 def _saving_fields(method: str, every: int) -> dict[str, Any]:
-    return {"save_every": every * (method != "never"), "async_save": method == "async_save"}
+    if method == "never":
+        return {}
+    return {**OWN_SCRIPT, "save_every": every, "async_save": method == "async_save"}
 
 
 def _recorded_saving(method: str, *, large: bool = False, rarely: bool = False) -> Config:
@@ -58,7 +61,8 @@ def _recorded_saving(method: str, *, large: bool = False, rarely: bool = False) 
 def _recorded_repeat(repeat: str, *, deterministic: bool, precision: str) -> Config:
     """Return the config of ResNet-50 on a busy GPU; repeat, "first" or "again", is in the label."""
     name = "-".join(["repeatable"] * deterministic + [precision, repeat])
-    settings = FULL_SIZE | {"precision": precision, "deterministic": deterministic}
+    settings = FULL_SIZE | {"precision": precision}
+    settings |= OWN_SCRIPT | {"deterministic": True} if deterministic else {}
     return rung("channels_last", **settings, rung=name)
 
 

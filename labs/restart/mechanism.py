@@ -53,7 +53,7 @@ FACTS = (
     Fact("renaming of a draft", renamed,
          "write a draft into the same folder, because only on one file system a rename is atomic; "
          "call file.flush() and os.fsync(file.fileno()), and then `draft.replace(…)`"),
-    Fact("list of remaining checkpoints", left, "keep the last two, `checkpoint.remove_old(…)`"),
+    Fact("list of remaining checkpoints", left, "keep the last two, `checkpoints.remove_old(…)`"),
     Fact("the newest checkpoint", state,
          "save the state of every part, the step and the random numbers"),
 )  # fmt: skip

@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from course import Config, Run
-from course.data import RandomCrop
-from labs.restart.seeded import Seeded
+from course.data import RandomCrop, Seeded
 
 WORKERS = (0, 1, 2)
 
@@ -44,7 +43,7 @@ def compare_crops() -> pd.DataFrame:
     """Load an epoch of random crops with different numbers of workers; return checksums.
 
     Columns: `by worker`, as a DataLoader has it, each worker with its own random numbers; `by
-    image`, as `labs.restart.seeded.Seeded` has it, from seed, epoch and image.
+    image`, as `course.data.Seeded` has it, from seed, epoch and image.
     """
     images = torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     cropped = _CroppedImages(images)

@@ -16,7 +16,7 @@ from course.config import rung
 
 pytestmark = pytest.mark.slow
 SOLVED = exercises.render(TEXT, exercises.upto("distributed_validation"))
-BEGIN = "    torch.manual_seed(cfg.seed)  # the same"
+BEGIN = "    randomness.seed_all(cfg)  # the same"
 END = "            run.save_weights(validated)\n"
 GUARDED = """if __name__ == "__main__":
     with recording() as run:

@@ -58,12 +58,14 @@ def test_sizes_of_the_epochs(start: int, end: int, epochs: int, sizes: list[int]
 
 
 @pytest.mark.slow
-def test_crops_grow_in_workers_too(tiny_set: Path) -> None:
+@pytest.mark.parametrize("stored", ["files", "gpu_decode"])
+def test_crops_grow_in_workers_too(tiny_set: Path, stored: str) -> None:
     sizes = {"start_px": 32, "image_px": 96, "epochs": 3, "steps": 3, "batch_size": 4}
+    sizes |= {"format": stored, "val_px": 128}
     cfg = Config(data="imagenet", data_root=str(tiny_set), warmup_steps=0, **sizes)
     train, val = loaders(
         image_sets(cfg), cfg, torch.device("cpu"), num_workers=2, persistent_workers=True
     )
     shapes = [{tuple(images.shape[2:]) for images, _ in train} for _ in range(cfg.epochs)]
     assert shapes == [{(32, 32)}, {(64, 64)}, {(96, 96)}]
-    assert next(iter(val))[0].shape[2:] == (96, 96)
+    assert next(iter(val))[0].shape[2:] == (128, 128)

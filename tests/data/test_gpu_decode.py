@@ -116,8 +116,8 @@ def test_a_gpu_gets_the_same_batches_in_the_same_order(config: Config, capsys) -
     assert torch.equal(next(iter(val))[0], next(iter(val))[0])  # the centre, without randomness
 
 
-def encode(path: Path) -> tuple[str, torch.Tensor, int]:
-    return str(path), torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8), 0
+def encode(path: Path) -> tuple[str, torch.Tensor, int, int]:
+    return str(path), torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8), 0, 0
 
 
 def test_the_cpu_decodes_what_the_gpu_does_not_support(

@@ -26,8 +26,8 @@ from course.jobs import launch as jobs
 from course.jobs.launch import JobError
 from course.runs.record import RESERVE, RESERVE_BYTES
 from course.runs.run import FOLDER_VARIABLE
+from course.training.checkpoints import BackgroundWriter
 from course.training.recorder import Recorder, recording
-from labs.restart.checkpoint import BackgroundWriter
 
 
 @pytest.mark.parametrize("kib", (64, 76, 88))  # from no room for the reserve to just enough

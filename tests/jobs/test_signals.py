@@ -1,6 +1,7 @@
 """A signal to all processes of a job, as Slurm sends it, changes no bit of a training."""
 
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from job_helpers import (
     over,
     run_forked,
 )
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.utils._pytree import tree_leaves
 
 from course.config import rung
@@ -26,7 +28,7 @@ STEPS = 12
 # Each rank leads a process group, to which its DataLoader workers belong. The sender must be a
 # different process: PyTorch's workers end quietly if it is their parent.
 SIGNALLED = """
-import subprocess
+import os, subprocess
 from pathlib import Path
 def signalled(meter, phase, loss=None, lap=Meter.lap):
     lap(meter, phase, loss)
@@ -39,36 +41,72 @@ Meter.lap = signalled
 """
 
 
+# What changes from step to step, or from image to image.
+CHANGING = {"precision": "fp32", "schedule": "cosine", "mix": "mixup"}
+CASES = {
+    "train_restarted.py": CHANGING,
+    "train.py": CHANGING
+    | {"image_px": 64, "start_px": 32, "ema": 0.9, "randaugment": "cpu", "bucket_mb": 0.01},
+    "train_sharded.py": {
+        "precision": "fp32",
+        "schedule": "one_cycle",
+        "model": "vit_tiny_patch16_224",
+        "optimizer": "adamw",
+        "shard": "zero3",
+        "async_save": True,
+    },
+}
+
+
 def last_state(run: Run) -> list:
     """Return the values in a run's last checkpoint."""
     path = run.folder / "checkpoints" / f"step-{STEPS:06}.pt"
-    return tree_leaves(torch.load(path, weights_only=False))
+    if (folder := path.with_suffix("")).exists():  # all ranks wrote it
+        dcp_to_torch_save(folder, path)
+    state = torch.load(path, weights_only=False)
+    return tree_leaves(state | pickle.loads(state.pop("rest", pickle.dumps({}))))
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long), 3])
+def case(script: str, ranks: int, *, is_long: bool) -> object:
+    marks = pytest.mark.long if is_long else ()
+    return pytest.param(script, ranks, marks=marks, id=f"{script}-{ranks}")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        case("train_restarted.py", 1, is_long=True),
+        case("train_restarted.py", 3, is_long=True),
+        case("train.py", 1, is_long=True),
+        case("train.py", 2, is_long=True),
+        case("train.py", 3, is_long=False),
+        case("train_sharded.py", 2, is_long=False),
+        case("train_sharded.py", 3, is_long=True),
+    ],
+)
 def test_a_signalled_training_resumes_to_the_bit(
-    tmp_path: Path, runs_root: Path, small_set: Path, ranks: int
+    tmp_path: Path, runs_root: Path, small_set: Path, name: str, ranks: int
 ) -> None:
     """The workers get the signal, too, and DDP groups gradients as in the first process."""
-    config = {
-        "model": "resnet18",
-        "data": "imagenet",
-        "data_root": str(small_set),
-        "image_px": 32,
-        "batch_size": 6,
-        "epochs": 2,
-        "steps": STEPS // 2,
-        "warmup_steps": 1,
-        "val_images": 6,
-        "precision": "fp32",
-        "schedule": "cosine",
-        "mix": "mixup",
-        "deterministic": True,
-        "save_every": STEPS,
-    }
-    narrow_solution(tmp_path, "", "train_restarted.py").rename(tmp_path / "whole.py")
-    script = narrow_solution(tmp_path, SIGNALLED, "train_restarted.py")
-    whole = jobs.launch(tmp_path / "whole.py", rung("restarted", quick=True, **config), gpus=ranks)
+    config = (
+        {"model": "resnet18", "image_px": 32}
+        | CASES[name]
+        | {
+            "script": name,
+            "data": "imagenet",
+            "data_root": str(small_set),
+            "batch_size": 6,
+            "epochs": 2,
+            "steps": STEPS // 2,
+            "warmup_steps": 1,
+            "val_images": 6,
+            "deterministic": True,
+            "save_every": STEPS,
+        }
+    )
+    whole_script = narrow_solution(tmp_path, "", name).rename(tmp_path / "whole.py")
+    script = narrow_solution(tmp_path, SIGNALLED, name)
+    whole = jobs.launch(whole_script, rung("restarted", quick=True, **config), gpus=ranks)
     signalled = [
         jobs.launch(script, rung("restarted", quick=True, workers=count, **config), gpus=ranks)
         for count in (0, 2)
@@ -77,9 +115,11 @@ def test_a_signalled_training_resumes_to_the_bit(
     expected = last_state(whole)
     for run in signalled:
         assert over(run).status == "ok", run.explain()
-        assert run.record.evidence.began_at == 8
+        log = run.tail(lines=100)
+        assert ("after step 8" in log) == (name != "train_restarted.py"), log
         assert run.record.evidence.loader.num_workers == run.config.workers
         assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
+        assert run.record.epochs == whole.record.epochs
         state = last_state(run)
         assert len(state) == len(expected)
         for value, due in zip(state, expected):

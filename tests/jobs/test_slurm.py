@@ -33,7 +33,7 @@ from job_helpers import (
 import slurm_box
 from course.config import rung
 from course.jobs import launch as jobs
-from course.jobs import plan, queue
+from course.jobs import plan, queue, slurm_partitions
 from course.jobs import slurm as course_slurm
 from course.runs import run as runs
 from course.runs.ratio import ratio
@@ -43,6 +43,7 @@ from labs import search as search
 from labs.search.trials import FOLDER
 from slurm_box import control
 from slurm_box.cluster import programs
+from slurm_box.tests.fixtures import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 TINY = rung(
@@ -352,6 +353,35 @@ def test_a_preempted_training_goes_on_to_the_bit(
     assert over(whole).status == "ok", whole.explain()
     assert run.steps["loss"].tolist() == whole.steps["loss"].tolist()
     assert seen.weights_sum == whole.record.evidence.weights_sum
+
+
+def test_a_training_longer_than_its_time_is_requeued_until_it_is_complete(
+    tmp_path: Path, runs_root: Path
+) -> None:
+    script = narrow_solution(tmp_path, SLOW.replace("0.05", "0.4"))
+    config = replace(TINY, steps=60, save_every=1000, deterministic=True)
+    run = jobs.launch(script, config, site="slurm", time_min=0.35)
+    number, states = run.launched["job_id"], set()
+
+    def is_over() -> bool:
+        states.add(jobs.refresh(run))
+        if jobs.refresh(run) == "queued":  # Slurm would wait for two minutes
+            slurm_partitions.ask("scontrol", "update", f"jobid={number}", "starttime=now")
+        return run.record is not None
+
+    eventually(is_over, "it is complete", timeout_s=2 * DEADLINE_S)
+    assert run.status == "ok", run.explain()
+    assert "timeout" not in states
+    assert run.steps["step"].tolist() == [*range(60)]
+    assert "continues from the checkpoint after step" in printed(run)
+
+
+def test_without_any_progress_a_training_is_not_requeued(tmp_path: Path, runs_root: Path) -> None:
+    script = steps_script(tmp_path, before="import time; time.sleep(1000)")
+    config = replace(SHORT, save_every=2)
+    run = over(jobs.launch(script, config, site="slurm", time_min=0.2))
+    assert run.status == "timeout"
+    assert "Launch it again: it continues from its last checkpoint" in run.record.error
 
 
 RATES = [0.01 * 1.6**power for power in range(12)]

@@ -150,7 +150,7 @@ def test_logs_larger_than_memory_are_read_in_parts(logged_run):
         file.seek(files.PART_BYTES - 3)
         file.write(b"needle")
         file.truncate(64 * 2**20)
-    lines = (b'{"step": 1}\n' * 10, b'{"ste')
+    lines = (*(b'{"step": %d}\n' % step for step in range(10)), b'{"ste')
     (logged_run.folder / "steps.jsonl").write_bytes(b"".join(lines))
     tracemalloc.start()
     assert logs.search_log(contains="needle") == [out]

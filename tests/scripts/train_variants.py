@@ -3,7 +3,7 @@
     python train_variants.py narrow|whole FOLDER...
 
 Each folder contains train.py and config.json, like a launched run's. "narrow": their resnet18
-is the network in narrow.py.
+is the network in narrow.py. A run that is interrupted goes on at once.
 """
 
 import importlib.util
@@ -14,6 +14,7 @@ import traceback
 import narrow
 import torch
 
+from course.runs.restarts import GO_ON
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
 
@@ -23,9 +24,14 @@ def train(folder):
     os.environ[FOLDER_VARIABLE] = folder
     spec = importlib.util.spec_from_file_location("train", f"{folder}/train.py")
     script = importlib.util.module_from_spec(spec)
-    with recording() as run:
-        spec.loader.exec_module(script)
-        script.main(run)
+    try:
+        with recording() as run:
+            spec.loader.exec_module(script)
+            script.main(run)
+    except SystemExit as end:
+        if end.code != GO_ON:
+            raise
+        train(folder)
 
 
 if sys.argv[1] == "narrow":

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader
 
 from course.checks.compare import Folder
 from course.config import rung
+from course.data.seeded import Seeded
 from course.runs.restarts import CHECKPOINT, METADATA, interruptions
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
+from course.training import checkpoints, randomness
 from course.training.recorder import recording
-from labs.restart import checkpoint, randomness
 from labs.restart.lab import CHANGING
-from labs.restart.seeded import Seeded
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def assert_equal(loaded: dict, expected: dict) -> None:
 
 
 def save(folder: Path, step: int) -> Path:
-    path = folder / checkpoint.file_name(step)
+    path = folder / checkpoints.file_name(step)
     torch.save(state(step), path)
     return path
 
@@ -54,34 +54,34 @@ def save(folder: Path, step: int) -> Path:
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture, left: float
 ) -> None:
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoints.newest(tmp_path) is None
     save(tmp_path, 3)
     (tmp_path / ".draft").write_bytes(b"half")
     damaged = save(tmp_path, 6)
-    assert_equal(checkpoint.newest(tmp_path), state(6))
+    assert_equal(checkpoints.newest(tmp_path), state(6))
     content = damaged.read_bytes()
     damaged.write_bytes(content[: int(left * len(content))])
-    assert_equal(checkpoint.newest(tmp_path), state(3))
+    assert_equal(checkpoints.newest(tmp_path), state(3))
     assert "step-000006.pt is damaged, the one before it is used" in capsys.readouterr().err
 
 
 def test_a_thread_saves_the_same_state(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    store, last = checkpoint.BackgroundWriter(), state(9)
+    store, last = checkpoints.BackgroundWriter(), state(9)
     for step in (3, 6):
         store(state(step), tmp_path, step)
     store(last, tmp_path, 9)
     last["model"]["weight"] += 1  # training continues
     store.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000006", "step-000009"]
-    loaded = checkpoint.newest(tmp_path)
+    loaded = checkpoints.newest(tmp_path)
     assert_equal(loaded, state(9))
     assert loaded["model"]["weight"].tolist() == [9, 9, 9]
     (tmp_path / "step-000009" / METADATA).unlink()  # as if the process was killed
-    assert_equal(checkpoint.newest(tmp_path), state(6))
+    assert_equal(checkpoints.newest(tmp_path), state(6))
     assert "step-000009 is damaged" in capsys.readouterr().err
     (part,) = (tmp_path / "step-000006").glob("*.distcp")
     os.truncate(part, 100)
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoints.newest(tmp_path) is None
     assert "step-000006 is damaged" in capsys.readouterr().err
 
 
@@ -92,10 +92,10 @@ def test_old_checkpoints_are_removed_but_other_files_stay(tmp_path: Path, steps:
         torch.save({"best": True}, tmp_path / name)
     for step in steps:
         save(tmp_path, step)
-        checkpoint.remove_old(tmp_path, keep=2)
-    names = {checkpoint.file_name(step) for step in steps[-2:]}
+        checkpoints.remove_old(tmp_path, keep=2)
+    names = {checkpoints.file_name(step) for step in steps[-2:]}
     assert {path.name for path in tmp_path.iterdir()} == names | {*others}
-    assert_equal(checkpoint.newest(tmp_path), state(steps[-1]))
+    assert_equal(checkpoints.newest(tmp_path), state(steps[-1]))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from course.config import Config
 from course.data.folders import DataError
-from course.data.images import VAL_SHARE, Files, one_thread, open_image
+from course.data.images import Files, decode_named, one_thread, val_px
 
 AHEAD = 4  # batches that are decoded before a step needs them
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as in RandomResizedCrop
@@ -27,15 +26,14 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Encoded(Files):
-    """Images as the bytes of their files, of shape (length,)."""
+    """Images as path, the bytes of the file, of shape (length,), class, and a seed for a crop."""
 
-    def __getitem__(self, index: int) -> tuple[str, torch.Tensor, int]:
-        path, label = self.samples[index]
-        try:
-            data = bytearray(Path(path).read_bytes())
-            return path, torch.frombuffer(data, dtype=torch.uint8), label
-        except (OSError, ValueError) as error:  # missing or empty
-            raise DataError(f"{path} cannot be read: {error}") from error
+    def __getitem__(self, index: int) -> tuple[str, torch.Tensor, int, int]:
+        path, label, data = self.read(index)
+        if not data:
+            raise DataError(f"{path} cannot be read: it is empty")
+        seed = int(torch.randint(2**62, ()))
+        return path, torch.frombuffer(bytearray(data), dtype=torch.uint8), label, seed
 
 
 @dataclass(frozen=True)
@@ -47,16 +45,21 @@ class Jpegs:
     paths: list[str]
     seed: int  # of the crops, so that they do not depend on the order of threads
 
+    def decode_on_cpu(self, index: int) -> torch.Tensor:
+        """Decode one file to bytes of shape (3, height, width)."""
+        begin = sum(self.lengths[:index])
+        data = self.data[begin : begin + self.lengths[index]]
+        return decode_named(data.numpy().tobytes(), self.paths[index])
+
     def pin_memory(self) -> Jpegs:
         """Copy the files to page-locked memory; DataLoader calls it."""
         return replace(self, data=self.data.pin_memory())
 
 
-def collate(batch: list[tuple[str, torch.Tensor, int]]) -> tuple[Jpegs, torch.Tensor]:
-    """Collate files into a batch, for a DataLoader."""
-    paths, files, labels = zip(*batch)
-    seed = int(torch.randint(2**62, ()))
-    return Jpegs(torch.cat(files), [*map(len, files)], [*paths], seed), torch.tensor(labels)
+def collate(batch: list[tuple[str, torch.Tensor, int, int]]) -> tuple[Jpegs, torch.Tensor]:
+    """Collate files into a batch, for a DataLoader; the first one's seed is the batch's."""
+    paths, files, labels, seeds = zip(*batch)
+    return Jpegs(torch.cat(files), [*map(len, files)], [*paths], seeds[0]), torch.tensor(labels)
 
 
 class Decoded:
@@ -74,7 +77,7 @@ class Decoded:
         if self.by_gpu and device.index is None:  # a new thread would use device 0
             device = torch.device("cuda", torch.cuda.current_device())
         self.batches, self.device, self.train = batches, device, train
-        self.image_px = cfg.image_px
+        self.val_px, self.crop_pct = val_px(cfg), cfg.crop_pct
         self._stream: torch.cuda.Stream | None = None
         if train and not self.by_gpu:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)
@@ -93,7 +96,7 @@ class Decoded:
     def _decode_on_cpu(self, batch: tuple[Jpegs, torch.Tensor]) -> Batch:
         jpegs, labels = batch
         with one_thread():
-            images = [open_image(path) for path in jpegs.paths]
+            images = [jpegs.decode_on_cpu(index) for index in range(len(jpegs.paths))]
             return self._crop(images, jpegs.seed).to(self.device), labels
 
     def _decode_ahead(self) -> Iterator[Batch]:
@@ -127,11 +130,13 @@ class Decoded:
         sizes = torch.tensor([image.shape[1:] for image in images])
         random = torch.Generator().manual_seed(seed)
         if self.train:
+            image_px = self.batches.dataset.transform.transforms[0].image_px  # it may grow
             boxes = random_boxes(sizes, random)
             flips = torch.rand(len(images), generator=random) < 0.5
         else:
-            boxes, flips = centre_boxes(sizes, VAL_SHARE), torch.zeros(len(images)).bool()
-        return crop_and_resize(images, boxes, flips, self.image_px)
+            image_px = self.val_px
+            boxes, flips = centre_boxes(sizes, self.crop_pct), torch.zeros(len(images)).bool()
+        return crop_and_resize(images, boxes, flips, image_px)
 
 
 def decode_on_gpu(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:
@@ -163,7 +168,7 @@ def decode_on_gpu(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:
     for index, path in enumerate(jpegs.paths):
         if isinstance(results[index], RuntimeError):
             print(f"{path}: the processor decodes what the GPU does not read", file=sys.stderr)
-            results[index] = open_image(path).to(device)
+            results[index] = jpegs.decode_on_cpu(index).to(device)
     return results
 
 

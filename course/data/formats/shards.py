@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from course.config import Config
 from course.data import folders
 from course.data.folders import DataError
 from course.data.images import decode_image, one_thread
+from course.data.seeded import seed_of, seeded
 
 Encoded = tuple[bytes, int]  # an image file's bytes, and its class
 
@@ -28,7 +29,7 @@ class ShardReader(IterableDataset):
     """Yields training images from tar files without end, pass after pass.
 
     Each pass reads the shards in a random order. Images go through a buffer, from which a random
-    one is taken each time.
+    one is taken each time. Order and crops depend only on seed, epoch, rank and worker.
 
     Args:
         sets: from `image_sets`, for format="shards".
@@ -38,6 +39,9 @@ class ShardReader(IterableDataset):
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
         self.shards, self.transform = [*sets.shards], sets.train.transform
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
+        self.seed = cfg.seed
+        # The next epoch, and the images that each worker leaves out: also for persistent workers.
+        self._begin = torch.zeros(2, dtype=torch.int64).share_memory_()
 
     def images_of(self, shard: Path) -> Iterator[Encoded]:
         """Yield the images of one shard in order: the JPEG file's bytes, and the class."""
@@ -49,6 +53,14 @@ class ShardReader(IterableDataset):
         """Return the shards of this reader; each worker of each rank has one reader."""
         return self.shards
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose a different order and different crops; call it before the epoch begins."""
+        self._begin[0] = epoch
+
+    def skip(self, images: int) -> None:
+        """Let each worker read its first images of the next epoch without decoding them."""
+        self._begin[1] = images
+
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
         if not self.shards:
             raise DataError('there are no shards: use this reader only if cfg.format == "shards"')
@@ -58,14 +70,26 @@ class ShardReader(IterableDataset):
                 f"{len(self.shards)} shards are too few for all workers of {self.world_size} "
                 f"rank(s): take fewer workers, so that each has a shard to read"
             )
-        while True:
-            for (jpeg, label), place in shuffled(self._read_once(shards), self.buffer):
-                yield self._decode(jpeg, place), label
+        (epoch, skip), worker = self._begin.tolist(), get_worker_info()
+        place = (self.seed, epoch, self.rank, worker.id if worker else 0)
+        random = torch.Generator().manual_seed(seed_of(*place))
+        for number, ((jpeg, label), name) in enumerate(self._read(shards, random)):
+            if number >= skip:
+                with seeded(*place, number):
+                    image = self._decode(jpeg, name)
+                yield image, label
 
-    def _read_once(self, shards: list[Path]) -> Iterator[tuple[Encoded, str]]:
+    def _read(self, shards: list[Path], random: torch.Generator) -> Iterator[tuple[Encoded, str]]:
+        """Yield images without end, pass after pass."""
+        while True:
+            yield from shuffled(self._read_once(shards, random), self.buffer, random)
+
+    def _read_once(
+        self, shards: list[Path], random: torch.Generator
+    ) -> Iterator[tuple[Encoded, str]]:
         """Yield all images, each with its shard and number for error messages."""
         images = 0
-        for index in torch.randperm(len(shards)).tolist():
+        for index in torch.randperm(len(shards), generator=random).tolist():
             try:
                 for number, encoded in enumerate(self.images_of(shards[index])):
                     images += 1
@@ -88,18 +112,37 @@ class ShardReader(IterableDataset):
             return self.transform(image)
 
 
-def shuffled(stream: Iterator[Any], buffer: int) -> Iterator[Any]:
-    """Shuffle a stream with a buffer: each new item replaces a random one, which is yielded.
+class ShardLoader(DataLoader):
+    """Loads batches of a `ShardReader`, and can begin within an epoch.
 
-    It uses PyTorch's random numbers, which differ between workers.
+    Attributes:
+        skip: the next epoch leaves out this number of images.
     """
+
+    skip = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        # Workers take turns, so each has read the same number of batches, or one more. The first
+        # ones of the next round are loaded again, so that the round begins with worker 0.
+        rounds, rest = divmod(self.skip // self.batch_size, max(1, self.num_workers))
+        self.dataset.skip(rounds * self.batch_size)
+        self.skip, batches = 0, super().__iter__()
+        for _ in range(rest):
+            next(batches)
+        return batches
+
+
+def shuffled(
+    stream: Iterator[Any], buffer: int, random: torch.Generator | None = None
+) -> Iterator[Any]:
+    """Shuffle a stream with a buffer: each new item replaces a random one, which is yielded."""
     items: list[Any] = []
     for item in stream:
         if len(items) < buffer:
             items.append(item)
             continue
-        index = int(torch.randint(len(items) + 1, ()))
+        index = int(torch.randint(len(items) + 1, (), generator=random))
         if index < len(items):
             item, items[index] = items[index], item
         yield item
-    yield from (items[index] for index in torch.randperm(len(items)).tolist())
+    yield from (items[index] for index in torch.randperm(len(items), generator=random).tolist())

@@ -107,7 +107,8 @@ class Observers:
     @property
     def rate(self) -> float | None:
         """The learning rate of the current update, if a schedule changes it and it happened."""
-        varies = self.config.schedule or self.config.lr_warmup
+        cfg = self.config
+        varies = cfg.schedule or cfg.lr_warmup or cfg.lr_warmup_epochs
         return self._updates.rate if varies else None
 
     @attempted("evidence")

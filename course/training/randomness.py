@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from typing import Any
 
 import numpy as np
 import torch
 from torch import distributed
 
-from course import Config
 from course._compat import tree_map_only
+from course.config import Config
 
 # cuBLAS chooses algorithms by the size of its workspace; a fixed size gives the same ones.
 WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -56,16 +57,15 @@ def get_states(device: torch.device) -> list[dict[str, Any]]:
 def set_states(saved: list[dict[str, Any]], device: torch.device) -> None:
     """Restore this rank's states, as `get_states` returned them.
 
-    Raises:
-        ValueError: they are from a different number of ranks.
+    If they are from a different number of ranks, each rank begins a new sequence instead.
     """
     is_member = distributed.is_initialized()
     ranks, rank = (distributed.get_world_size(), distributed.get_rank()) if is_member else (1, 0)
     if len(saved) != ranks:
-        raise ValueError(
-            f"this checkpoint has random numbers of {len(saved)} ranks, and {ranks} go on: launch "
-            f"with gpus={len(saved)}"
-        )
+        start = zlib.crc32(saved[0]["cpu"].numpy().tobytes())
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed((start + rank) % 2**32)
+        return
     states = saved[rank]
     version, inner, gauss = states["python"]
     random.setstate((version, tuple(inner.tolist()), gauss))

@@ -1,15 +1,35 @@
-"""Images with random crops that depend only on seed, epoch and image."""
+"""Random numbers that depend only on seed, epoch and image, so that training resumes anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from course.data import one_thread
+from course.data.images import one_thread
 
 MULTIPLIER = 1_000_003  # a prime, so that different (seed, epoch, image) rarely give the same seed
+
+
+def seed_of(*numbers: int) -> int:
+    """Combine numbers, such as seed, epoch and image, to one seed."""
+    seed = 0
+    for number in numbers:
+        seed = seed * MULTIPLIER + number
+    return seed % 2**63
+
+
+@contextmanager
+def seeded(*numbers: int) -> Iterator[None]:
+    """Draw random numbers on the CPU from `seed_of(*numbers)` within this context."""
+    state = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed_of(*numbers))  # only the CPU's generator
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 class Seeded:
@@ -17,8 +37,8 @@ class Seeded:
 
     A DataLoader's worker has one sequence of random numbers for all images that it happens to load.
     Its crops change with the number of workers, and to continue in the middle of an epoch, all
-    images before would have to be loaded again. Here, a crop depends on the image's number only. If
-    an epoch uses the images several times, they have the same crops again.
+    images before would have to be loaded again. Here, a crop depends on the image's number only.
+    Number `len(self) + i` is image i again, with a different crop: for a second pass in an epoch.
 
     Args:
         images: a map-style dataset.
@@ -42,13 +62,8 @@ class Seeded:
         self._epoch.fill_(epoch)
 
     def __getitem__(self, index: int) -> Any:
-        seed = (self.seed * MULTIPLIER + int(self._epoch)) * MULTIPLIER + index
-        state = torch.get_rng_state()
-        torch.default_generator.manual_seed(seed % 2**63)  # only the CPU's generator
-        try:
-            return self.images[index]
-        finally:
-            torch.set_rng_state(state)
+        with seeded(self.seed, int(self._epoch), index):
+            return self.images[index % len(self.images)]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return the images of a batch, for DataLoader."""

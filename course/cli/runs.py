@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,8 +103,8 @@ def _convert(
     typer.echo(f"in {folder}")
     if root:
         typer.echo(
-            f"course run solutions/train.py --set data=imagenet --set data_root={folder} "
-            f"--set format={kind}"
+            f"course run solutions/train.py --set data=imagenet "
+            f"--set data_root={shlex.quote(str(folder))} --set format={kind}"
         )
 
 

@@ -133,7 +133,10 @@ class Listing(Sequence):
                 rows = np.memmap(file, dtype, "r", file.tell(), shape).view(np.ndarray)
             listed_ns = rest.pop("listed_ns")
         except (OSError, ValueError, KeyError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from error
+            raise DataError(
+                f"{path} cannot be read ({type(error).__name__}: {error}): copy it again, or "
+                f"convert the set again"
+            ) from error
         return cls(root, rows=rows, stored=path, **rest), listed_ns
 
     def __getstate__(self) -> dict[str, Any]:

@@ -157,16 +157,20 @@ def resume(
         )
     if status in ("queued", "running"):
         raise ValueError(f"{run.name} is {status}: cancel it first, or wait until it is over")
+    if not config.save_every:
+        raise ValueError(f"save_every=0: {run.name} would begin anew. Set save_every=1 or more")
     if status == "ok" and config == run.requested_config:
         raise ValueError(f"{run.name} is complete: to train longer, set epochs to a higher number")
     planned = plan_run(
         run.script,
         config,
         site=site or run.launched["site"],
-        gpus=gpus or run.gpus,
+        gpus=run.gpus if gpus is None else gpus,
         time_min=time_min,
         hooks=run.launched.get("hooks", []),
     )
+    if planned.site.executor == "recorded":
+        raise ValueError(f"site {site!r} starts no jobs: choose another one, as local or slurm")
     planned = replace(planned, source=Path(run.launched["script"]))
     return _launch([planned], rerun=False, resumed=run)[0]
 

@@ -35,7 +35,8 @@ SIGNAL_STEPS = 8  # between two comparisons of ranks' signals on accelerators, w
 # Settings that must be those of the checkpoint: those that a schedule depends on only with one.
 FIXED = ("model", "optimizer", "schedule", "batch_size", "steps", "data", "seed")
 WARMUP = ("lr_warmup", "lr_warmup_epochs")
-FIXED_BY_SCHEDULE = ("lr", "lr_batch", *WARMUP, "lr_step_size", "lr_gamma", "epochs")
+FIXED_BY_SCHEDULE = ("lr", "lr_batch", *WARMUP, "lr_step_size", "lr_gamma")
+ENDLESS = ("", "step")  # schedules that do not depend on the number of epochs
 OUR_NAME = re.compile(r"step-\d+(\.pt)?")  # `file_name`, and folders of async_save
 
 
@@ -218,7 +219,7 @@ class Checkpoints:
         cfg = self.config
         if not cfg.save_every:
             return 0
-        names = [*FIXED, *FIXED_BY_SCHEDULE, "ema"]
+        names = [*FIXED, *FIXED_BY_SCHEDULE, "epochs", "ema"]
         self._settings = {name: getattr(cfg, name) for name in names}
         self._settings["images"] = _image_count(batches)
         saved = self._newest()
@@ -265,7 +266,9 @@ class Checkpoints:
         has_schedule = self.config.schedule or any(
             known.get(x) or self._settings[x] for x in WARMUP
         )
-        for name in (*FIXED, *(FIXED_BY_SCHEDULE if has_schedule else ()), "images"):
+        by_schedule = FIXED_BY_SCHEDULE if has_schedule else ()
+        by_schedule += () if self.config.schedule in ENDLESS else ("epochs",)
+        for name in (*FIXED, *by_schedule, "images"):
             own, other = self._settings[name], known.get(name, self._settings[name])
             if own != other:
                 raise ValueError(

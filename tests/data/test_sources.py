@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -290,6 +291,24 @@ def one_class_more(root: Path, images: Images) -> None:
         add(tar, "x.cls", b"6")
 
 
+def repeat_first(path: Path) -> None:
+    """Append a tar file's first member, as `tar -r` does with a file that it already has."""
+    with tarfile.open(path) as tar:
+        first = tar.getmembers()[0]
+        content = tar.extractfile(first).read()
+    with tarfile.open(path, "a") as tar:
+        add(tar, first.name, content)
+
+
+def label_as(number: int) -> Callable[[Path, Images], None]:
+    def write_one(root: Path, images: Images) -> None:
+        with tarfile.open(root / "imagenet-train-000009.tar", "w") as tar:
+            add(tar, "x.jpg", images["train"][0][1])
+            add(tar, "x.cls", b"%d" % number)
+
+    return write_one
+
+
 DAMAGE = {  # form, what is done to it, and words of the message
     "a cut train tar": (
         "kit",
@@ -350,6 +369,35 @@ DAMAGE = {  # form, what is done to it, and words of the message
         ),
         "imagenet-train-000000.tar cannot be read as a tar file without compression",
     ),
+    "a class twice": (
+        "kit",
+        lambda root, _: repeat_first(root / "ILSVRC2012_img_train.tar"),
+        r"img_train.tar \((n\d+).tar\): class \1 is in it twice",
+    ),
+    "an image twice": (
+        "kit",
+        lambda root, _: repeat_first(root / "ILSVRC2012_img_val.tar"),
+        r"img_val.tar has ILSVRC2012_val_\d+.JPEG twice",
+    ),
+    "a key twice": (
+        "cls",
+        lambda root, _: repeat_first(root / "imagenet-train-000000.tar"),
+        "imagenet-train-000000.tar has part/0000.(cls|jpg) twice",
+    ),
+    "a class too far": ("cls", label_as(10**9), "label 1000000000, .*only 13 .*without gaps"),
+    "no number of a class": ("cls", label_as(10**30), "label 10+, but there are only 13"),
+    "a CSV that is cut": (
+        "csv",
+        lambda root, _: (root / "LOC_val_solution.csv").write_text(
+            "ImageId,PredictionString\nILSVRC2012_val_00000001\n"
+        ),
+        "LOC_val_solution.csv cannot be read .*with a class in each row",
+    ),
+    "a CSV that is none": (
+        "csv",
+        lambda root, _: (root / "LOC_val_solution.csv").write_bytes(b"PK\x03\x04\xff\x80"),
+        "LOC_val_solution.csv cannot be read .*expected columns ImageId",
+    ),
     "nothing known": (
         "cls",
         lambda root, _: [path.rename(path.with_suffix(".zip")) for path in root.iterdir()],
@@ -368,6 +416,27 @@ def test_bad_sets_are_named_and_nothing_is_written(
     with pytest.raises(DataError, match=f"(?s){words}"):
         convert.convert_set("shards", root, tmp_path / "new" / "shards")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("form", "inside"), [("classes", "train/new"), ("cls", "new")])
+def test_a_set_is_not_converted_into_itself(
+    form: str, inside: str, images: Images, tmp_path: Path
+) -> None:
+    root = write(form, tmp_path / "set", images)
+    with pytest.raises(
+        DataError, match=f"{inside} is inside .*name a folder outside of it by --to"
+    ):
+        convert.convert_set("shards", root, root / inside)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file is a file: name a new folder by --to"):
+        convert.convert_set("shards", root, tmp_path / "file")
+    assert {path.name for path in tmp_path.iterdir()} == {"set", "file"}
+
+
+def test_the_command_to_train_can_be_copied(images: Images, tmp_path: Path) -> None:
+    root, target = write("classes", tmp_path / "my set", images), tmp_path / "Lucas' shards"
+    result = CliRunner().invoke(app, ["data", "--from", str(root), "--to", str(target)])
+    assert f"data_root={target}" in shlex.split(result.stdout.splitlines()[-1])
 
 
 def test_shards_that_do_not_match_their_index_are_named(images: Images, tmp_path: Path) -> None:

@@ -82,6 +82,14 @@ def convert_set(
     before = read_dict(target / INDEX).get("source", str(root))
     if to is not None and (target == root or before != str(root)):
         raise DataError(f"{target} contains images of {before}: name another folder by --to")
+    inside = target.relative_to(root).parts if root in target.parents else ()
+    if inside and (source.is_searched or {*SPLITS} & {*inside}):
+        raise DataError(
+            f"{target} is inside {root}, and would be read as a part of it: name a folder outside "
+            f"of it by --to"
+        )
+    if target.exists() and not target.is_dir():
+        raise DataError(f"{target} is a file: name a new folder by --to")
     if not _is_complete(target, plan):
         _check_space(kind, source, target)
     return default_set.ensure_complete(

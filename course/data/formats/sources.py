@@ -73,6 +73,11 @@ class ImageSource:
     sizes: dict[str, np.ndarray]
     digest: str
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether files in any of its folders are a part of it."""
+        return self.form in ("parquet", "WebDataset shards")
+
 
 def open_source(root: Path) -> ImageSource:
     """Recognise the form of a set, and list its images.
@@ -145,9 +150,11 @@ def _official(root: Path) -> dict[str, Listing]:
     with (root / TRAIN_TAR).open("rb") as file:
         inside = tqdm(_members(file, root / TRAIN_TAR), f"listing {TRAIN_TAR}", unit=" classes")
         for name, begin, length in inside:
-            if name.endswith(".tar"):
-                where = f"{root / TRAIN_TAR} ({name})"
-                tables[PurePosixPath(name).stem] = _images_in(file, where, begin, length)
+            if name.endswith(".tar") and not is_hidden(name):
+                where, wnid = f"{root / TRAIN_TAR} ({name})", PurePosixPath(name).stem
+                if wnid in tables:
+                    raise DataError(f"{where}: class {wnid} is in it twice. Copy it again")
+                tables[wnid] = _images_in(file, where, begin, length)
     if not tables:
         raise DataError(f"{root / TRAIN_TAR} has no tar files of classes inside")
     classes = sorted(tables)  # as a folder of them would be
@@ -170,8 +177,18 @@ def _images_in(file: IO[bytes], where: object, *part: int) -> np.ndarray:
     if not images:
         raise DataError(f"{where} has no images")
     names, offsets, lengths = zip(*images)
-    names = [os.fsencode(PurePosixPath(name).name) for name in names]
-    return table(0, 0, names, offsets, lengths)
+    names = [PurePosixPath(name).name for name in names]
+    _check_unique(names, where)
+    return table(0, 0, [os.fsencode(name) for name in names], offsets, lengths)
+
+
+def _check_unique(names: Iterable[str], where: object) -> None:
+    """Raise DataError for a name that is used twice: as files, one would replace the other."""
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            raise DataError(f"{where} has {name} twice: give each image a name of its own")
+        known.add(name)
 
 
 def _of_folders(base: Path) -> dict[str, Listing]:
@@ -213,11 +230,15 @@ def _val_classes(base: Path, place: Path) -> dict[str, str]:
     """Return the class of each validation image by its name, from Kaggle's file or the kit."""
     for folder in (base, *base.parents[:3]):
         if (folder / CSV).is_file():
-            with (folder / CSV).open(newline="") as file:
-                rows = [*csv.DictReader(file)]
-            if not rows or not {"ImageId", "PredictionString"} <= rows[0].keys():
-                raise DataError(f"{folder / CSV}: expected columns ImageId and PredictionString")
-            return {row["ImageId"]: (row["PredictionString"].split() or [""])[0] for row in rows}
+            try:
+                with (folder / CSV).open(newline="", encoding="utf-8") as file:
+                    rows = [*csv.DictReader(file)]
+                return {row["ImageId"]: row["PredictionString"].split()[0] for row in rows}
+            except (ValueError, KeyError, AttributeError, IndexError, csv.Error) as error:
+                raise DataError(
+                    f"{folder / CSV} cannot be read ({type(error).__name__}: {error}): expected "
+                    f"columns ImageId and PredictionString, with a class in each row. Copy it again"
+                ) from error
         if (folder / f"{KIT}.tar.gz").is_file() or (folder / KIT).is_dir():
             return _read_kit(folder)
     raise DataError(
@@ -340,10 +361,11 @@ def _samples(path: Path) -> Iterator[tuple[str, str, int, int, int]]:
             if is_hidden(name):
                 continue
             key, _, suffix = base.partition(".")  # as WebDataset defines it
-            samples.setdefault(f"{folder}/{key}" if folder else key, {})[suffix.lower()] = (
-                offset,
-                length,
-            )
+            key = f"{folder}/{key}" if folder else key
+            parts, suffix = samples.setdefault(key, {}), suffix.lower()
+            if suffix in parts:
+                raise DataError(f"{path} has {key}.{suffix} twice: give each image its own key")
+            parts[suffix] = (offset, length)
 
         def read(place: tuple[int, int]) -> bytes:
             return os.pread(file.fileno(), place[1], place[0])
@@ -366,13 +388,14 @@ def _samples(path: Path) -> Iterator[tuple[str, str, int, int, int]]:
             yield key, suffix, label, *parts[suffix]
 
 
-def _number_classes(root: Path, labels: dict[str, Iterable[int]], count: int = 0) -> list[str]:
+def _number_classes(root: Path, labels: dict[str, list[int]], count: int = 0) -> list[str]:
     """Return names of numbered classes that sort as their numbers.
 
     Raises:
-        DataError: the numbers do not start at 0, or the splits differ.
+        DataError: the numbers do not start at 0, or the splits differ, or there are more classes
+            than images.
     """
-    train, val = (np.unique(np.fromiter(labels[split], np.int64)) for split in SPLITS)
+    train, val = (sorted(set(labels[split])) for split in SPLITS)
     if not len(train) or not len(val):
         raise DataError(f"{root} has no images in {'val' if len(train) else 'train'}")
     if train[0] != 0:
@@ -380,7 +403,12 @@ def _number_classes(root: Path, labels: dict[str, Iterable[int]], count: int = 0
             f"{root}: labels of training images are from {train[0]} to {train[-1]}; expected 0 to "
             f"the number of classes - 1. Subtract {train[0]} from all labels"
         )
-    count = count or int(train[-1]) + 1
+    if not count and train[-1] >= len(labels["train"]):  # perhaps more than fit into memory
+        raise DataError(
+            f"{root}: an image of train has the label {train[-1]}, but there are only "
+            f"{len(labels['train'])} of them. Number the classes from 0, without gaps"
+        )
+    count = count or train[-1] + 1
     for split, values in (("train", train), ("val", val)):
         if values[0] < 0 or values[-1] >= count:
             wrong = values[0] if values[0] < 0 else values[-1]

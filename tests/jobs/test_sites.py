@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course.config import Config
+from course.data import folders
 from course.data.folders import DataError
 from course.jobs import plan, sites
 

@@ -445,4 +445,4 @@ class ShardedCheckpoints(Checkpoints):
 def _image_count(batches: Any) -> int | None:
     """Return the number of training images; None if they are synthetic."""
     images = getattr(batches, "dataset", None)
-    return len(images) if isinstance(images, Sized) else None
+    return len(images) if isinstance(images, Sized) else getattr(images, "count", None)

@@ -39,7 +39,7 @@ class ShardReader(IterableDataset):
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
         self.shards, self.transform = [*sets.shards], sets.train.transform
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
-        self.seed = cfg.seed
+        self.seed, self.count = cfg.seed, len(sets.train)
         # The next epoch, and the images that each worker leaves out: also for persistent workers.
         self._begin = torch.zeros(2, dtype=torch.int64).share_memory_()
 

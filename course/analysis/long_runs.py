@@ -84,7 +84,7 @@ def plan_training(
          f"{record.peak_gib or math.nan:.1f} GiB, × images × pixels"),
         ("data on disk", f"{IMAGENET_GB + stored:,.0f} GB", f"ImageNet's tar files or folders: "
          f"{IMAGENET_GB:g}; {config.format}: {stored:,.0f}"),
-        ("checkpoints", f"{3 * copies * WEIGHTS_GB:.1f} GB", f"3 files of {copies} × the weights"),
+        ("checkpoints", f"{3 * copies * WEIGHTS_GB:.1f} GB", f"the last two and the best, {copies} × the weights each"),
         ("energy of the GPUs", f"at most {hours * gpus * record.watts / 1000:,.1f} kWh"
          if record.watts else "unknown", f"{source}: "
          f"{f'{record.watts:.0f} W per GPU' if record.watts else 'no joules were counted'}"),

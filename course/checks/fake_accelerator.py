@@ -87,6 +87,7 @@ def first_step(
     cfg = replace(cfg, **SMALL, batch_size=EACH_RANK * world_size)
     script, step = ModuleType("train"), FirstStep()
     run = MagicMock(config=cfg, rank=rank, local_rank=local_rank, world_size=world_size)
+    run.complete_epochs.return_value = cfg
     try:
         with _replaced(cfg, step, run, is_available), redirect_stdout(None):
             exec(compile_script(text), vars(script))

@@ -67,7 +67,7 @@ class Progress:
         print(f"about {clock(left_s)} of training are left", flush=True)
         if left_s > limit_s - elapsed_s:
             saves = self._recorder.config.save_every
-            fix = "the next job continues from its last checkpoint" if saves else (
-                "it saves no checkpoint: cancel it, and launch it with a larger time_min"
-            )  # fmt: skip
+            fix = "it saves no checkpoint: cancel it, and launch it with a larger time_min"
+            if saves:
+                fix = "it saves, and is requeued by Slurm; locally, course resume continues it"
             print(f"its job ends {clock(limit_s)} after its start; {fix}", flush=True)

@@ -144,7 +144,8 @@ def test_validation_images_are_those_of_torchvisions_weights(folder: Path) -> No
 
 @pytest.mark.parametrize("drop_last, steps", [(True, 6), (False, 7)])
 def test_a_complete_epoch_has_each_image_once(drop_last: bool, steps: int) -> None:
-    cfg = rung("imagenet", batch_size=16, drop_last=drop_last, epochs=2)
+    changes = {"drop_last": drop_last, "save_every": 0, "async_save": False}
+    cfg = rung("imagenet", batch_size=16, epochs=2, **changes)
     cfg = recorder(cfg, images=100, val_images=33).config
     assert (cfg.steps, cfg.val_steps) == (steps, 3)
     assert cfg.warmup_steps < 2 * steps  # or nothing would be measured
@@ -170,7 +171,11 @@ def test_too_few_images_for_an_epoch_are_refused() -> None:
         ("imagenet", {"schedule": "cosine", "lr_gamma": 0.2}, "only this schedule falls in steps"),
         ("imagenet", {"crop_pct": 1.5}, "crop_pct=1.5: it must be 0.1 or more, and below"),
         ("imagenet", {"val_steps": -2}, "val_steps=-2: it must be -1 or more"),
-        ("imagenet", {"schedule": "find"}, "Set steps=2 or more"),
+        (
+            "imagenet",
+            {"schedule": "find", "save_every": 0, "async_save": False},
+            "Set steps=2 or more",
+        ),
         ("imagenet_fast", {"auto_augment": "ta_wide"}, "workers do not decode the images"),
         ("imagenet", {"auto_augment": "ta_wide", "randaugment": "cpu"}, "a complete augmentation"),
         ("imagenet", {"format": "shards", "ra_reps": 2}, "shards have an order of their own"),

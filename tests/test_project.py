@@ -45,7 +45,7 @@ def wanted() -> list[Requirement]:
 
 def extras(project: dict) -> list[str]:
     """Return the optional dependencies that `make setup` installs."""
-    names = ("test", "tracking", "electives")
+    names = ("test", "tracking", "parquet", "electives")
     return [text for name in names for text in project["optional-dependencies"][name]]
 
 

@@ -33,11 +33,23 @@ if TYPE_CHECKING:
 
 @app.command()
 def data(
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            "--data-root",
+            help="A set of your own: a folder with ImageNet's tar files, train/ and val/, "
+            "parquet files or shards.",
+        ),
+    ] = None,
+    to: Annotated[Path | None, typer.Option(help="The folder that is made.")] = None,
     as_: Annotated[
-        str, typer.Option("--as", help="Convert it to shards, small or raw; or make the crops.")
-    ] = "files",
-    data_root: Annotated[
-        str | None, typer.Option(help="A different data set: a folder with train/ and val/.")
+        str | None,
+        typer.Option(
+            "--as",
+            help="What to make: shards, small, raw or files; or the crops. [default: shards"
+            " of your own set, else files]",
+        ),
     ] = None,
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out images that cannot be decoded.")
@@ -47,11 +59,11 @@ def data(
     """Make the default data set, or convert a set of images, unless it is already complete."""
     from course.data import crop_set, default_set
 
-    if as_ not in ("files", "crops"):
-        _convert(as_, Path(data_root) if data_root else None, skip_damaged, json_)
+    if from_ or as_ not in (None, "files", "crops"):
+        _convert(as_ or "shards", from_, to, skip_damaged, json_)
         return
-    if data_root or skip_damaged:
-        raise ValueError("--data-root and --skip-damaged require --as shards, small or raw")
+    if to or skip_damaged:
+        raise ValueError("--to and --skip-damaged require --from, or --as shards, small or raw")
     if as_ == "crops":
         folder, training = crop_set.ensure(), crop_set.ensure_blind()
         typer.echo(f"the crops are in {folder}; those without validation in {training}-crops")
@@ -64,12 +76,14 @@ def data(
         typer.echo(f"{manifest['files']} JPEG files, {manifest['bytes'] / 1e6:.0f} MB, in {root}")
 
 
-def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> None:
+def _convert(
+    kind: str, root: Path | None, to: Path | None, skip_damaged: bool, json_: bool
+) -> None:
     from course.data import folders
     from course.data.formats import convert
 
     try:
-        folder = convert.convert_set(kind, root, skip_damaged=skip_damaged)
+        folder = convert.convert_set(kind, root, to, skip_damaged=skip_damaged)
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command continues where it stopped", err=True)
         raise typer.Exit(130) from None
@@ -86,6 +100,11 @@ def _convert(kind: str, root: Path | None, skip_damaged: bool, json_: bool) -> N
             f"{size_mb:,.0f} MB{damaged}"
         )
     typer.echo(f"in {folder}")
+    if root:
+        typer.echo(
+            f"course run solutions/train.py --set data=imagenet --set data_root={folder} "
+            f"--set format={kind}"
+        )
 
 
 def check_name(name: str) -> str:

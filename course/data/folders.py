@@ -10,6 +10,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from course.runs.files import read_dict
 from course.runs.run import folder_from
 
 INDEX = "index.json"  # of a conversion
@@ -35,15 +36,33 @@ def target_folder(kind: str, root: Path) -> Path:
 
 
 def converted_folder(kind: str, root: Path) -> Path:
-    """Return the folder of a set in another format.
+    """Return the folder of a set in another format: root itself, or the conversion of root.
 
     Raises:
-        DataError: the set was not converted yet. That can take hours, so no run does it.
+        DataError: the set was not converted yet. That can take hours, so no run does it. Or its
+            classes have changed since.
     """
+    command = f"course data --from {root} --as {kind}"
+    if read_index(root).get("kind") == kind:
+        return root
     folder = target_folder(kind, root.resolve())
-    if not (folder / INDEX).exists():
-        raise DataError(f"{root} was not converted yet: course data --as {kind} --data-root {root}")
+    about = read_index(folder)
+    if not about:
+        raise DataError(f"{root} was not converted yet: {command}")
+    if (root / "train").is_dir():
+        with os.scandir(root / "train") as entries:
+            names = sorted(x.name for x in entries if x.is_dir() and not x.name.startswith("."))
+        if names and names != about["classes"]:
+            raise DataError(
+                f"the classes in {root} are no longer those of the {kind} in {folder}. Convert "
+                f"the set again: {command}"
+            )
     return folder
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """Read the index of a conversion; return {} if the folder is none."""
+    return read_dict(folder / INDEX)
 
 
 def index(folder: Path) -> dict[str, Any]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import simplejpeg
 import torch
 from torch.nn.functional import interpolate
-from torchvision import datasets
 from torchvision.transforms import v2
 
 from course.config import Config
+from course.data import folders
 from course.data.folders import DataError
+from course.data.listing import Listing, list_folder, list_shards
 from course.data.pixels import decode_rgb
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
@@ -115,106 +115,53 @@ def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return (1 / (255 * std)).to(device), (-mean / std).to(device)
 
 
-class Files(datasets.ImageFolder):
-    """Images from a folder per class, decoded on access; hidden files and folders are skipped.
+class Files:
+    """Images of a split, decoded on access.
 
-    Of links to a folder that the class already has, or that contains it, none is followed.
+    Args:
+        samples: where they are, and their classes.
+        view: their transform.
     """
 
-    def __init__(self, root: Path, view: v2.Transform | None = None) -> None:
-        super().__init__(str(root), view, loader=open_image, is_valid_file=self._is_image)
+    def __init__(self, samples: Listing, view: v2.Transform | None = None) -> None:
+        self.samples, self.classes, self.transform = samples, samples.classes, view
 
-    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-        """Return the names of the class folders, sorted, and their numbers.
+    def __len__(self) -> int:
+        return len(self.samples)
 
-        A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
-        """
-        names = [name for name in super().find_classes(directory)[0] if not name.startswith(".")]
-        return names, {name: number for number, name in enumerate(names)}
-
-    @staticmethod
-    def make_dataset(
-        directory: str,
-        class_to_idx: dict[str, int],
-        extensions: object = None,
-        is_valid_file: Callable[[str], bool] | None = None,
-        allow_empty: bool = False,
-    ) -> list[tuple[str, int]]:
-        """Return path and class of each image, as torchvision's function, but each folder once."""
-        samples, empty = [], []
-        for name, number in sorted(class_to_idx.items()):
-            images = [path for path in _files_in(directory, name) if is_valid_file(path)]
-            samples += [(path, number) for path in images]
-            empty += [] if images else [name]
-        if empty and not allow_empty:
-            raise FileNotFoundError(f"Found no valid file for the classes {', '.join(empty)}")
-        return samples
-
-    def _is_image(self, path: str) -> bool:
-        """Return whether this is an image that is not hidden, as macOS's ._x.JPEG would be."""
-        return path.lower().endswith(datasets.folder.IMG_EXTENSIONS) and not _is_hidden(path)
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        place, label, data = self.read(index)
+        image = decode_named(data, place)
+        return (self.transform(image) if self.transform else image), label
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         """Return the images of a batch, for DataLoader."""
         with one_thread():
             return [self[index] for index in indices]
 
+    def read(self, index: int) -> tuple[str, int, bytes]:
+        """Return an image's place, its class, and the bytes of its file.
 
-def _files_in(root: str, name: str) -> list[str]:
-    """Return the files in a class's folder, sorted by folder and name.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    real = Path(os.path.realpath(root))
-    visited = {str(folder) for folder in (real, *real.parents)}
-    files = []
-    for folder, inside, names in os.walk(os.path.join(root, name), True, refuse, followlinks=True):
-        if (target := os.path.realpath(folder)) in visited:
-            inside.clear()
-            continue
-        visited.add(target)
-        inside[:] = sorted(path for path in inside if not _is_hidden(path))
-        files.append((folder, sorted(names)))
-    return [os.path.join(folder, file) for folder, names in sorted(files) for file in names]
-
-
-def _is_hidden(path: str) -> bool:
-    return os.path.basename(path).startswith(".")
+        Raises:
+            DataError: it cannot be read; the message names it.
+        """
+        place, label = self.samples[index]
+        try:
+            return place, label, self.samples.read(index)
+        except OSError as error:
+            raise DataError(f"{place} cannot be read: {error}") from error
 
 
 def open_folder(
     root: Path, split: str, view: v2.Transform | None = None, kind: type[Files] = Files
 ) -> Files:
-    """Return the images in root/split.
+    """Return the images of a split in a folder with train/ and val/, or in a folder of shards.
 
     Raises:
         DataError: the folder, a class or an image is missing; the message names it.
     """
-    folder = root / split
-    if not folder.is_dir():
-        raise DataError(
-            f"no folder {folder}: data_root must contain train/ and val/, each with one folder "
-            f"a class, as ImageNet has it"
-        )
-    try:
-        return kind(folder, view)
-    except FileNotFoundError as error:
-        # torchvision's message names the classes without images, or reports that there are none.
-        raise DataError(f"{folder} is incomplete: {error}") from error
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error}") from error
-
-
-def check_classes(root: Path, train: Sequence[str], val: Sequence[str]) -> None:
-    """Raise DataError if the splits have different classes."""
-    if train != val:
-        differing = sorted({*train} ^ {*val})[:5]
-        raise DataError(f"train/ and val/ in {root} differ in their class folders: {differing}")
+    shards = folders.read_index(root).get("kind") == "shards"
+    return kind(list_shards(root, split) if shards else list_folder(root, split), view)
 
 
 @contextmanager
@@ -235,10 +182,23 @@ def open_image(path: str) -> torch.Tensor:
         DataError: the file is truncated or no image; the message names it.
     """
     try:
-        return decode_image(Path(path).read_bytes())
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return decode_named(data, path)
+
+
+def decode_named(data: bytes, place: str) -> torch.Tensor:
+    """Decode the image file at `place` to RGB bytes of shape (3, height, width).
+
+    Raises:
+        DataError: it is truncated or no image; the message names it.
+    """
+    try:
+        return decode_image(data)
     except OSError as error:
         raise DataError(
-            f"{path} cannot be decoded ({error}): copy this file again, or take it out"
+            f"{place} cannot be decoded ({error}): copy this file again, or take it out"
         ) from error
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ from course.data.crop_set import Crops, OnDevice
 from course.data.folders import DataError
 from course.data.formats import convert, gpu_decode, shards
 from course.data.formats.raw import Raw
-from course.data.images import Files, check_classes, epoch_px, open_folder, train_view, val_view
+from course.data.images import Files, epoch_px, open_folder, train_view, val_view
 from course.data.images import normalised as normalised  # and this
+from course.data.listing import check_classes
 from course.data.seeded import Seeded
 from course.runs import failures
 
@@ -66,21 +68,13 @@ def image_sets(cfg: Config) -> ImageSets:
         val = Crops(root, "val") if cfg.val_steps else train.first(0)  # else there may be none
     else:
         root = default_set.ensure() if cfg.data == "default" else Path(cfg.data_root).expanduser()
-        stored = _converted(root, cfg) if cfg.format in folders.KINDS else root
-        if cfg.format == "shards":
-            tars = shards.paths(stored, "train")
-        else:
-            root = stored
+        root = _converted(root, cfg) if cfg.format in folders.KINDS else root
+        tars = shards.paths(root, "train") if cfg.format == "shards" else []
         special = {"raw": Raw, "gpu_decode": partial(open_folder, kind=gpu_decode.Encoded)}
         open_split = special.get(cfg.format, open_folder)
         train = open_split(root, "train", train_view(cfg))
         val = open_split(root, "val", val_view(cfg))
         check_classes(root, train.classes, val.classes)
-        if tars and train.classes != folders.index(stored)["classes"]:
-            raise DataError(
-                f"the classes in {root} are no longer those of the shards in {stored}. Convert "
-                f"the set again: course data --as shards"
-            )
     _check_count(len(train), cfg, root)
     return ImageSets(train, val_subset(val, cfg), len(train.classes), tuple(tars))
 
@@ -324,9 +318,10 @@ class EpochSampler(Sampler):
         for number in itertools.count():
             if number and has_epochs:
                 self.sampler.set_epoch(shuffled_epoch + number * self.epochs)
-            order = [int(image) for image in self.sampler][:remaining]  # it may be a tensor
+            # An array, because a list of ImageNet's images takes 51 MB; they may be tensors.
+            order = array("q", map(int, self.sampler))[:remaining]
             if number == 0:
-                self.taken.append(order[:NOTED])
+                self.taken.append(order[:NOTED].tolist())
             elif has_epochs:
                 self.sampler.set_epoch(shuffled_epoch)
             remaining -= len(order)

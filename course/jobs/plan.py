@@ -302,13 +302,14 @@ def _with_data_root(config: Config, site: Site) -> Config:
 
 def _check_data(root: Path, format_: str) -> None:
     """Raise an error for a data set that is missing, before a job waits in the queue."""
-    if missing := [split for split in folders.SPLITS if not (root / split).is_dir()]:
-        raise ValueError(
-            f"data_root={str(root)!r}: expected a folder with train/ and val/ inside, and "
-            f"{' and '.join(missing)} is missing: set it to another folder"
-        )
     if format_ in folders.KINDS:
         folders.converted_folder(format_, root)
+    elif missing := [split for split in folders.SPLITS if not (root / split).is_dir()]:
+        raise ValueError(
+            f"data_root={str(root)!r}: expected a folder with train/ and val/ inside, and "
+            f"{' and '.join(missing)} is missing: set it to another folder, or read what is there "
+            f"with course data --from"
+        )
 
 
 def find_script(script: str | Path) -> Path:

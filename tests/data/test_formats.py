@@ -23,7 +23,7 @@ from course.config import rung
 from course.data import folders
 from course.data.folders import DataError
 from course.data.formats import convert
-from course.data.formats.convert import KINDS, SMALL_PX
+from course.data.formats.convert import SMALL_PX
 from course.data.formats.raw import Raw
 from course.data.loader import image_sets, loaders
 
@@ -130,14 +130,15 @@ def test_raw_bytes_are_the_centre_of_each_image(photos: Path) -> None:
     assert abs(pixels[:, 0] - 10 * labels).max() <= 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", folders.KINDS)
 def test_bytes_are_reproducible_and_indexed(kind: str, photos: Path) -> None:
     folder = convert.convert_set(kind, photos)
     first, index = checksums(folder), folders.index(folder)
     assert [index["splits"][split]["images"] for split in ("train", "val")] == [32, 16]
     assert index["classes"] == classes_of(photos)
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert files == {*first, folders.INDEX}
+    lists = ["train.npy", "val.npy"] if kind == "shards" else []
+    assert files == {*first, *lists, folders.INDEX}
     assert convert.convert_set(kind, photos) == folder
     shutil.rmtree(folder)
     assert checksums(convert.convert_set(kind, photos)) == first
@@ -189,9 +190,22 @@ def test_changed_images_and_missing_files_are_converted_again(photos: Path) -> N
     lost = folder / "train" / "cat" / "cat_00001.jpg"
     lost.unlink()
     assert convert.convert_set("small", photos) == folder and lost.is_file()
+    index = folder / folders.INDEX  # as if the set and its conversion had been moved together
+    index.write_text(index.read_text().replace(str(photos), "/elsewhere"))
+    assert convert.convert_set("small", photos) == folder
+    assert folders.index(folder)["source"] == str(photos)
+
+
+def test_too_little_space_is_refused_before_the_start(large: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        message = "has 4.* MB free, and the raw images need about 9.4 MB.*by --to"
+        with pytest.raises(DataError, match=message):
+            convert.convert_set("raw", large, disk / "raw")
+        assert not [*disk.iterdir()]
 
 
 def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(convert, "_check_space", lambda *_: None)  # the disk fills up later
     with small_disk(tmp_path / "disk", "4m") as disk:
         monkeypatch.setenv("COURSE_DATA", str(disk / "default"))
         with pytest.raises(DataError, match="No space left on device .*GB free.*kept.*COURSE_DATA"):
@@ -203,7 +217,7 @@ def test_a_full_disk_keeps_complete_parts(large: Path, tmp_path: Path, monkeypat
 
 
 def test_bad_requests_are_refused(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no folder .*train"):
+    with pytest.raises(DataError, match="no folder .*expected one of"):
         convert.convert_set("raw", tmp_path / "nowhere")
     target = folders.target_folder("raw", photos)
     target.mkdir(parents=True)
@@ -222,7 +236,7 @@ def test_training_uses_the_same_images_and_classes(kind: str, photos: Path) -> N
     sizes = {"batch_size": 8, "image_px": 64}
     cfg = rung("baseline", quick=True, data="imagenet", data_root=str(photos), **sizes)
     converted = replace(cfg, format=kind)
-    with pytest.raises(DataError, match=f"course data --as {kind} --data-root {photos}"):
+    with pytest.raises(DataError, match=f"course data --from {photos} --as {kind}"):
         image_sets(converted)
     convert.convert_set(kind, photos)
     sets = image_sets(converted)

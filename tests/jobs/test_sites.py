@@ -70,6 +70,6 @@ def test_missing_data_is_refused_before_a_job_waits(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="data_root=.*: expected .* and val is missing"):
         plan._with_data_root(wanted, site)
     (tmp_path / "val").mkdir()
-    with pytest.raises(DataError, match="not converted yet: course data --as shards"):
+    with pytest.raises(DataError, match="not converted yet: course data --from .* --as shards"):
         plan._with_data_root(replace(wanted, format="shards"), site)
     assert plan._with_data_root(wanted, replace(site, executor="slurm"))

@@ -23,12 +23,12 @@ pytestmark = pytest.mark.slow
 # first gradients, and the files that it decodes.
 NOTE_FILES = """\
     sets.train.transform = sets.val.dataset.transform
-    open_image = sets.train.loader
-    def noted(path):
+    read = sets.train.read
+    def noted(index):
         with open(f"taken-{run.rank}.txt", "a") as file:
-            file.write(path + "\\n")
-        return open_image(path)
-    sets.train.loader = noted
+            file.write(read(index)[0] + "\\n")
+        return read(index)
+    sets.train.read = noted
 """
 SAVE_GRADIENTS = """\
 if meter.step == 0:

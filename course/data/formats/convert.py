@@ -7,15 +7,14 @@ that have changed since are deleted.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import os
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,26 +24,23 @@ from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from course.data import default_set
-from course.data.folders import INDEX, KINDS, SPLITS, DataError, target_folder
+from course.data.folders import INDEX, SPLITS, DataError, target_folder
+from course.data.formats.sources import ImageSource, open_source, unpack
+from course.data.listing import Listing, table
 from course.data.pixels import decode_rgb
 from course.runs.files import UNFINISHED, complete_file, read_dict, write_atomically
 
-VERSION = 1
+VERSION = 2
 SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
 SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
 QUALITY = 90  # of small JPEG files
-Source = tuple[str, int]  # a file of the set: its path below the root, and its class
+SAMPLE = 32  # images that are made small to predict the space for all
+HEADERS = 2048  # bytes of a tar file for an image, besides the image, at most
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The images of a set's folder by split, and their digest."""
-
-    root: Path
-    classes: list[str]
-    images: dict[str, list[Source]]
-    digest: str  # of each file's name, size and modification time
+# An image's number in its listing, its class, its name in a folder of classes, and its stored form.
+Encoded = tuple[int, int, str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,95 +49,150 @@ class Part:
 
     split: str
     number: int
-    sources: tuple[Source, ...]
+    images: np.ndarray  # their numbers in the split's listing
 
     def __str__(self) -> str:
         return f"{self.split}-{self.number:05d}"
 
 
-def convert_set(kind: str, root: Path | None = None, *, skip_damaged: bool = False) -> Path:
+def convert_set(
+    kind: str, root: Path | None = None, to: Path | None = None, *, skip_damaged: bool = False
+) -> Path:
     """Return the folder of a set in a different format; convert it first if needed.
 
     Args:
-        kind: "shards": tar files of the unchanged JPEG files; "small": JPEG files of 256 pixels;
-            "raw": bytes that need no decoding.
-        root: a folder with train/ and val/, each with a folder per class; None: the default set.
+        kind: "shards": tar files of the unchanged image files; "small": JPEG files of 256 pixels;
+            "raw": bytes that need no decoding; "files": the unchanged files, in a folder per class.
+        root: a folder that contains images in one of the forms that `sources` lists; None: the
+            default set.
+        to: the new folder; None: next to the default set.
         skip_damaged: leave out images that cannot be decoded; the index names them.
 
     Raises:
         ValueError: there is no such kind.
-        DataError: the set cannot be read, or the folder cannot be written; complete parts are kept.
+        DataError: the set cannot be read, or the folder cannot be written, or has no room;
+            complete parts are kept.
     """
-    if kind not in KINDS:
-        raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(KINDS)}")
-    listing = list_images(default_set.ensure() if root is None else root.expanduser().resolve())
-    plan = {
-        "kind": kind,
-        "version": VERSION,
-        "source": str(listing.root),
-        "listing": listing.digest,
-    }
+    if kind not in _WRITERS:
+        raise ValueError(f"images cannot be stored as {kind!r}: choose {', '.join(_WRITERS)}")
+    source = open_source(default_set.ensure() if root is None else root.expanduser().resolve())
+    root = source.root
+    plan = {"kind": kind, "version": VERSION, "source": str(root), "listing": source.digest}
+    target = target_folder(kind, root) if to is None else to.expanduser().resolve()
+    before = read_dict(target / INDEX).get("source", str(root))
+    if to is not None and (target == root or before != str(root)):
+        raise DataError(f"{target} contains images of {before}: name another folder by --to")
+    if not _is_complete(target, plan):
+        _check_space(kind, source, target)
     return default_set.ensure_complete(
-        target_folder(kind, listing.root),
+        target,
         is_complete=lambda folder: _is_complete(folder, plan),
-        fill=lambda folder: _fill(folder, listing, plan, skip_damaged),
+        fill=lambda folder: _fill(folder, source, plan, skip_damaged),
         what=f"{kind} images",
         marker=(INDEX, "kind"),
         resumed=True,
     )
 
 
-def list_images(root: Path) -> Listing:
-    """List the images of a set's folder, without opening any.
+def _check_space(kind: str, source: ImageSource, target: Path) -> None:
+    """Print the space that a conversion needs.
 
     Raises:
-        DataError: a split or a class is missing or has no image; the message names it.
+        DataError: the disk has less.
     """
-    from course.data.images import check_classes, open_folder  # here: torchvision takes 2 s
+    images = sum(map(len, source.splits.values()))
+    if kind == "raw":
+        needed = images * SMALL_PX**2 * 3
+    elif kind == "small" and source.form != "parquet":
+        needed = images * _mean_small(source)
+    else:
+        needed = sum(int(sizes.sum()) for sizes in source.sizes.values()) + images * HEADERS
+    if source.form == "parquet":  # is unpacked before
+        needed += sum(int(sizes.sum()) for sizes in source.sizes.values())
+    existing = next(path for path in (target, *target.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    partial = target.with_name(f"{target.name}.partial")
+    have = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
+    counts = ", ".join(f"{len(part):,} {split}" for split, part in source.splits.items())
+    classes = len(source.splits["train"].classes)
+    print(
+        f"{kind} of {source.root} ({source.form}; {counts}; {classes:,} classes) in {target}: "
+        f"needs about {_size(needed)}, of {_size(free)} free",
+        file=sys.stderr,
+    )
+    if needed - have > free:
+        raise DataError(
+            f"the disk of {target} has {_size(free)} free, and the {kind} images need about "
+            f"{_size(needed)}: free some space, or name a folder on another disk by --to"
+        )
 
-    splits = {split: open_folder(root, split) for split in SPLITS}
-    classes = splits["train"].classes
-    check_classes(root, classes, splits["val"].classes)
-    images: dict[str, list[Source]] = {}
-    digest = hashlib.sha256()
-    for split, files in splits.items():
-        images[split] = []
-        for path, label in files.samples:
-            if not os.path.isfile(path):  # a link without a target
-                continue
-            status, name = os.stat(path), Path(path).relative_to(root).as_posix()
-            images[split].append((name, label))
-            digest.update(os.fsencode(f"{name} {status.st_size} {status.st_mtime_ns}\n"))
-    return Listing(root, classes, images, digest.hexdigest())
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
-def _parts(kind: str, listing: Listing) -> Iterator[Part]:
+def _mean_small(source: ImageSource) -> float:
+    """Return the mean size of a few images after they are made small, in bytes."""
+    train, sizes = source.splits["train"], []
+    for number in np.linspace(0, len(train) - 1, min(SAMPLE, len(train))).astype(int):
+        with suppress(OSError):  # the conversion names it
+            sizes.append(len(_encode("small", train.read(number))))
+    return sum(sizes) / max(1, len(sizes))
+
+
+def _parts(kind: str, splits: dict[str, Listing]) -> Iterator[Part]:
     """Divide a set into parts, in random order if a part becomes one file."""
-    for split, sources in listing.images.items():
-        order = range(len(sources))
-        if kind != "small":
-            order = np.random.default_rng([SEED, split == "val"]).permutation(len(sources))
-        size = max(MIN_PART, -(-len(sources) // MAX_PARTS))
-        for number, begin in enumerate(range(0, len(sources), size)):
-            yield Part(split, number, tuple(sources[i] for i in order[begin : begin + size]))
+    for split, images in splits.items():
+        order = np.arange(len(images))
+        if kind in ("shards", "raw"):
+            order = np.random.default_rng([SEED, split == "val"]).permutation(len(images))
+        size = max(MIN_PART, -(-len(images) // MAX_PARTS))
+        for number, begin in enumerate(range(0, len(images), size)):
+            yield Part(split, number, order[begin : begin + size])
 
 
-def _fill(partial: Path, listing: Listing, plan: dict[str, Any], skip_damaged: bool) -> None:
-    done = partial / f"done-{VERSION}-{listing.digest[:16]}"  # the descriptions of complete parts
+def _fill(partial: Path, source: ImageSource, plan: dict[str, Any], skip_damaged: bool) -> None:
+    done = partial / f"done-{VERSION}-{source.digest[:16]}"  # the descriptions of complete parts
     if not done.exists():  # there may be parts of different images
         shutil.rmtree(partial)
         done.mkdir(parents=True)
     for path in partial.rglob(f"{UNFINISHED}*"):  # of a process that was killed
         path.unlink()
-    parts = [*_parts(plan["kind"], listing)]
-    converted = _convert_parts(plan["kind"], parts, listing.root, done, skip_damaged)
-    about = plan | {"classes": listing.classes, "splits": _summarize(parts, converted)}
+    splits = unpack(source, done) if source.form == "parquet" else source.splits
+    parts = [*_parts(plan["kind"], splits)]
+    converted = _convert_parts(plan["kind"], parts, splits, done, skip_damaged)
+    about = plan | {
+        "classes": splits["train"].classes,
+        "splits": _summarize(parts, converted),
+    }
+    if plan["kind"] == "shards":
+        for split, listing in splits.items():
+            _list_shards(partial, split, listing, parts, converted)
     write_atomically(partial / INDEX, json.dumps(about, indent=1))
     shutil.rmtree(done)
 
 
+def _list_shards(
+    folder: Path,
+    split: str,
+    source: Listing,
+    parts: list[Part],
+    converted: list[dict[str, Any]],
+) -> None:
+    """Write where each image is in the shards, in the order of the source."""
+    abouts = [about for part, about in zip(parts, converted) if part.split == split]
+    places = np.concatenate([about["places"] for about in abouts])
+    shards = np.repeat(range(len(abouts)), [about["images"] for about in abouts])
+    order = np.argsort(places[:, 0])
+    images, offsets, lengths = places[order].T
+    names = source.rows["name"][images]
+    rows = table(shards[order], source.labels[images], names, offsets, lengths)
+    files = [name for about in abouts for name in about["files"]]
+    Listing(folder, source.classes, files, rows).save(folder / f"{split}.npy")
+
+
 def _convert_parts(
-    kind: str, parts: list[Part], root: Path, done: Path, skip_damaged: bool
+    kind: str, parts: list[Part], splits: dict[str, Listing], done: Path, skip_damaged: bool
 ) -> list[dict[str, Any]]:
     """Convert all parts that are not complete, and return the description of each part."""
 
@@ -150,20 +201,22 @@ def _convert_parts(
         about = read_dict(note)
         if about and (skip_damaged or not about["damaged"]) and _exist(done.parent, about["files"]):
             return about
-        about = write_part(kind, part, root, done.parent, skip_damaged=skip_damaged)
+        source = splits[part.split]
+        about = write_part(kind, part, source, done.parent, skip_damaged=skip_damaged)
         write_atomically(note, json.dumps(about))
         return about
 
-    images, converted = sum(len(part.sources) for part in parts), []
+    images, converted = sum(len(part.images) for part in parts), []
     # Threads are enough: Pillow releases the interpreter's lock while it works on pixels.
     with (
         ThreadPoolExecutor() as pool,
-        tqdm(total=images, desc=f"{kind} of {root.name}", unit=" images") as bar,
+        tqdm(total=images, desc=kind, unit=" images") as bar,
     ):
         try:
             for part, about in zip(parts, pool.map(convert_part, parts)):
-                bar.update(len(part.sources))
-                converted.append(about)
+                bar.update(len(part.images))
+                places = np.array(about.get("places", []), np.int64).reshape(-1, 3)
+                converted.append(about | {"places": places})  # as lists, they would take 300 MB
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -191,7 +244,8 @@ def _is_complete(target: Path, plan: dict[str, Any]) -> bool:
     if any(about.get(key) != value for key, value in plan.items()):
         return False
     parts = [part for split in about["splits"].values() for part in split["parts"]]
-    return all(_exist(target, part["files"]) for part in parts)
+    lists = [f"{split}.npy" for split in SPLITS] if plan["kind"] == "shards" else []
+    return all(_exist(target, files) for files in (lists, *(part["files"] for part in parts)))
 
 
 def _exist(folder: Path, files: Iterable[str]) -> bool:
@@ -199,42 +253,44 @@ def _exist(folder: Path, files: Iterable[str]) -> bool:
 
 
 def write_part(
-    kind: str, part: Part, root: Path, folder: Path, *, skip_damaged: bool
+    kind: str, part: Part, source: Listing, folder: Path, *, skip_damaged: bool
 ) -> dict[str, Any]:
-    """Convert a part of the set in `root` to files in `folder`.
+    """Convert a part of a set to files in `folder`.
 
     Returns:
-        files: their names; images: their number; damaged: the files left out.
+        files: their names; images: their number; damaged: the images left out; for shards, places:
+        the number in the source, the offset and the length of each image.
 
     Raises:
         DataError: an image is damaged, and must not be skipped; the message names it.
-        OSError: a file cannot be read or written.
+        OSError: a file cannot be written.
     """
     damaged: list[str] = []
 
-    def encode_all() -> Iterator[tuple[Source, Any]]:
-        for name, label in part.sources:
+    def encode_all() -> Iterator[Encoded]:
+        for number in part.images.tolist():
+            place, label = source[number]
             try:
-                content = _encode(kind, (root / name).read_bytes())
+                content = _encode(kind, source.read(number))
             except Exception as error:  # decoders raise errors of all kinds
                 if not skip_damaged:
                     raise DataError(
-                        f"{root / name} cannot be decoded "
+                        f"{place} cannot be decoded "
                         f"({type(error).__name__}: {error}): copy it again, take it "
                         f"out, or leave out all such files by --skip-damaged"
                     ) from error
-                damaged.append(name)
+                damaged.append(source.name_in(part.split, number))
             else:
-                yield (name, label), content
+                yield number, label, source.name_in(part.split, number), content
 
-    files, images = _WRITERS[kind](part, encode_all(), folder)
-    return {"files": files, "images": images, "damaged": damaged}
+    about = _WRITERS[kind](part, encode_all(), folder)
+    return about | {"damaged": damaged}
 
 
 def _encode(kind: str, data: bytes) -> Any:
     """Return the stored form of an image file: its bytes, a small JPEG's bytes, or pixels."""
     rgb = decode_rgb(data)  # a damaged file must be noticed for shards, too
-    if kind == "shards":
+    if kind in ("shards", "files"):
         return data
     square = (SMALL_PX, SMALL_PX)
     if kind == "raw":
@@ -246,35 +302,46 @@ def _encode(kind: str, data: bytes) -> Any:
     return small.getvalue()
 
 
-def _write_shard(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
-    """Write a tar file of unchanged JPEG files, each followed by its class: KEY.jpg, KEY.cls."""
-    name, images = f"{part.split}/shard-{part.number:05d}.tar", 0
+def _write_shard(part: Part, images: Iterable[Encoded], folder: Path) -> dict[str, Any]:
+    """Write a tar file of unchanged image files, each followed by its class: KEY.jpg, KEY.cls."""
+    name, places = f"{part.split}/shard-{part.number:05d}.tar", []
     with _create(folder / name) as file, tarfile.open(fileobj=file, mode="w") as tar:
-        for images, ((_, label), data) in enumerate(encoded, start=1):
-            key = f"{part.number:05d}{images - 1:06d}"
+        for number, label, _, data in images:
+            key = f"{part.number:05d}{len(places):06d}"
             for suffix, content in (("jpg", data), ("cls", str(label).encode())):
                 member = tarfile.TarInfo(f"{key}.{suffix}")  # no owner, no time: the same bytes
                 member.size = len(content)
+                if suffix == "jpg":
+                    places.append((number, file.tell() + tarfile.BLOCKSIZE, len(data)))
                 tar.addfile(member, io.BytesIO(content))
-    return [name], images
+    return {"files": [name], "images": len(places), "places": places}
 
 
-def _write_small(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
-    """Write JPEG files with their own names and a shorter side of SMALL_PX."""
+def _write_files(part: Part, images: Iterable[Encoded], folder: Path) -> dict[str, Any]:
+    """Write files with their own names, in a folder per class."""
     names = []
-    for (name, _), data in encoded:
-        is_jpeg = name.lower().endswith((".jpg", ".jpeg"))
-        names.append(name if is_jpeg else f"{name}.jpg")
-        with _create(folder / names[-1]) as file:
+    for _, _, name, data in images:
+        names.append(name)
+        with _create(folder / name) as file:
             file.write(data)
-    return names, len(names)
+    return {"files": names, "images": len(names)}
 
 
-def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], int]:
+def _write_small(part: Part, images: Iterable[Encoded], folder: Path) -> dict[str, Any]:
+    """Write JPEG files with a shorter side of SMALL_PX."""
+
+    def named(name: str) -> str:
+        return name if name.lower().endswith((".jpg", ".jpeg")) else f"{name}.jpg"
+
+    renamed = ((number, label, named(name), data) for number, label, name, data in images)
+    return _write_files(part, renamed, folder)
+
+
+def _write_raw(part: Part, images: Iterable[Encoded], folder: Path) -> dict[str, Any]:
     """Write two NumPy files: bytes of shape (images, SMALL_PX, SMALL_PX, 3), and classes."""
-    squares = np.empty((len(part.sources), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
+    squares = np.empty((len(part.images), SMALL_PX, SMALL_PX, 3), dtype=np.uint8)
     labels = []
-    for index, ((_, label), square) in enumerate(encoded):
+    for index, (_, label, _, square) in enumerate(images):
         squares[index] = square
         labels.append(label)
     arrays = {"images": squares[: len(labels)], "labels": np.array(labels, dtype=np.int64)}
@@ -283,10 +350,12 @@ def _write_raw(part: Part, encoded: Iterator, folder: Path) -> tuple[list[str], 
         names.append(f"{part.split}/{kind}-{part.number:05d}.npy")
         with _create(folder / names[-1]) as file:
             np.save(file, array)
-    return names, len(labels)
+    return {"files": names, "images": len(labels)}
 
 
-_WRITERS = {"shards": _write_shard, "small": _write_small, "raw": _write_raw}
+_WRITERS = {
+    "shards": _write_shard, "small": _write_small, "raw": _write_raw, "files": _write_files,
+}  # fmt: skip
 
 
 def _create(path: Path) -> AbstractContextManager[IO[bytes]]:

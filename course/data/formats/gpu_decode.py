@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from course.config import Config
 from course.data.folders import DataError
-from course.data.images import Files, one_thread, open_image, val_px
+from course.data.images import Files, decode_named, one_thread, val_px
 
 AHEAD = 4  # batches that are decoded before a step needs them
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as in RandomResizedCrop
@@ -30,13 +29,11 @@ class Encoded(Files):
     """Images as path, the bytes of the file, of shape (length,), class, and a seed for a crop."""
 
     def __getitem__(self, index: int) -> tuple[str, torch.Tensor, int, int]:
-        path, label = self.samples[index]
-        try:
-            data = bytearray(Path(path).read_bytes())
-            seed = int(torch.randint(2**62, ()))
-            return path, torch.frombuffer(data, dtype=torch.uint8), label, seed
-        except (OSError, ValueError) as error:  # missing or empty
-            raise DataError(f"{path} cannot be read: {error}") from error
+        path, label, data = self.read(index)
+        if not data:
+            raise DataError(f"{path} cannot be read: it is empty")
+        seed = int(torch.randint(2**62, ()))
+        return path, torch.frombuffer(bytearray(data), dtype=torch.uint8), label, seed
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,12 @@ class Jpegs:
     lengths: list[int]
     paths: list[str]
     seed: int  # of the crops, so that they do not depend on the order of threads
+
+    def decode_on_cpu(self, index: int) -> torch.Tensor:
+        """Decode one file to bytes of shape (3, height, width)."""
+        begin = sum(self.lengths[:index])
+        data = self.data[begin : begin + self.lengths[index]]
+        return decode_named(data.numpy().tobytes(), self.paths[index])
 
     def pin_memory(self) -> Jpegs:
         """Copy the files to page-locked memory; DataLoader calls it."""
@@ -93,7 +96,7 @@ class Decoded:
     def _decode_on_cpu(self, batch: tuple[Jpegs, torch.Tensor]) -> Batch:
         jpegs, labels = batch
         with one_thread():
-            images = [open_image(path) for path in jpegs.paths]
+            images = [jpegs.decode_on_cpu(index) for index in range(len(jpegs.paths))]
             return self._crop(images, jpegs.seed).to(self.device), labels
 
     def _decode_ahead(self) -> Iterator[Batch]:
@@ -165,7 +168,7 @@ def decode_on_gpu(jpegs: Jpegs, device: torch.device) -> list[torch.Tensor]:
     for index, path in enumerate(jpegs.paths):
         if isinstance(results[index], RuntimeError):
             print(f"{path}: the processor decodes what the GPU does not read", file=sys.stderr)
-            results[index] = open_image(path).to(device)
+            results[index] = jpegs.decode_on_cpu(index).to(device)
     return results
 
 

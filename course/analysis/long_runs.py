@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
@@ -15,29 +14,22 @@ from course.runs.run import Run
 from course.text import clock
 from trainspeed.resources import core_count
 
-IMAGES = (1_281_167, 50_000)  # of ImageNet, for training and validation
-BYTES_PER_IMAGE = {"raw": 256 * 256 * 3, "small": 20e3}
+IMAGES, VAL_IMAGES = 1_281_167, 50_000  # of ImageNet
+GB_PER_MILLION = {"raw": 256 * 256 * 3 / 1e3, "small": 20.0}  # of converted images
 IMAGENET_GB = 154.6  # the two official tar files: 147.9 and 6.7
-WEIGHTS_GB = 25.6e6 * 4 / 1e9  # of ResNet-50 in fp32
+WEIGHTS_GB = 0.1  # of ResNet-50 in fp32
 JOB_MIN = 3  # of each job, for its start and its last checkpoint
 FORWARD = 1 / 3  # of a step's computations, for an image to validate
 STEP_SETTINGS = ("model", "precision", "channels_last", "compile", "algebra")
 LOADING = "nvidia-h200"  # where loading was recorded, of images as large as ImageNet's
 
 
-def plan_training(
-    config: Config,
-    site: Site,
-    gpus: int,
-    basis: Run | str,
-    images: tuple[int, int] = IMAGES,
-) -> pd.DataFrame:
-    """Estimate what a complete training needs.
+def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd.DataFrame:
+    """Estimate what a complete training on ImageNet needs.
 
     Args:
         basis: a run of the same network step, whose speed, memory and power count; or a recorded
             machine, of which the most similar run is chosen.
-        images: for training and for validation.
 
     Returns:
         Columns: quantity, value (text with units), based on.
@@ -52,86 +44,80 @@ def plan_training(
     record, source = run.record, f"{run.recorded_on or 'your run'}: {run.name}"
     if not (record and record.images_per_s):
         raise ValueError(f"{run.name} measured no speed: wait for its end, or choose another run")
-    if names := _differing(config, run.requested_config):
+    if names := _differing(config, run):
         raise ValueError(f"{run.name} has another step: {', '.join(names)} differ. Choose its rung")
-    pixels = [
-        (epoch_px(config, epoch) / run.config.image_px) ** 2 for epoch in range(config.epochs)
-    ]
-    val_share = (val_px(config) / run.config.image_px) ** 2 * FORWARD * (1 + config.flip_tta)
-    rate = _mean_rate(run) / run.gpus  # of one GPU, at the basis's size
-    trained = config.steps * config.batch_size or images[0]  # of an epoch
-    validated = images[1] if config.val_steps < 0 else config.val_steps * config.batch_size
-    validated = min(validated, images[1])
-    computing = sum(pixels) * trained + config.epochs * val_share * validated
-    hours, limit = computing / rate / gpus / 3600, f"{source}: {rate:,.0f} images/s per GPU"
+    px, epochs = run.config.image_px, config.epochs
+    pixels = [(epoch_px(config, epoch) / px) ** 2 for epoch in range(epochs)]
+    trained = config.steps * config.batch_size or IMAGES  # of an epoch
+    validated = VAL_IMAGES if config.val_steps < 0 else config.val_steps * config.batch_size
+    val_share = (val_px(config) / px) ** 2 * FORWARD * (1 + config.flip_tta)
+    rate = _mean_rate(run) / run.gpus
+    computed = sum(pixels) * trained + epochs * val_share * min(validated, VAL_IMAGES)
+    hours, limit = computed / rate / gpus / 3600, f"{source}: {rate:,.0f} images/s per GPU"
     if run.config.data == "synthetic" != config.data:
         cores = site.cpus_per_gpu if site.executor == "slurm" else core_count() // gpus
         loaded, how = _loading_rate(config.format, max(1, cores - 1))
-        loading = config.epochs * (trained + validated) / loaded / gpus / 3600
-        if loading > hours:
-            hours, limit = loading, f"loading {loaded:,.0f} images/s per GPU: {how}"
+        loading_hours = epochs * (trained + validated) / loaded / gpus / 3600
+        if loading_hours > hours:
+            hours, limit = loading_hours, f"loading {loaded:,.0f} images/s per GPU: {how}"
     jobs = max(1, math.ceil(hours * 60 / max(1, site.time_min - JOB_MIN)))
-    steps = config.steps or trained // config.batch_size
     share = config.batch_size / gpus * max(pixels) / (run.config.batch_size / run.gpus)
-    stored = sum(images) * BYTES_PER_IMAGE.get(config.format, 0) / 1e9
-    copies = 2 + bool(config.ema)
-    rows: list[tuple[str, str, str]] = [
+    stored = GB_PER_MILLION.get(config.format, 0) * (IMAGES + VAL_IMAGES) / 1e6
+    copies = 2 + bool(config.ema)  # weights, momentum, and averages
+    peak, watts = record.peak_gib or math.nan, record.watts or math.nan
+    rows = [
         ("time", clock(hours * 3600), limit),
-        ("per epoch", clock(hours * 3600 / config.epochs), f"{steps:,} steps, and validation"),
+        ("per epoch", clock(hours * 3600 / epochs), f"{trained:,} images, and validation"),
         ("jobs", f"{jobs}, so {jobs - 1} requeues", f"site {site.name}: {site.time_min:g} minutes "
          f"each, of which {JOB_MIN} for start and checkpoint (assumed)"),
-        ("memory per GPU", f"{(record.peak_gib or math.nan) * share:.1f} GiB", f"{source}: "
-         f"{record.peak_gib or math.nan:.1f} GiB, × images × pixels"),
-        ("data on disk", f"{IMAGENET_GB + stored:,.0f} GB", f"ImageNet's tar files or folders: "
-         f"{IMAGENET_GB:g}; {config.format}: {stored:,.0f}"),
-        ("checkpoints", f"{3 * copies * WEIGHTS_GB:.1f} GB", f"the last two and the best, {copies} × the weights each"),
-        ("energy of the GPUs", f"at most {hours * gpus * record.watts / 1000:,.1f} kWh"
-         if record.watts else "unknown", f"{source}: "
-         f"{f'{record.watts:.0f} W per GPU' if record.watts else 'no joules were counted'}"),
+        ("memory per GPU", f"{peak * share:.1f} GiB",
+         f"{source}: {peak:.1f} GiB, × images × pixels"),
+        ("data on disk", f"{IMAGENET_GB + stored:,.0f} GB",
+         f"ImageNet's tar files or folders: {IMAGENET_GB}; {config.format}: {stored:,.0f}"),
+        ("checkpoints", f"{(2 * copies + 1) * WEIGHTS_GB:.1f} GB", "the last two, and the best"),
+        ("energy of the GPUs", f"at most {hours * gpus * watts / 1000:,.1f} kWh",
+         f"{source}: {watts:.0f} W per GPU"),
     ]  # fmt: skip
-    if max(pixels) != 1 or min(pixels) != 1:
-        rows.append(("assumed", "time ∝ pixels", f"measured at {run.config.image_px} px"))
+    if {*pixels} != {1}:
+        rows.append(("assumed", "time ∝ pixels", f"measured at {px} px"))
     if gpus != run.gpus:
         rows.append(("assumed", "no loss by more GPUs", f"measured on {run.gpus} of {gpus}"))
-    return pd.DataFrame(rows, columns=["quantity", "value", "based on"])
+    return pd.DataFrame(rows, columns=["quantity", "value", "based on"]).replace(
+        r".*\bnan\b.*", "not measured", regex=True
+    )
 
 
 def find_basis(config: Config, gpus: int, machine: str) -> Run:
     """Return the recorded run whose step, GPUs and batch are most similar.
 
     Args:
-        machine: also its recordings with several GPUs are searched, MACHINE-x2 and so on.
+        machine: its recordings with several GPUs, MACHINE-x2 and so on, are searched, too.
 
     Raises:
         ValueError: there is no such machine, or none of its runs has this step.
     """
-    found = [
-        run
-        for name in machines()
-        if name == machine or name.startswith(f"{machine}-x")
-        for run in recorded_runs(name, "throughput", "scaling")
-        if run.config.data == "synthetic" and not _differing(config, run.requested_config)
-    ]
-    if not found:
-        known = [name for name in machines() if "-x" not in name]
+    names = [name for name in machines() if name == machine or name.startswith(f"{machine}-x")]
+    runs = [run for name in names for run in recorded_runs(name, "throughput", "scaling")]
+    runs = [run for run in runs if run.config.data == "synthetic" and not _differing(config, run)]
+    if not runs:
         raise ValueError(
             f"no run of {machine!r} has the step of rung {config.rung!r}: choose another machine "
-            f"({', '.join(known)}), or measure a run, and name it"
+            f"({', '.join(name for name in machines() if '-x' not in name)}), or a run of yours"
         )
 
     def distance(run: Run) -> tuple[float, float]:
-        shares = config.batch_size / gpus, run.config.batch_size / run.gpus
-        return abs(math.log(run.gpus / gpus)), abs(math.log(shares[0] / shares[1]))
+        share, other = config.batch_size / gpus, run.config.batch_size / run.gpus
+        return abs(math.log(run.gpus / gpus)), abs(math.log(share / other))
 
-    return min(found, key=distance)
+    return min(runs, key=distance)
 
 
-def _differing(config: Config, other: Config) -> list[str]:
-    """Return the settings of a network step in which two configs differ."""
-    names: Sequence[str] = STEP_SETTINGS
-    if config.precision == "half" and other.is_half:
-        names = [name for name in names if name != "precision"]
-    return [name for name in names if getattr(config, name) != getattr(other, name)]
+def _differing(config: Config, run: Run) -> list[str]:
+    """Return the settings of the network step in which a run differs from a config."""
+    other = run.requested_config
+    names = [name for name in STEP_SETTINGS if getattr(config, name) != getattr(other, name)]
+    is_half = config.precision == "half" and other.is_half
+    return [name for name in names if not (name == "precision" and is_half)]
 
 
 def _mean_rate(run: Run) -> float:

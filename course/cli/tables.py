@@ -35,7 +35,8 @@ def run_as_dict(run: Run) -> dict[str, Any]:
 def progress_cells(run: Run) -> dict[str, Any]:
     """Return how far a run is: epoch, such as 12/90; the time left, "" if over; val_top1."""
     record, progress = run.record, run.progress
-    epochs = len(record.epochs) if record else progress.get("epochs", 0)
+    # A run that was cancelled has no epochs in its record.
+    epochs = max(len(record.epochs) if record else 0, progress.get("epochs", 0))
     left_s = None if record else progress.get("left_s")
     return {
         "epoch": f"{epochs}/{run.config.epochs}" if run.reports_steps else "",

@@ -45,9 +45,9 @@ from course.training import attempts, hooks, memory
 from course.training.attempts import attempt
 from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
-from course.training.trackers import Tracker
 from trainspeed.resources import core_count, memory_bytes
 
+TRACKER = "course.training.trackers:Tracker"
 TRACE_FILE = "trace.json.gz"  # Chrome's trace format, which Perfetto opens too
 RANK_WAIT_S = 3.0  # how long a rank waits for the files of other ranks
 RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weights_by extra"
@@ -132,10 +132,9 @@ class Recorder:
         if run:
             with suppress(OSError):  # a full disk
                 (run.folder / OPEN.format(rank=self.rank)).touch()
-        names = run.launched.get("hooks", []) if run else []
+        names = [*run.launched.get("hooks", [])] if run else []
+        names += [TRACKER] * bool(self._is_main and self.config.tracker)
         self.hooks: list[hooks.Hook] = [hooks.load(name)(self) for name in names]
-        if self._is_main and self.config.tracker:
-            self.hooks.append(Tracker(self))
 
     @property
     def values(self) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ def test_a_plan_of_one_gpu_follows_from_its_recorded_speed() -> None:
     assert (basis.recorded_on, basis.gpus, basis.config.batch_size) == ("nvidia-h100", 1, 256)
     plan = values(plan_training(rung("imagenet", val_steps=0), SITE, 1, "nvidia-h100"))
     hours, minutes, seconds = map(int, plan["time"].split(":"))
-    expected_h = 90 * IMAGES[0] / basis.record.images_per_s / 3600
+    expected_h = 90 * IMAGES / basis.record.images_per_s / 3600
     assert hours + minutes / 60 + seconds / 3600 == pytest.approx(expected_h, rel=0.01)
     assert plan["jobs"] == "9, so 8 requeues"  # of an hour each, for 8.05 hours
     assert plan["memory per GPU"] == f"{basis.record.peak_gib:.1f} GiB"

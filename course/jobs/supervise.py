@@ -227,8 +227,8 @@ def _compute(
             for member in [*running]:
                 left_s = deadline - time.monotonic()
                 is_late = left_s < 0 or (hurries and _saves(member.run))
-                is_late = is_late or (left_s < SKEW_S and member.was_asked_to_end)
-                if is_late and member.can_requeue:
+                # Another rank's time may be over a moment earlier, and then all have saved.
+                if member.can_requeue and (is_late or (left_s < SKEW_S and member.has_saved)):
                     raise OutOfTime
                 if member.is_over(-math.inf if is_late else deadline):
                     running.remove(member)
@@ -420,9 +420,9 @@ class SupervisedRank:
         return is_alone and _saves(self.run) and self._child.exitcode in (None, GO_ON)
 
     @property
-    def was_asked_to_end(self) -> bool:
-        """Whether its process has saved and ended, perhaps because another rank's time is over."""
-        return self._executor == "slurm" and self._child.exitcode == GO_ON
+    def has_saved(self) -> bool:
+        """Whether its process has saved and ended, so that another continues."""
+        return self._child.exitcode == GO_ON
 
     def is_over(self, deadline: float) -> bool:
         """Return whether the run has ended here; then it has a verdict, and no process is left."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import gzip
 import json
 import math
@@ -476,6 +477,16 @@ CHANGES = {  # by script: what the page names first, made by hand
     ),
     "mnist": (
         Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "    model = Net().to(device)\n",
+                    "    model = Net().to(device)\n    model.compile()\n",
+                ),
+            ),
+        ),
+        Change(
             WORKER,
             (
                 (
@@ -488,6 +499,27 @@ CHANGES = {  # by script: what the page names first, made by hand
         ),
     ),
     "vae": (
+        Change(
+            "torch.compile",
+            (
+                (
+                    "main.py",
+                    "model = VAE().to(device)\n",
+                    "model = VAE().to(device)\nmodel.compile()\n",
+                ),
+            ),
+        ),
+        Change(
+            "num_workers=2",
+            (
+                (
+                    "main.py",
+                    "batch_size=args.batch_size, shuffle=True, **kwargs",
+                    "batch_size=args.batch_size, shuffle=True, num_workers=2, "
+                    "persistent_workers=True",
+                ),
+            ),
+        ),
         Change(
             WORKER,
             (
@@ -814,6 +846,23 @@ FAULTS = {  # by script: what was planted, the limit that has to be first, words
             "launch",
             "row.mul_(1.0)",
         ),
+        (
+            Change(
+                "a Python loop over pixels",
+                (
+                    (
+                        "main.py",
+                        "        optimizer.zero_grad()\n",
+                        "        for image in data:\n"
+                        "            for row in image[0]:\n"
+                        "                for pixel in row: pixel.mul_(1.0)\n"
+                        "        optimizer.zero_grad()\n",
+                    ),
+                ),
+            ),
+            "launch",
+            "pixel.mul_(1.0)",
+        ),
     ),
     "vae": (
         (
@@ -1086,7 +1135,9 @@ def planted(script: Script) -> tuple[Change, list[tuple[Change, str, str]]]:
     return Change("fast", fast), found
 
 
-def step_faults(python: str, script: Script, sources: Path) -> Iterator[dict[str, Any]]:
+def step_faults(
+    python: str, script: Script, sources: Path, word: str = ""
+) -> Iterator[dict[str, Any]]:
     """Plant faults: does the page name each, and nothing of them in the script as it was?
 
     A loop that waits for a GPU in every step cannot be planted on a CPU; fp32 is not one on a CPU
@@ -1096,7 +1147,7 @@ def step_faults(python: str, script: Script, sources: Path) -> Iterator[dict[str
     if ON_GPU:
         fast, faults = planted(script) if script.name in GPU_FAULTS else (None, ())
     original = profile(python, script, sources, fast, stop=True)["page"] if faults else {}
-    for change, name, words in faults:
+    for change, name, words in (fault for fault in faults if word in fault[0].title):
         page = profile(python, script, sources, change, stop=True)["page"]
         limits = page.get("limits", [])
         expected = [li for li in limits if li["name"] == name and words in str(li)]
@@ -1120,12 +1171,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("sources", type=Path)
     parser.add_argument("--only", action="append")
+    parser.add_argument("--planted", default="", help="a word of the faults to plant")
     parser.add_argument("--gpu", action="store_true", help="settings that suit a GPU")
     parser.add_argument("--step", choices=("profile", "gain", "faults"), default="profile")
     parser.add_argument("--python", default=sys.executable, help="that has the scripts' libraries")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    steps = {"profile": step_profile, "gain": step_gain, "faults": step_faults}
+    faults = functools.partial(step_faults, word=options.planted)
+    steps = {"profile": step_profile, "gain": step_gain, "faults": faults}
     for script in SCRIPTS:
         if options.only and script.name not in options.only or not arguments_of(script):
             continue

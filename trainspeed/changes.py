@@ -103,7 +103,7 @@ class Trial:
             added = self.seed
             torch.manual_seed = lambda seed: torch_seed(int(seed) + added)
             torch.random.manual_seed = torch.manual_seed
-            np.random.seed = lambda seed=None: np_seed(None if seed is None else seed + added)
+            np.random.seed = lambda seed=None: np_seed(shift_seed(seed, added))
             random.seed = lambda a=None, version=2: python_seed(
                 a + added if isinstance(a, int) else a, version
             )
@@ -227,6 +227,13 @@ class Trial:
         self.applied.add("channels_last")
         args, kwargs = tree_map_only(torch.Tensor, to_channels_last, (args, kwargs))
         return call(*args, **kwargs)
+
+
+def shift_seed(seed: Any, added: int) -> Any:
+    """Return another seed for NumPy: a number, or several, as a DataLoader's worker gives."""
+    if seed is None:
+        return None
+    return ((np.asarray(seed, dtype=np.uint64) + added) % 2**32).tolist()
 
 
 def is_kept(path: str) -> bool:

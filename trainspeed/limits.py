@@ -19,6 +19,7 @@ LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data s
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 LINE_SHARE = 0.25  # of the time without loading, from which a line may be a loop
+HOST_SHARE = 0.9  # of the host's seconds: they are an estimate, and a bound must hold
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
 
 
@@ -70,6 +71,12 @@ def _share(seconds: float, parts: Parts) -> str:
 def _gain(parts: Parts, saved: float) -> float:
     """Return the ratio of speeds if `saved` seconds of the step were gone."""
     return parts.step / max(parts.step - saved, 0.02 * parts.step)
+
+
+def _gain_on_device(parts: Parts, saved: float) -> float:
+    """Return the same for seconds of the GPU's kernels: the host still has to launch them."""
+    host = HOST_SHARE * (parts.host or 0.0) + parts.data
+    return parts.step / max(parts.step - saved, min(host, parts.step), 0.02 * parts.step)
 
 
 def _data(profile: Profile, parts: Parts) -> Limit | None:
@@ -149,8 +156,7 @@ def _launch(profile: Profile, parts: Parts) -> Limit | None:
         evidence[0] += f"; Python between them takes {_share(parts.launch, parts)}"
         evidence[0] += f", small operators {parts.small / parts.step:.0%}"
         compiled = "" if is_compiled else "torch.compile(model)"
-    others = {key.partition(", ")[2] for key in waiting_lines(profile)}
-    others |= {row["line"] for row in profile.values["forwards"]}  # a library's model
+    others = {key.partition(", ")[2] for key in profile.values["waits"]}
     lines = [
         (line, share)
         for line, share in profile.values["lines"].items()
@@ -192,7 +198,7 @@ def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | 
         return None
     evidence += [forward["line"] for forward in forwards[:1] if forward["line"]]
     title = f"fp32, where this machine multiplies {ratio:.1f}× as fast in bf16"
-    return Limit("format", _gain(parts, saved), title, evidence, change)
+    return Limit("format", _gain_on_device(parts, saved), title, evidence, change)
 
 
 def _layout(profile: Profile, parts: Parts) -> Limit | None:
@@ -205,7 +211,7 @@ def _layout(profile: Profile, parts: Parts) -> Limit | None:
     change = "model.to(memory_format=torch.channels_last), and the same for images"
     saved = parts.layout + parts.slow_products + parts.norms
     title = f"layouts are converted: {_share(parts.layout, parts)}"
-    return Limit("layout", _gain(parts, saved), title, evidence, change)
+    return Limit("layout", _gain_on_device(parts, saved), title, evidence, change)
 
 
 def _memory(profile: Profile, parts: Parts) -> Limit | None:

@@ -56,3 +56,14 @@ def own_line_of(frame: FrameType) -> str:
             if is_wanted(each.f_code.co_filename):
                 return describe(each)
     return ""
+
+
+def direct_line_of(frame: FrameType) -> str:
+    """Return the user's line that calls operators, not through a module or another library."""
+    for each in frames(frame):
+        file = each.f_code.co_filename
+        if is_own(file):
+            return describe(each)
+        if PACKAGE.search(file) or each.f_code.co_name == "_call_impl":
+            return ""
+    return ""

@@ -37,6 +37,9 @@ COLLECTIVE = re.compile(r"^(?:gloo|nccl|c10d)::?|^record_param_comms$")
 FETCH = "enumerate(DataLoader)"
 OPTIMIZER = "Optimizer.step#"
 ZERO_GRAD = "Optimizer.zero_grad#"
+IDLE = 0.1  # of the step in which the GPU waits, from which the host sets the pace
+TRACING = 2.0  # by which tracing slows the host, about
+FULL = 10.0  # times the usual launch, from which the GPU's queue was full
 WAITS = re.compile(r"Synchronize$|^cudaMemcpy$|hipMemcpyWithStream")
 
 
@@ -209,13 +212,23 @@ def _add_kernels(parts: Parts, profile: Profile, spans: Any, fetched: Any, count
     parts.communication = min(collective_s - parts.hidden, parts.step - parts.compute)
     parts.data = min(parts.data, parts.step - parts.compute - parts.communication)
     parts.launch = parts.step - parts.compute - parts.communication - parts.data
-    waits = trace.calls[trace.calls["name"].str.contains(WAITS).astype(bool)]
-    wall = sum(end - begin for begin, end in spans)
-    waits_s = _inside(merge_intervals(intervals_of(waits)), spans)
-    parts.host = max(0.0, wall - waits_s - _inside(fetched, spans)) / count
-    if blocked_s := profile.values.get("blocked_s"):  # tracing slows the host
-        parts.host = max(0.0, min(parts.host, parts.step - wait - blocked_s))
+    parts.host = _host_s(trace, spans, fetched) / count
+    if parts.launch < IDLE * parts.step:  # tracing slows the host, and it does not set the pace
+        parts.host /= TRACING
+    blocked_s = profile.values.get("blocked_s", 0.0)
+    parts.host = max(0.0, min(parts.host, parts.step - wait - blocked_s))
     _add_products(parts, trace, kernels[~is_collective], count)
+
+
+def _host_s(trace: Trace, spans: Any, fetched: Any) -> float:
+    """Return the seconds in which the host did not wait, in the traced iterations."""
+    calls = trace.calls
+    is_launch = calls["name"].str.contains("Launch").astype(bool)
+    usual_s = calls.loc[is_launch, "duration_s"].median()
+    is_full = is_launch & (calls["duration_s"] > FULL * usual_s)  # it waits for the queue
+    waits = calls[is_full | calls["name"].str.contains(WAITS).astype(bool)]
+    blocked = merge_intervals([*intervals_of(waits), *fetched])
+    return sum(end - begin for begin, end in spans) - _inside(blocked, spans)
 
 
 def _add_products(parts: Parts, trace: Trace, kernels: pd.DataFrame, count: int) -> None:

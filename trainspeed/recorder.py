@@ -8,6 +8,7 @@ them is known. These few do not count for the times.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -16,6 +17,7 @@ import statistics
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -313,6 +315,7 @@ class Recorder:
         if self.notes.has_own_profiler:
             return False
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
+        warnings.filterwarnings("ignore", ".*Profiler clears events")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -346,6 +349,8 @@ class Recorder:
         exits.enter_context(self._watch_forward(forwards))
         self._sampler = StackSampler(threading.get_ident())
         self._sampler.start()
+        # What libraries do at the end of the process, such as PyTorch's summary, is no line of it.
+        atexit.register(setattr, self._sampler, "is_over", True)
 
     def _stop_observing(self) -> None:
         self._exits.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainspeed.lines import describe, frames, is_own, own_line_of
+from trainspeed.lines import describe, direct_line_of, frames, is_own
 
 INTERVAL_S = 0.004
 WORKER_SECONDS = 5.0  # for which a DataLoader worker is sampled
@@ -32,7 +32,8 @@ class StackSampler(threading.Thread):
 
     Attributes:
         is_on: whether the thread fetches a batch.
-        lines: for how long each of the user's lines was the innermost one, while it did not.
+        lines: for how long each of the user's lines called operators, while it did not; "": for
+            how long modules and libraries did.
     """
 
     def __init__(self, thread: int) -> None:
@@ -49,7 +50,7 @@ class StackSampler(threading.Thread):
             passed, last = at - last, at
             if frame := sys._current_frames().get(self._thread):
                 if not self.is_on:
-                    self.lines[own_line_of(frame)] += passed
+                    self.lines[direct_line_of(frame)] += passed
                 elif stage := stage_of(frame):
                     self.counts[stage] += passed
                 del frame

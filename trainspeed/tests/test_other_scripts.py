@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
-from trainspeed.lines import is_own, own_line_of
+from trainspeed.lines import direct_line_of, is_own, own_line_of
 from trainspeed.page import count_inputs
 from trainspeed.parts import FUSIBLE, Parts, is_small
 from trainspeed.probe import OTHERS, Probe
@@ -131,6 +132,22 @@ def test_the_line_of_a_loop_over_elements_is_sampled() -> None:
     assert any(line.startswith("mine.py:") for line in sampler.lines)
 
 
+def test_nothing_is_sampled_after_the_script(tmp_path: Path, monkeypatch: Any) -> None:
+    """What libraries registered earlier for the end of the process runs later, and is not its."""
+    at_end: list[Any] = []
+    before = threading.enumerate()
+    monkeypatch.setattr("atexit.register", lambda *call: at_end.append(call))
+    recorder = Recorder(Plan(str(tmp_path), warm_up=1, timed=2, timed_s=0.0, traced=0), "test")
+    while recorder.state != "observed":
+        recorder.mark()
+    (sampler,) = (thread for thread in threading.enumerate() if thread not in before)
+    for function, *arguments in at_end[::-1]:
+        function(*arguments)
+    sampler.join(timeout=60)
+    assert not sampler.is_alive()
+    recorder.finish()
+
+
 @pytest.mark.parametrize(
     "name, is_fusible",
     [
@@ -181,7 +198,8 @@ def gpu_limits(waits: dict[str, float], *lines: str, **parts: Any) -> dict[str, 
         "is_compiled": False,
         "processes": 1,
     }
-    found = limits_of(Profile(values, Path("none")), Parts(1.0, launches=100, **parts), {})
+    rates = {"fp32": 1.0, "tf32": 8.0, "bf16": 16.0}
+    found = limits_of(Profile(values, Path("none")), Parts(1.0, launches=100, **parts), rates)
     return {limit.name: limit for limit in found}
 
 
@@ -207,12 +225,42 @@ def test_a_value_that_is_read_now_and_then_is_no_wait_in_every_step() -> None:
     assert "waits" not in gpu_limits({"item, train.py:9: log(loss)": 0.1}, host=0.4, compute=0.6)
 
 
-def test_the_call_of_a_librarys_model_is_not_taken_for_a_loop() -> None:
-    model, loop = "train.py:5: output = model(images)", "train.py:7: for row in images:"
-    limit = gpu_limits({}, model, host=1.0, compute=0.4, launch=0.6)["launch"]
+@pytest.mark.parametrize(
+    "parts, gain",
+    [
+        ({"slow_products": 0.8, "host": 0.2}, 1 / (1 - 0.8 * 7 / 8)),  # at most 8 times as fast
+        ({"slow_products": 0.8, "host": 0.9}, 1 / 0.81),  # the host still launches as much
+        ({"tf32_products": 0.8, "host": 0.2}, 1 / 0.6),
+        ({"tf32_products": 0.4, "host": 0.2, "others": 0.4}, 1 / 0.6),  # half as many bytes
+    ],
+)
+def test_what_half_precision_can_gain(parts: dict[str, float], gain: float) -> None:
+    products = parts.get("slow_products", 0.0) + parts.get("tf32_products", 0.0)
+    compute = products + parts.pop("others", 0.0)
+    found = gpu_limits({}, types="fp32", products=products, compute=compute, **parts)
+    assert found["format"].gain == pytest.approx(gain)
+
+
+def test_a_line_that_waits_is_not_taken_for_a_loop() -> None:
+    read, loop = "train.py:5: print(loss.item())", "train.py:7: for row in images:"
+    waits = {f"item, {read}": 0.1}
+    limit = gpu_limits(waits, read, host=1.0, compute=0.4, launch=0.6)["launch"]
     assert len(limit.evidence) == 1 and "compile" in limit.change
-    limit = gpu_limits({}, model, loop, host=1.0, compute=0.4, launch=0.6)["launch"]
+    limit = gpu_limits(waits, read, loop, host=1.0, compute=0.4, launch=0.6)["launch"]
     assert limit.evidence[1].endswith(loop) and "a loop in train.py:7;" in limit.change
+
+
+def test_what_a_module_or_a_library_does_is_no_line_of_the_user(tmp_path: Path) -> None:
+    found: list[str] = []
+    library = tmp_path / "site-packages" / "library.py"
+    names = {"note": lambda: found.append(direct_line_of(sys._getframe(1))), "nn": torch.nn}
+    exec(compile("def call(f): f()", str(library), "exec"), names)
+    code = "note()\nclass M(nn.Module):\n    def forward(self, f): f()\ncall(note)\n"
+    exec(compile(code, str(tmp_path / "mine.py"), "exec"), names)
+    exec(compile("def tool(): note()\nM()(tool)", str(tmp_path / "mine.py"), "exec"), names)
+    names["call"](names["note"])
+    assert found[:2] == ["mine.py:1", ""]  # itself; through a library
+    assert found[2] == "mine.py:1"  # in the user's own function, wherever it is called
 
 
 def test_calls_that_wait_count_in_iterations_that_only_train() -> None:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from trainspeed import run
-from trainspeed.changes import FILES
+from trainspeed.changes import FILES, shift_seed
 from trainspeed.recorder import Plan
 from trainspeed.trial import Losses, judge, suggest
 from trainspeed.turns import ENDED
@@ -106,6 +108,13 @@ def test_a_trial_lists_files_and_ends_where_it_would_save(tmp_path: Path) -> Non
     (row,) = map(json.loads, rows)
     assert row["path"] == str(tmp_path / "log.txt")
     assert row["line"].startswith("script.py:3")
+
+
+@pytest.mark.parametrize("seed", [5, 2**32 - 1, [1, 2, 2**32 - 1], None])
+def test_numpy_takes_a_shifted_seed(seed: Any) -> None:
+    shifted = shift_seed(seed, 1)
+    assert shifted != seed or seed is None
+    np.random.RandomState(shifted)
 
 
 @pytest.mark.slow

@@ -90,9 +90,10 @@ def _rows(run: Run, record: Record, started_s: float) -> Iterator[Row]:
         for epoch_index, epoch in enumerate(record.epochs)
         if epoch_index in last
     }
-    at_s = started_s
+    at_s, before = started_s, -1
     for row in steps:
-        at_s += row["step_s"] if _is_number(row.get("step_s")) else 0.0
+        skipped, before = row["step"] - before, row["step"]  # a long run writes every k-th step
+        at_s += row["step_s"] * skipped if _is_number(row.get("step_s")) else 0.0
         values = {f"step/{key}": v for key, v in row.items() if key not in ("step", "epoch")}
         values |= {f"epoch/{key}": v for key, v in results.get(row["step"], {}).items()}
         values = {key: v for key, v in values.items() if _is_number(v) and key != CONSTANT}

@@ -14,9 +14,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,14 +126,20 @@ def ensure_complete(
     partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(root):
+        lock = FileLock(f"{root}.lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            print(f"another process writes {root}: waiting until it ends", file=sys.stderr)
+            held = lock.acquire()
+        with held:
             if is_complete(root):
                 return root
             has_files = root.exists() and any(root.iterdir())
             if has_files and marker[1] not in read_dict(root / marker[0]):
                 raise DataError(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
-                    f"move it, or choose an empty or a new folder, by COURSE_DATA or --to"
+                    f"move it, or set COURSE_DATA to an empty or a new folder, or name one by --to"
                 )
             if not resumed:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
@@ -155,24 +160,10 @@ def ensure_complete(
             advice = f"What is done is kept in {partial}, and the same command goes on with it; or"
         raise DataError(
             f"cannot make the {what} in {root}: {error.strerror or error} ({free_gb:.1f} GB "
-            f"free). {advice} choose a folder with room that you may write, by COURSE_DATA or --to"
+            f"free). {advice} set COURSE_DATA to a folder with room that you may write, or name "
+            f"one by --to"
         ) from error
     return root
-
-
-@contextmanager
-def _lock(root: Path) -> Iterator[None]:
-    """Lock a folder; wait for another process that fills it, and say so."""
-    lock = FileLock(f"{root}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"another process writes {root}: waiting until it ends", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def is_complete(root: Path, recipe: Recipe = Recipe()) -> bool:

@@ -49,15 +49,29 @@ def converted_folder(kind: str, root: Path) -> Path:
     about = read_index(folder)
     if not about:
         raise DataError(f"{root} was not converted yet: {command}")
-    if (root / "train").is_dir():
-        with os.scandir(root / "train") as entries:
-            names = sorted(x.name for x in entries if x.is_dir() and not x.name.startswith("."))
-        if names and names != about["classes"]:
-            raise DataError(
-                f"the classes in {root} are no longer those of the {kind} in {folder}. Convert "
-                f"the set again: {command}"
-            )
+    if (names := subfolders(root / "train")) and names != about["classes"]:
+        raise DataError(
+            f"the classes in {root} are no longer those of the {kind} in {folder}. Convert "
+            f"the set again: {command}"
+        )
     return folder
+
+
+def subfolders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted, without hidden ones; [] if it is none.
+
+    A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
+
+    Raises:
+        DataError: the folder cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(x.name for x in entries if x.is_dir() and not x.name.startswith("."))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error}") from error
 
 
 def read_index(folder: Path) -> dict[str, Any]:

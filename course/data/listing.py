@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from course.data.folders import DataError, target_folder
+from course.data.folders import DataError, subfolders, target_folder
 from course.runs.files import complete_file
 
 # Of files that are images.
@@ -183,7 +183,11 @@ def concatenate(tables: Sequence[np.ndarray]) -> np.ndarray:
     columns = tables[0].dtype.descr
     longest = max(rows.dtype["name"].itemsize for rows in tables)
     columns[2] = ("name", f"S{longest}")
-    return np.concatenate([rows.astype(columns) for rows in tables])
+    result, end = np.empty(sum(map(len, tables)), columns), 0
+    for rows in tables:
+        begin, end = end, end + len(rows)
+        result[begin:end] = rows
+    return result
 
 
 def stamp_all(root: Path, containers: Iterable[str]) -> list[int]:
@@ -243,28 +247,17 @@ def _load_current(path: Path, root: Path) -> Listing | None:
 def class_folders(root: Path, split: str) -> list[str]:
     """Return the names of the class folders in root/split, sorted; there is at least one.
 
-    A folder such as .ipynb_checkpoints would be class 0, and shift all labels by one.
-
     Raises:
         DataError: there is none.
     """
     folder = root / split
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(x.name for x in entries if x.is_dir() and not is_hidden(x.name))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"no folder {folder}: data_root must contain train/ and val/, each with one folder "
-            f"a class, as ImageNet has it; course data --from reads other forms"
-        ) from None
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error}") from error
-    if not names:
-        raise DataError(
-            f"{folder} has no class folders: course data --from {root} reads a set whose "
-            f"validation images are in one folder"
-        )
-    return names
+    if names := subfolders(folder):
+        return names
+    problem = f"{folder} has no class folders" if folder.is_dir() else f"no folder {folder}"
+    raise DataError(
+        f"{problem}: data_root must contain train/ and val/, each with one folder a class, as "
+        f"ImageNet has it; course data --from {root} reads other forms"
+    )
 
 
 def _walk(root: Path, split: str, names: list[str]) -> Listing:

@@ -14,7 +14,7 @@ import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +35,7 @@ SEED = 0  # of the order of images in shards and raw bytes
 MIN_PART, MAX_PARTS = 64, 1024  # images per part, and parts per split
 SMALL_PX = 256  # the shorter side of small images: a training crop of 224 pixels can still move
 QUALITY = 90  # of small JPEG files
-SAMPLE = 32  # images that are made small to predict the space for all
+SMALL_BYTES = 40_000  # of a small JPEG file, on average, at most
 HEADERS = 2048  # bytes of a tar file for an image, besides the image, at most
 
 
@@ -101,14 +101,11 @@ def _check_space(kind: str, source: ImageSource, target: Path) -> None:
         DataError: the disk has less.
     """
     images = sum(map(len, source.splits.values()))
-    if kind == "raw":
-        needed = images * SMALL_PX**2 * 3
-    elif kind == "small" and source.form != "parquet":
-        needed = images * _mean_small(source)
-    else:
-        needed = sum(int(sizes.sum()) for sizes in source.sizes.values()) + images * HEADERS
-    if source.form == "parquet":  # is unpacked before
-        needed += sum(int(sizes.sum()) for sizes in source.sizes.values())
+    stored = sum(int(sizes.sum()) for sizes in source.sizes.values())
+    needed = {"raw": images * SMALL_PX**2 * 3, "small": min(stored, images * SMALL_BYTES)}.get(
+        kind, stored + images * HEADERS
+    )
+    needed += stored * (source.form == "parquet")  # is unpacked before
     existing = next(path for path in (target, *target.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     partial = target.with_name(f"{target.name}.partial")
@@ -129,15 +126,6 @@ def _check_space(kind: str, source: ImageSource, target: Path) -> None:
 
 def _size(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
-
-
-def _mean_small(source: ImageSource) -> float:
-    """Return the mean size of a few images after they are made small, in bytes."""
-    train, sizes = source.splits["train"], []
-    for number in np.linspace(0, len(train) - 1, min(SAMPLE, len(train))).astype(int):
-        with suppress(OSError):  # the conversion names it
-            sizes.append(len(_encode("small", train.read(number))))
-    return sum(sizes) / max(1, len(sizes))
 
 
 def _parts(kind: str, splits: dict[str, Listing]) -> Iterator[Part]:

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import tarfile
@@ -25,7 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from course.data import folders
-from course.data.folders import SPLITS, DataError
+from course.data.folders import SPLITS, DataError, subfolders
 from course.data.listing import (
     THREADS,
     Listing,
@@ -82,7 +83,7 @@ def open_source(root: Path) -> ImageSource:
     if not root.is_dir():
         raise DataError(f"no folder {root}: {EXPECTED}")
     bases = (root, root / "Data/CLS-LOC", root / "ILSVRC/Data/CLS-LOC")
-    trains = (base for base in bases if any(x.is_dir() for x in _entries(base / "train")))
+    trains = (base for base in bases if subfolders(base / "train"))
     if (root / TRAIN_TAR).exists() or (root / VAL_TAR).exists():
         form, splits = "official tar files", _official(root)
     elif folders.read_index(root).get("kind") == "shards":
@@ -101,18 +102,11 @@ def open_source(root: Path) -> ImageSource:
     return ImageSource(root, form, splits, sizes, digest.hexdigest())
 
 
-def _entries(folder: Path) -> list[os.DirEntry]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not is_hidden(entry.name)]
-    except OSError:
-        return []
-
-
 def _measure(listing: Listing, digest: Any) -> tuple[Listing, np.ndarray]:
     """Return the size of each image's file, and update the digest; drop links without a target."""
     if listing.in_files:
-        about = [listing.containers, listing.stamps, _times(listing)]
+        times = [os.stat(listing.root / name).st_mtime_ns for name in listing.containers]
+        about = [listing.containers, listing.stamps, times]
         digest.update(json.dumps(about).encode() + listing.rows.tobytes())
         return listing, listing.rows["length"]
 
@@ -129,10 +123,6 @@ def _measure(listing: Listing, digest: Any) -> tuple[Listing, np.ndarray]:
         rows, stamps = listing.rows[exists], listing.stamps
         listing = Listing(listing.root, listing.classes, listing.containers, rows, stamps)
     return listing, status[exists, 0]
-
-
-def _times(listing: Listing) -> list[int]:
-    return [_size_and_time(listing.root / name)[1] for name in listing.containers]
 
 
 def _size_and_time(path: str | Path) -> tuple[int, int]:
@@ -157,9 +147,7 @@ def _official(root: Path) -> dict[str, Listing]:
         for name, begin, length in inside:
             if name.endswith(".tar"):
                 where = f"{root / TRAIN_TAR} ({name})"
-                images = _images_in(_Slice(file, begin, length), where)
-                images["offset"] += begin
-                tables[PurePosixPath(name).stem] = images
+                tables[PurePosixPath(name).stem] = _images_in(file, where, begin, length)
     if not tables:
         raise DataError(f"{root / TRAIN_TAR} has no tar files of classes inside")
     classes = sorted(tables)  # as a folder of them would be
@@ -176,9 +164,9 @@ def _official(root: Path) -> dict[str, Listing]:
     }
 
 
-def _images_in(file: Any, where: object) -> np.ndarray:
+def _images_in(file: IO[bytes], where: object, *part: int) -> np.ndarray:
     """Return the rows of a listing for the images in a tar file."""
-    images = [member for member in _members(file, where) if is_image(member[0])]
+    images = [member for member in _members(file, where, *part) if is_image(member[0])]
     if not images:
         raise DataError(f"{where} has no images")
     names, offsets, lengths = zip(*images)
@@ -187,12 +175,12 @@ def _images_in(file: Any, where: object) -> np.ndarray:
 
 
 def _of_folders(base: Path) -> dict[str, Listing]:
-    train, entries = list_folder(base, "train"), _entries(base / "val")
-    if any(entry.is_dir() for entry in entries) or not entries:
+    train, is_dir = list_folder(base, "train"), (base / "val").is_dir()
+    names = sorted(filter(is_image, os.listdir(base / "val"))) if is_dir else []
+    if subfolders(base / "val") or not names:
         val = list_folder(base, "val")
         check_classes(base, train.classes, val.classes)
     else:
-        names = sorted(entry.name for entry in entries if is_image(entry.name))
         labels = _labels(names, _val_classes(base, base / "val"), train.classes, base / "val")
         rows = table(0, labels, [os.fsencode(name) for name in names])
         val = Listing(base, train.classes, ["val"], rows)
@@ -272,47 +260,30 @@ def _read_kit(folder: Path) -> dict[str, str]:
 # --- Tar files.
 
 
-class _Slice(io.RawIOBase):
-    """A part of a file, as a file to read."""
-
-    def __init__(self, file: IO[bytes], begin: int, length: int) -> None:
-        self.file, self.begin, self.length, self.position = file, begin, length, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self.position, os.SEEK_END: self.length}
-        self.position = bases[whence] + offset
-        return self.position
-
-    def read(self, size: int = -1) -> bytes:
-        free = max(0, self.length - self.position)
-        size = free if size < 0 else min(size, free)
-        data = os.pread(self.file.fileno(), size, self.begin + self.position)
-        self.position += len(data)
-        return data
-
-
-def _members(file: Any, where: object) -> Iterator[tuple[str, int, int]]:
+def _members(
+    file: IO[bytes], where: object, begin: int = 0, length: float = math.inf
+) -> Iterator[tuple[str, int, int]]:
     """Yield the name, offset and length of each file in a tar file; read only their headers.
+
+    Args:
+        begin, length: of the tar file in `file`, in bytes.
 
     Raises:
         DataError: it is compressed, damaged or truncated. `tarfile` reports only some of that.
     """
-    end = 0
+    end = begin
     try:
+        file.seek(begin)
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while member := tar.next():
                 tar.members.clear()  # or it keeps all
-                end = member.offset_data + -(-member.size // BLOCKSIZE) * BLOCKSIZE * member.isreg()
+                end = member.offset_data + -(-member.size // BLOCKSIZE) * BLOCKSIZE
+                if end > begin + length:
+                    break
                 if member.isreg():
                     yield member.name, member.offset_data, member.size
             file.seek(end)
-            if file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
+            if end > begin + length or file.read(BLOCKSIZE) != bytes(BLOCKSIZE):
                 raise tarfile.ReadError(f"it is damaged or truncated after byte {end:,}")
     except (tarfile.TarError, OSError) as error:
         raise DataError(

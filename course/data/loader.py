@@ -96,7 +96,7 @@ def _check_count(images: int, cfg: Config, root: Path) -> None:
             f'{root}: use a smaller batch, or data="synthetic" to measure speed and memory'
         )
     batches = math.ceil(images / cfg.batch_size) * cfg.epochs
-    if not cfg.drop_last and batches <= cfg.warmup_steps:
+    if cfg.steps and not cfg.drop_last and batches <= cfg.warmup_steps:
         raise DataError(
             f"{images} images in {root} make {batches} batches of {cfg.batch_size} in "
             f"{cfg.epochs} epochs, and warmup_steps={cfg.warmup_steps} leaves none to measure: "

@@ -16,7 +16,7 @@ from trainspeed.resources import core_count
 
 IMAGES, VAL_IMAGES = 1_281_167, 50_000  # of ImageNet
 GB_PER_MILLION = {"raw": 256 * 256 * 3 / 1e3, "small": 20.0}  # of converted images
-IMAGENET_GB = 154.6  # the two official tar files: 147.9 and 6.7
+IMAGENET_GB = 154.6  # the two official tar files: 147.9 and 6.7; as many as shards
 WEIGHTS_GB = 0.1  # of ResNet-50 in fp32
 JOB_MIN = 3  # of each job, for its start and its last checkpoint
 FORWARD = 1 / 3  # of a step's computations, for an image to validate
@@ -63,12 +63,14 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
     jobs = max(1, math.ceil(hours * 60 / max(1, site.time_min - JOB_MIN)))
     share = config.batch_size / gpus * max(pixels) / (run.config.batch_size / run.gpus)
     stored = GB_PER_MILLION.get(config.format, 0) * (IMAGES + VAL_IMAGES) / 1e6
+    stored = IMAGENET_GB if config.format == "shards" else stored
+    again = "requeues" if site.executor == "slurm" else "times course resume"
     copies = 2 + bool(config.ema)  # weights, momentum, and averages
     peak, watts = record.peak_gib or math.nan, record.watts or math.nan
     rows = [
         ("time", clock(hours * 3600), limit),
         ("per epoch", clock(hours * 3600 / epochs), f"{trained:,} images, and validation"),
-        ("jobs", f"{jobs}, so {jobs - 1} requeues", f"site {site.name}: {site.time_min:g} minutes "
+        ("jobs", f"{jobs}, so {jobs - 1} {again}", f"site {site.name}: {site.time_min:g} minutes "
          f"each, of which {JOB_MIN} for start and checkpoint (assumed)"),
         ("memory per GPU", f"{peak * share:.1f} GiB",
          f"{source}: {peak:.1f} GiB, × images × pixels"),
@@ -123,6 +125,8 @@ def _differing(config: Config, run: Run) -> list[str]:
 def _mean_rate(run: Run) -> float:
     """Return images/s over all steps after warm-up: waiting counts, unlike in the median."""
     steps = run.steps
+    if steps.empty:  # of some recorded runs, only the record was kept
+        return run.record.images_per_s
     times = steps.loc[steps["step"] >= run.config.warmup_steps, "step_s"]
     return run.config.batch_size / times.mean()
 

@@ -9,7 +9,7 @@ from multiprocessing.context import BaseContext
 
 from course.config import GIB, Config
 from course.runs.run import Run
-from trainspeed.resources import memory_bytes
+from trainspeed.resources import core_count, memory_bytes
 
 LIBRARIES_GIB = 0.8  # of a training process on a CPU, before its first tensor
 WORKER_GIB = 0.3  # of a DataLoader worker, which shares its libraries with the training process
@@ -61,7 +61,8 @@ def _peaks_gib(configs: Sequence[Config]) -> float:
 
 def _host_free_gib(runs: Sequence[Run]) -> float:
     """Return the free GiB of this machine, container or job, less what DataLoader workers need."""
-    workers = sum(run.config.workers * run.gpus for run in runs)
+    counts = [(run.config.workers, run.gpus) for run in runs]
+    workers = sum(core_count() if count < 0 else count * gpus for count, gpus in counts)
     return memory_bytes()[1] / GIB - WORKER_GIB * workers
 
 

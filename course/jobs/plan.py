@@ -307,8 +307,8 @@ def _check_data(root: Path, format_: str) -> None:
     elif missing := [split for split in folders.SPLITS if not (root / split).is_dir()]:
         raise ValueError(
             f"data_root={str(root)!r}: expected a folder with train/ and val/ inside, and "
-            f"{' and '.join(missing)} is missing: set it to another folder, or read what is there "
-            f"with course data --from"
+            f"it has no {' and no '.join(missing)}: set it to another folder, or read what is "
+            f"there with course data --from"
         )
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from course import __main__
 from course.analysis.long_runs import IMAGES, find_basis, plan_training
-from course.config import rung
+from course.config import LADDER, rung
 from course.jobs.sites import Site
 from course.runs.recordings import answer
 
@@ -31,6 +31,19 @@ def test_a_plan_of_one_gpu_follows_from_its_recorded_speed() -> None:
     kwh = expected_h * basis.record.watts / 1000
     assert plan["energy of the GPUs"] == f"at most {kwh:,.1f} kWh"
     assert plan["data on disk"] == "155 GB"
+
+
+def test_each_rung_of_the_recorded_ladder_can_be_planned() -> None:
+    for name in LADDER:  # of the first one, only the record was kept, without its steps
+        plan = values(plan_training(rung(name), SITE, 1, "nvidia-h200"))
+        assert all("nan" not in value for value in plan.values()), name
+
+
+def test_shards_and_a_site_without_a_queue_are_in_the_plan() -> None:
+    local = replace(SITE, name="here", executor="local")
+    plan = values(plan_training(rung("imagenet", format="shards"), local, 1, "nvidia-h200"))
+    assert plan["data on disk"] == "309 GB"  # the tar files, and the shards made of them
+    assert plan["jobs"].endswith("times course resume")
 
 
 def test_what_a_plan_assumes_is_listed() -> None:

@@ -125,6 +125,14 @@ def test_only_a_run_with_checkpoints_that_is_over_goes_on(tmp_path: Path, runs_r
     (running.folder / "checkpoints" / "step-000002.pt").touch()
     with pytest.raises(ValueError, match="cancel it first, or wait until it is over"):
         jobs.resume(running)
+    jobs.cancel([running])
+    for options, message in (
+        ({"changes": {"save_every": 0}}, "would begin anew. Set save_every=1 or more"),
+        ({"site": "recorded-nvidia-h100"}, "starts no jobs: choose another one"),
+        ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jobs.resume(running, **options)
     never = prepared(runs_root / "never", "", CONFIG)
     with pytest.raises(ValueError, match="never has no checkpoint"):
         jobs.resume(never)

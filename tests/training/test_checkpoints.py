@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,21 @@ def test_a_checkpoint_of_another_training_is_refused(
     images = DataLoader(TensorDataset(torch.zeros(changes.pop("images", 12), 1)), 4)
     with pytest.raises(ValueError, match=re.escape(message).replace(r"\.\*", ".*")):
         checkpoints_of(tmp_path / "run", nn.Linear(2, 2), images, **changes)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "is_refused"), [("", False), ("step", False), ("cosine", True), ("linear", True)]
+)
+def test_more_epochs_are_refused_if_the_schedule_would_differ(
+    tmp_path: Path, schedule: str, is_refused: bool
+) -> None:
+    warmup = {"schedule": schedule, "lr_warmup": 1}
+    first, _ = checkpoints_of(tmp_path / "run", nn.Linear(2, 2), **warmup)
+    first.ends_after(2)
+    refusal = pytest.raises(ValueError, match="epochs=3.*saved with epochs=2")
+    with refusal if is_refused else nullcontext():
+        _, step = checkpoints_of(tmp_path / "run", nn.Linear(2, 2), **warmup, epochs=3)
+        assert step == 2
 
 
 def test_settings_that_an_optimizer_can_change_are_taken_from_the_config(tmp_path: Path) -> None:

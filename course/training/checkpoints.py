@@ -66,8 +66,12 @@ def _readable(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def _report_damage(path: Path, error: BaseException) -> None:
     reason = str(error).splitlines()[0][:100] if str(error) else type(error).__name__
-    message = f"checkpoint {path.name} is damaged, the one before it is used: {reason}"
-    print(message, file=sys.stderr, flush=True)
+    print(f"checkpoint {path.name} is damaged: {reason}", file=sys.stderr, flush=True)
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the cause that a CheckpointException has after the tracebacks of all ranks."""
+    return str(error).strip().splitlines()[-1]
 
 
 def _paths(folder: Path) -> list[Path]:
@@ -98,7 +102,7 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             dcp_to_torch_save(path, file)
         except CheckpointException as error:  # it is not an Exception, which callers catch
-            raise OSError(str(error)) from error
+            raise OSError(_last_line(error)) from error
         saved = torch.load(file, map_location="cpu", weights_only=False)
     structure = pickle.loads(saved["rest"])
     return tree_map_only(_Placeholder, lambda tensor: saved["tensors"][tensor.name], structure)
@@ -215,6 +219,7 @@ class Checkpoints:
 
         Raises:
             ValueError: the checkpoint is of a different training; the message names the setting.
+                Or there are only damaged ones: training must not begin anew without being asked.
         """
         cfg = self.config
         if not cfg.save_every:
@@ -223,6 +228,11 @@ class Checkpoints:
         self._settings = {name: getattr(cfg, name) for name in names}
         self._settings["training images"] = _image_count(batches)
         saved = self._newest()
+        if not saved and (damaged := _paths(self.run.checkpoints)):
+            raise ValueError(
+                f"none of {len(damaged)} checkpoints in {self.run.checkpoints} can be read: copy "
+                f"them again, or begin anew with --rerun"
+            )
         if not saved:
             return 0
         self._check(saved)
@@ -394,7 +404,7 @@ class ShardedCheckpoints(Checkpoints):
                 self._check(others := pickle.loads(rest["rest"]))  # or all would seem damaged
                 dcp.load(state := self._sharded(), checkpoint_id=folder / name)
             except CheckpointException as error:  # on all ranks
-                _report_damage(folder / name, error)
+                _report_damage(folder / name, OSError(_last_line(error)))
             else:
                 return state | others
         return None

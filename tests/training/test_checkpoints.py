@@ -256,6 +256,22 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
     assert left.stem == "step-000001"
 
 
+@pytest.mark.parametrize("async_save", [False, True])
+def test_training_does_not_begin_anew_because_all_checkpoints_are_damaged(
+    tmp_path: Path, async_save: bool, capsys: pytest.CaptureFixture
+) -> None:
+    first, _ = checkpoints_of(tmp_path / "run", nn.Linear(2, 2), async_save=async_save)
+    for step in (2, 8):
+        first.ends_after(step)
+    saved = [x for x in (tmp_path / "run/checkpoints").rglob("*") if x.suffix in (".pt", ".distcp")]
+    for path in saved:
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="none of 2 checkpoints.*begin anew with --rerun"):
+        checkpoints_of(tmp_path / "run", nn.Linear(2, 2))
+    reasons = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert len(reasons) == 2 and all("Error" in text or "EOF" in text for text in reasons), reasons
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_another_number_of_ranks_goes_on_at_the_same_image(ranks: int) -> None:
     """Two passes of 18 images in an epoch of 6 steps of 6; 2 steps were made by one rank."""

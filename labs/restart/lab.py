@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.lab import NOT_APPLICABLE, Exercise, Fact, Lab, NotApplicable, Rank, configs, facts
+from course.lab import (
+    NOT_APPLICABLE,
+    Exercise,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    NotApplicable,
+    Rank,
+    configs,
+    facts,
+)
 from course.runs import is_early_end
 from labs.restart import mechanism
 from labs.restart.measurements import RECORDINGS
@@ -158,10 +169,18 @@ EXERCISES = {
     ),
 }
 
+
+def _jobs() -> FunctionCheck:
+    from labs.restart import jobs
+
+    return FunctionCheck(jobs.count_jobs, jobs.check_counts, jobs.check_endless)
+
+
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
     minutes=60,
     exercises=EXERCISES,
+    functions={"restart.jobs": Function("the jobs of a long run", _jobs)},
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
     jobs="12, one of 2 processes",

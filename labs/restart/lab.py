@@ -178,12 +178,12 @@ def _jobs() -> FunctionCheck:
 
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
-    minutes=60,
+    minutes=75,
     exercises=EXERCISES,
     functions={"restart.jobs": Function("the jobs of a long run", _jobs)},
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
-    jobs="12, one of 2 processes",
+    jobs="14, two of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
     stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

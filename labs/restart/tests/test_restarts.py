@@ -6,9 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from job_helpers import prepared
-from written_helpers import defined
 
-from course.checks.functions import check_written
 from course.config import Config, rung
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
@@ -77,32 +75,6 @@ def test_curves_of_a_training_that_a_second_run_continued(tmp_path: Path) -> Non
     loss, top1, _ = ([line.get_xydata().tolist() for line in axes.lines] for axes in picture.axes)
     assert loss[:2] == [[[0, 4], [1, 3], [2, 2]], [[3, 1]]]
     assert top1[:2] == [[[2, 20]], [[4, 40]]]  # an epoch of 2 steps is validated after both
-
-
-BODY = "def count_jobs(hours, limit_min, overhead_min):\n    import math\n"
-REFUSED = "    if limit_min <= overhead_min:\n        raise ValueError\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (f"{REFUSED}    return math.ceil(hours * 60 / (limit_min - overhead_min))", ""),
-        ("    return math.ceil(hours * 60 / limit_min)", "each job loses its overhead"),
-        ("    return math.ceil((hours * 60 + overhead_min) / limit_min)", "every job has the"),
-        ("    return int(hours * 60 / (limit_min - overhead_min))", "round up"),
-        ("    return hours", "2.6, expected 11"),
-        ("    return math.ceil(hours * 60 / (limit_min - overhead_min))", "ZeroDivisionError"),
-        (
-            "    return math.ceil(hours * 60 / ((limit_min - overhead_min) or 1))",
-            "they never train. Expected a ValueError",
-        ),
-        ("    ...", "a blank is left"),
-    ],
-)
-def test_count_of_jobs(tmp_path: Path, runs_root: Path, lines: str, message: str) -> None:
-    checked = check_written("restart.jobs", defined(BODY + lines, "count_jobs", tmp_path))
-    assert checked.passed != bool(message)
-    assert message in " ".join(str(checked).split())
 
 
 def test_the_best_interval_is_youngs() -> None:

@@ -53,6 +53,7 @@ def plot_long_run(first: Run, second: Run) -> Picture:
         second: the run that continued it, whose tables have the steps and epochs of both.
     """
     stop, steps = len(first.steps), second.steps.set_index("step")
+    stopped = f"stopped after {stop} steps"
     top1 = pd.Series([100 * epoch["val_top1"] for epoch in second.record.epochs])
     top1.index = (top1.index + 1) * second.config.steps
     curves = {
@@ -67,8 +68,9 @@ def plot_long_run(first: Run, second: Run) -> Picture:
         halves = (curve[curve.index < stop], curve[curve.index >= stop])
         drawn = {part: (half.index, half) for part, half in zip(parts, halves)}
         lines(axes, drawn, colours=(ORANGE, BLUE), marker="o")
-        limit(axes, stop - 0.5, f"stopped after {stop} steps", colour=DARK, along="x")
+        limit(axes, stop - 0.5, stopped, colour=DARK, along="x")
         label(axes, name, size=11, xlabel="step", ylim=(0, None))
+    describe(axes, "", [stopped])
     legend(picture)
     return picture
 

@@ -6,6 +6,8 @@ Each function takes a training script's text and a config, and yields the first 
 
 from __future__ import annotations
 
+import io
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +25,6 @@ from course.checks.fake_accelerator import EACH_RANK, FIRST_NODE, PORT, FirstSte
 from course.checks.lab import Unexpected, expect
 from course.checks.script_edits import compile_script
 from course.config import CHOICES, Config
-from course.data.formats.convert import Part, write_part
 from course.data.formats.shards import ShardReader
 from course.data.loader import ImageSets
 from course.runs.failures import summarize
@@ -359,6 +360,14 @@ def _in_words(error: Exception) -> str:
     return f"{READ} {problem}{cause}"
 
 
+class _Viewed(list):
+    """Numbers in place of images, which are not changed."""
+
+    @staticmethod
+    def transform(image: Any) -> Any:
+        return image
+
+
 def _reader(text: str, cfg: Config, root: Path) -> Any:
     """Return a function that creates a rank's reader of small shards, of the script's class."""
     script: dict[str, Any] = {"__name__": "train"}
@@ -366,13 +375,15 @@ def _reader(text: str, cfg: Config, root: Path) -> Any:
     expect("Shards" in script, "there is no class Shards in the script")
     paths = []
     for number in range(SHARDS):
-        labels = range(number * EACH, number * EACH + EACH)
-        sources = tuple((f"{label}.jpg", label) for label in labels)
-        for label in labels:
-            Image.new("RGB", (8, 8), (GREY * label,) * 3).save(root / f"{label}.jpg")
-        write_part("shards", Part("train", number, sources), root, root, skip_damaged=False)
-        paths.append(root / "train" / f"shard-{number:05d}.tar")
-    train = type("Viewed", (), {"transform": staticmethod(lambda image: image)})
-    sets = ImageSets(train, (), IMAGES, tuple(paths))
+        paths.append(root / f"shard-{number:05d}.tar")
+        with tarfile.open(paths[-1], "w") as shard:
+            for label in range(number * EACH, number * EACH + EACH):
+                Image.new("RGB", (8, 8), (GREY * label,) * 3).save(jpeg := io.BytesIO(), "JPEG")
+                for kind, content in (("jpg", jpeg.getvalue()), ("cls", str(label).encode())):
+                    member = tarfile.TarInfo(f"{label}.{kind}")
+                    member.size = len(content)
+                    shard.addfile(member, io.BytesIO(content))
+    images = _Viewed(range(IMAGES))
+    sets = ImageSets(images, (), IMAGES, tuple(paths))
     small = replace(cfg, format="shards", shuffle_buffer=2)
     return lambda rank, ranks: script["Shards"](sets, small, rank, ranks)

@@ -59,6 +59,7 @@ DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes befo
 # For a last checkpoint when the job must end: locally, less than `local.stop` waits. Slurm kills
 # the job itself, after its own grace period.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
+SKEW_S = 60.0  # between the limits of a job's tasks, which do not start at the same time
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 TRACEBACK_LINES = 200  # of a log, to search for the script's line
 # Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
@@ -224,8 +225,10 @@ def _compute(
                     with _sigterm_held():
                         member.start(conductor)
             for member in [*running]:
-                is_late = time.monotonic() > deadline or (hurries and _saves(member.run))
-                if is_late and member.can_requeue:
+                left_s = deadline - time.monotonic()
+                is_late = left_s < 0 or (hurries and _saves(member.run))
+                # Another rank's time may be over a moment earlier, and then all have saved.
+                if member.can_requeue and (is_late or (left_s < SKEW_S and member.has_saved)):
                     raise OutOfTime
                 if member.is_over(-math.inf if is_late else deadline):
                     running.remove(member)
@@ -414,7 +417,12 @@ class SupervisedRank:
     def can_requeue(self) -> bool:
         """Whether the run may continue in a job of its own when this one's time is over."""
         is_alone = self._executor == "slurm" and len(self.run.together) == 1
-        return is_alone and _saves(self.run) and self._child.exitcode is None
+        return is_alone and _saves(self.run) and self._child.exitcode in (None, GO_ON)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether its process has saved and ended, so that another continues."""
+        return self._child.exitcode == GO_ON
 
     def is_over(self, deadline: float) -> bool:
         """Return whether the run has ended here; then it has a verdict, and no process is left."""
@@ -523,7 +531,10 @@ class SupervisedRank:
     def end(self) -> None:
         """End the process; one that saves has SAVE_S to do so."""
         if self._child is not None and _saves(self.run):
-            self._child.join(SAVE_S[self._executor])
+            deadline = time.monotonic() + SAVE_S[self._executor]
+            while self._child.is_alive() and time.monotonic() < deadline:
+                self._child.join(1.0)
+                self._child.terminate()  # it may have been too young for the first signal
         self.kill()
 
     def kill(self) -> None:

@@ -220,7 +220,7 @@ class Checkpoints:
             return 0
         names = [*FIXED, *FIXED_BY_SCHEDULE, "ema"]
         self._settings = {name: getattr(cfg, name) for name in names}
-        self._settings["images"] = _image_count(batches)
+        self._settings["training images"] = _image_count(batches)
         saved = self._newest()
         if not saved:
             return 0
@@ -265,19 +265,17 @@ class Checkpoints:
         has_schedule = self.config.schedule or any(
             known.get(x) or self._settings[x] for x in WARMUP
         )
-        for name in (*FIXED, *(FIXED_BY_SCHEDULE if has_schedule else ()), "images"):
+        fixed = [*FIXED, *(FIXED_BY_SCHEDULE if has_schedule else ()), "training images"]
+        if bool(self.config.ema) != bool(known.get("ema", self.config.ema)):
+            fixed.append("ema")
+        for name in fixed:
             own, other = self._settings[name], known.get(name, self._settings[name])
             if own != other:
                 raise ValueError(
                     f"{name}={own!r}: the checkpoint after step {saved['step']} was saved with "
-                    f"{name}={other!r}, and training cannot continue from it. Choose "
+                    f"{name}={other!r}, and training cannot continue from it otherwise. Choose "
                     f"{name}={other!r}, or start a new training (--rerun)"
                 )
-        if bool(self.config.ema) != bool(known.get("ema", self.config.ema)):
-            raise ValueError(
-                f"ema={self.config.ema}: the checkpoint after step {saved['step']} was saved with "
-                f"ema={known['ema']}, and averages cannot begin or end within a training"
-            )
 
     def _settle_buckets(self, model: DDP) -> None:
         """Let DDP group gradients as it did in the process that saved.
@@ -285,7 +283,7 @@ class Checkpoints:
         It groups them again after a process's first step, in the order in which they were ready.
         With three ranks or more, different groups add up in a different order.
         """
-        px = self.config.start_px or self.config.image_px
+        px = self.config.image_px
         images = torch.zeros(2, 3, px, px, device=self.device)
         if self.config.channels_last:
             images = images.to(memory_format=torch.channels_last)
@@ -388,13 +386,14 @@ class ShardedCheckpoints(Checkpoints):
         if distributed.is_initialized():
             distributed.broadcast_object_list(names)
         for name in names[0]:
-            state = self._sharded() | {"rest": b""}
             try:
-                dcp.load(state, checkpoint_id=folder / name)
+                dcp.load(rest := {"rest": b""}, checkpoint_id=folder / name)
+                self._check(others := pickle.loads(rest["rest"]))  # or all would seem damaged
+                dcp.load(state := self._sharded(), checkpoint_id=folder / name)
             except CheckpointException as error:  # on all ranks
                 _report_damage(folder / name, error)
             else:
-                return state | pickle.loads(state["rest"])
+                return state | others
         return None
 
     def _restore(self, saved: dict[str, Any]) -> None:
@@ -445,4 +444,4 @@ class ShardedCheckpoints(Checkpoints):
 def _image_count(batches: Any) -> int | None:
     """Return the number of training images; None if they are synthetic."""
     images = getattr(batches, "dataset", None)
-    return len(images) if isinstance(images, Sized) else None
+    return len(images) if isinstance(images, Sized) else getattr(images, "count", None)

@@ -258,7 +258,7 @@ def test_encoded_images_of_shards_are_named(images: Images, tmp_path: Path) -> N
     folder = convert.convert_set("shards", root, tmp_path / "new", skip_damaged=True)
     index = folders.index(folder)["splits"]["train"]
     assert index["damaged"] == [f"train/{wnid(2)}/{wnid(2)}_5.JPEG"] and index["images"] == 11
-    place, _, label, _ = open_folder(folder, "train", kind=Encoded)[5]
+    place, _, label, *_ = open_folder(folder, "train", kind=Encoded)[5]
     assert (place.endswith(f": {wnid(3)}_6.JPEG"), label) == (True, 3)
 
 

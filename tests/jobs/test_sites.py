@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course.config import Config
+from course.data import folders
 from course.data.folders import DataError
 from course.jobs import plan, sites
 
@@ -73,3 +74,6 @@ def test_missing_data_is_refused_before_a_job_waits(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not converted yet: course data --from .* --as shards"):
         plan._with_data_root(replace(wanted, format="shards"), site)
     assert plan._with_data_root(wanted, replace(site, executor="slurm"))
+    (shards := tmp_path / "shards").mkdir()
+    (shards / folders.INDEX).write_text('{"kind": "shards"}')  # they need no other folder
+    assert plan._with_data_root(replace(wanted, format="shards", data_root=str(shards)), site)

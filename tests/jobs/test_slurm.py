@@ -360,7 +360,7 @@ def test_a_training_longer_than_its_time_is_requeued_until_it_is_complete(
 ) -> None:
     script = narrow_solution(tmp_path, SLOW.replace("0.05", "0.4"))
     config = replace(TINY, steps=60, save_every=1000, deterministic=True)
-    run = jobs.launch(script, config, site="slurm", time_min=0.35)
+    run = jobs.launch(script, config, site="slurm", time_min=0.35, gpus=2)
     number, states = run.launched["job_id"], set()
 
     def is_over() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,9 +40,9 @@ class ShardReader(IterableDataset):
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
         self.shards, self.transform = [*sets.shards], sets.train.transform
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
-        self.seed = cfg.seed
+        self.seed, self.count = cfg.seed, len(sets.train)
         # The next epoch, and the images that each worker leaves out: also for persistent workers.
-        self._begin = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._begin = multiprocessing.RawArray("q", 2)
 
     def images_of(self, shard: Path) -> Iterator[Encoded]:
         """Yield the images of one shard in order: the JPEG file's bytes, and the class."""
@@ -70,7 +71,7 @@ class ShardReader(IterableDataset):
                 f"{len(self.shards)} shards are too few for all workers of {self.world_size} "
                 f"rank(s): take fewer workers, so that each has a shard to read"
             )
-        (epoch, skip), worker = self._begin.tolist(), get_worker_info()
+        (epoch, skip), worker = self._begin, get_worker_info()
         place = (self.seed, epoch, self.rank, worker.id if worker else 0)
         random = torch.Generator().manual_seed(seed_of(*place))
         for number, ((jpeg, label), name) in enumerate(self._read(shards, random)):

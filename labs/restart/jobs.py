@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from course.lab import results
+from course.lab import Function, FunctionCheck, results
 
 CountJobs = Callable[[float, float, float], int]
 
@@ -53,3 +53,7 @@ def check_endless(function: CountJobs) -> str:
             f"train. Expected a ValueError"
         )
     return "jobs that only start and save are refused"
+
+
+CHECKS = FunctionCheck(count_jobs, check_counts, check_endless)
+FUNCTIONS = {"restart.jobs": Function("the jobs of a long run", lambda: CHECKS)}

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.lab import (
-    NOT_APPLICABLE,
-    Exercise,
-    Fact,
-    Function,
-    FunctionCheck,
-    Lab,
-    NotApplicable,
-    Rank,
-    configs,
-    facts,
-)
+from course.lab import NOT_APPLICABLE, Exercise, Fact, Lab, NotApplicable, Rank, configs, facts
 from course.runs import is_early_end
 from labs.restart import mechanism
+from labs.restart.jobs import FUNCTIONS
 from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
@@ -169,18 +159,11 @@ EXERCISES = {
     ),
 }
 
-
-def _jobs() -> FunctionCheck:
-    from labs.restart import jobs
-
-    return FunctionCheck(jobs.count_jobs, jobs.check_counts, jobs.check_endless)
-
-
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
     minutes=75,
     exercises=EXERCISES,
-    functions={"restart.jobs": Function("the jobs of a long run", _jobs)},
+    functions=FUNCTIONS,
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
     jobs="14, two of 2 processes",

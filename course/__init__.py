@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "config": "Config LADDER rung vary",
-    "jobs.launch": "launch launch_all wait cancel",
+    "jobs.launch": "launch launch_all resume wait cancel",
     "jobs.plan": "batch_script device_for without_loading",
     "widgets.queue": "queue",
     "widgets.quiz": "quiz",

@@ -9,6 +9,7 @@ import lazy_loader
 _NAMES = {
     "fresh_compiler": "fresh_compiler",
     "links": "measure_link recorded_links",
+    "long_runs": "plan_training",
     "ranks": "on_ranks",
     "run_traces": "kernels_of_run read_trace",
 }

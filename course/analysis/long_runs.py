@@ -81,9 +81,9 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
          f"{source}: {watts:.0f} W per GPU"),
     ]  # fmt: skip
     if {*pixels} != {1}:
-        rows.append(("assumed", "time ∝ pixels", f"measured at {px} px"))
+        rows.append(("image sizes", "time ∝ pixels, assumed", f"measured at {px} px"))
     if gpus != run.gpus:
-        rows.append(("assumed", "no loss by more GPUs", f"measured on {run.gpus} of {gpus}"))
+        rows.append(("more GPUs", "no loss, assumed", f"measured on {run.gpus} of {gpus}"))
     return pd.DataFrame(rows, columns=["quantity", "value", "based on"]).replace(
         r".*\bnan\b.*", "not measured", regex=True
     )

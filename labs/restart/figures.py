@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from course import Run
 from course.charts import (
@@ -41,6 +42,36 @@ def plot_restart(run: Run, reference: Run) -> Picture:
     describe(axes, "", [f"it resumes at step {first}; {same}"])
     label(axes, xlabel="step", ylabel="loss")
     axes.legend(frameon=False, fontsize=9)
+    return picture
+
+
+def plot_long_run(first: Run, second: Run) -> Picture:
+    """Draw the curves of a training that a second run continued: loss, accuracy, learning rate.
+
+    Args:
+        first: the run that was stopped.
+        second: the run that continued it, whose tables have the steps and epochs of both.
+    """
+    stop, steps = len(first.steps), second.steps.set_index("step")
+    stopped = f"stopped after {stop} steps"
+    top1 = pd.Series([100 * epoch["val_top1"] for epoch in second.record.epochs])
+    top1.index = (top1.index + 1) * second.config.steps
+    curves = {
+        "training loss": steps["loss"],
+        "validation top-1, %": top1,
+        "learning rate": steps["lr"],
+    }
+    counts = (f"{run.gpus} rank{'s' * (run.gpus > 1)}" for run in (first, second))
+    parts = [f"{part} run, {count}" for part, count in zip(("first", "second"), counts)]
+    picture = Picture(10, 3.2)
+    for axes, (name, curve) in zip(picture.panels(1, 3), curves.items()):
+        halves = (curve[curve.index < stop], curve[curve.index >= stop])
+        drawn = {part: (half.index, half) for part, half in zip(parts, halves)}
+        lines(axes, drawn, colours=(ORANGE, BLUE), marker="o")
+        limit(axes, stop - 0.5, stopped, colour=DARK, along="x")
+        label(axes, name, size=11, xlabel="step", ylim=(0, None))
+    describe(axes, "", [stopped])
+    legend(picture)
     return picture
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from course.lab import NOT_APPLICABLE, Exercise, Fact, Lab, NotApplicable, Rank, configs, facts
 from course.runs import is_early_end
 from labs.restart import mechanism
+from labs.restart.jobs import FUNCTIONS
 from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
@@ -160,11 +161,12 @@ EXERCISES = {
 
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
-    minutes=60,
+    minutes=75,
     exercises=EXERCISES,
+    functions=FUNCTIONS,
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
-    jobs="12, one of 2 processes",
+    jobs="14, two of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
     stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

@@ -166,11 +166,8 @@ def lost_share(save_min: float, every_h: float, nodes: int, broken_days: float) 
     return save_min / 60 / every_h + accidents_per_hour * every_h / 2
 
 
-def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
-    """Stop a run from outside after a number of steps.
-
-    On Slurm, its job is put back into the queue and continues by itself. On this machine it is
-    cancelled: launch it again, and it continues.
+def wait_for_steps(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
+    """Wait until a run has made a number of steps, and return it.
 
     Raises:
         JobError: the run ended before, or did not get so far in time.
@@ -181,6 +178,20 @@ def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
         if status not in ("queued", "running") or time.monotonic() > deadline:
             raise JobError(f"{run.name} is {status} after {len(run.steps)} of {steps} steps")
         time.sleep(0.2)
+    return run
+
+
+def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
+    """Stop a run from outside after a number of steps.
+
+    On Slurm, its job is put back into the queue and continues by itself. On this machine it is
+    cancelled: launch it again, and it continues.
+
+    Raises:
+        JobError: the run ended before, or did not get so far in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    wait_for_steps(run, steps, timeout_s)
     if run.executor != "slurm":
         return cancel([run])[0]
     number = str(run.launched["job_id"])

@@ -1,17 +1,16 @@
-"""When two training runs are bitwise identical: orders of a sum, workers, machines."""
+"""When two training runs are bitwise identical: orders of a sum, workers, repeated runs."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from course import Config, Run
+from course import Run
 from course.data import RandomCrop, Seeded
 
 WORKERS = (0, 1, 2)
@@ -64,30 +63,13 @@ def _checksum(images: TensorDataset | Seeded, workers: int) -> str:
     return f"{zlib.crc32(pixels.numpy().tobytes()):08x}"
 
 
-def compare_machines(runs: Iterable[Run], other_runs: Iterable[Run]) -> pd.DataFrame:
-    """Compare the recorded losses of runs with the same config on two machines.
-
-    Columns: rung, precision, layout, steps (of both), same_steps (with the same loss, from the
-    first on), max_difference (of a step's loss).
-    """
-
-    def without_label(config: Config) -> Config:
-        return replace(config, rung="any")
-
-    references = {without_label(run.config): run for run in other_runs if len(run.steps)}
-    return pd.DataFrame(
-        _compare_losses(run, references[config])
-        for run in runs
-        if len(run.steps) and (config := without_label(run.config)) in references
-    )
-
-
 def compare_repeats(runs: Iterable[Run]) -> pd.DataFrame:
     """Compare each training that ran twice on one machine.
 
     Columns: precision, repeatable (deterministic algorithms), images_per_s (mean of the two),
-    spread (their difference over the mean), same_steps and max_difference as in `compare_machines`,
-    ratio (of images_per_s to the same training without deterministic algorithms).
+    spread (their difference over the mean), same_steps (with the same loss, from the first on),
+    max_difference (of a step's loss), ratio (of images_per_s to the same training without
+    deterministic algorithms).
     """
     by_label = {run.config.rung: run for run in runs}
     rows = []
@@ -95,23 +77,17 @@ def compare_repeats(runs: Iterable[Run]) -> pd.DataFrame:
         if label.endswith("-again"):
             first = by_label[label.replace("-again", "-first")]
             speeds = [first.record.images_per_s, again.record.images_per_s]
-            row = {"repeatable": first.config.deterministic, "images_per_s": np.mean(speeds)}
-            row["spread"] = np.ptp(speeds) / np.mean(speeds)
-            rows.append(row | _compare_losses(first, again))
-    columns = ["precision", "repeatable", "images_per_s", "spread", "same_steps", "max_difference"]
-    table = pd.DataFrame(rows)[columns]
+            differences = (first.steps["loss"] - again.steps["loss"]).abs()
+            rows.append(
+                {
+                    "precision": first.config.precision,
+                    "repeatable": first.config.deterministic,
+                    "images_per_s": np.mean(speeds),
+                    "spread": np.ptp(speeds) / np.mean(speeds),
+                    "same_steps": int((differences == 0).cummin().sum()),
+                    "max_difference": float(differences.max()),
+                }
+            )
+    table = pd.DataFrame(rows)
     plain = table[~table["repeatable"]].set_index("precision")["images_per_s"]
     return table.assign(ratio=table["images_per_s"] / table["precision"].map(plain))
-
-
-def _compare_losses(run: Run, reference: Run) -> dict[str, object]:
-    losses = [run_.steps.set_index("step")["loss"] for run_ in (run, reference)]
-    differences = (losses[0] - losses[1]).dropna().abs()
-    return {
-        "rung": run.config.rung,
-        "precision": run.config.precision,
-        "layout": "NHWC" if run.config.channels_last else "NCHW",
-        "steps": len(differences),
-        "same_steps": int((differences == 0).cummin().sum()),
-        "max_difference": float(differences.max()),
-    }

@@ -32,6 +32,7 @@ CELLS = {
     "scaling.all_reduce": ("scaling", "all_reduce_s"),
     "large_batch.trust_ratio": ("large_batch", "trust_ratio"),
     "saving_memory.settings": ("saving_memory", "choose_settings"),
+    "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
     "tracking.energy": ("tracking", "energy_kwh"),
 }
@@ -75,6 +76,9 @@ FREE = "start + step_s(count)"
 ADDED = "[free - arrival for arrival in arrivals[first : first + count]]"
 SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
+
+REFUSED = "if limit_min <= overhead_min: raise ValueError"
+TRAINED = "(limit_min - overhead_min)"
 
 LAST = "output.is_contiguous(memory_format=torch.channels_last)"
 NOTE = f"output.dim() == 4 and not {LAST} and lost.append(name)"
@@ -176,6 +180,10 @@ RIGHT = {
     "scaling.all_reduce": [
         ("2 * (p - 1) * (alpha + n / p / beta)",),
         ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
+    ],
+    "restart.jobs": [
+        (f"{REFUSED}\n    return math.ceil(60 * hours / {TRAINED})",),
+        (f"{REFUSED}\n    return -int(-60 * hours // {TRAINED})",),
     ],
     "networks.audit": [
         audit(),
@@ -377,6 +385,14 @@ WRONG = {
         ("2 * (p - 1) * (alpha + n / beta)",): "1000 MB at 1 GB/s, .*: 2, expected 1:",
         ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
         ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
+    },
+    "restart.jobs": {
+        ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",
+        ("return math.ceil((60 * hours + overhead_min) / limit_min)",): "every job has the",
+        (f"return 60 * hours // {TRAINED}",): "the rest needs a job, too: round up",
+        (f"return math.ceil(60 * hours / {TRAINED})",): "it raised ZeroDivisionError",
+        (f"return math.ceil(60 * hours / ({TRAINED} or 1))",): "never train. Expected a ValueError",
+        (f"return math.ceil(hours / {TRAINED})",): "2.6 hours .*: 1, expected 11",
     },
     "networks.audit": {
         audit(

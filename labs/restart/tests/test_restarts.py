@@ -23,10 +23,7 @@ def test_workers_change_crops_unless_each_image_has_a_seed() -> None:
     assert table["by image"].nunique() == 1
 
 
-def test_recorded_machines_and_repeats() -> None:
-    runs = [recorded_runs(f"nvidia-{name}", "throughput") for name in ("h100", "h200")]
-    table = lab.compare_machines(*runs)
-    assert ((table["same_steps"] == table["steps"]) == (table["max_difference"] == 0)).all()
+def test_recorded_repeats() -> None:
     practice = recorded_runs("nvidia-h100", "practice")
     repeats = lab.compare_repeats(practice).set_index("repeatable")
     assert repeats.loc[True, "max_difference"] == 0 and repeats.loc[False, "ratio"] == 1
@@ -64,6 +61,20 @@ def test_losses_of_both_processes_are_compared(tmp_path: Path) -> None:
     assert table["same"].tolist() == [True, True, True, False]
     alt = lab.plot_restart(run, reference).alt
     assert "resumes at step 2; 3 of 4 steps have a bitwise identical loss" in alt
+
+
+def test_curves_of_a_training_that_a_second_run_continued(tmp_path: Path) -> None:
+    config = rung("imagenet", data="default", epochs=2, steps=2, warmup_steps=1)
+    runs = [prepared(tmp_path / name, "", config) for name in ("first", "second")]
+    for run, count in zip(runs, (3, 4)):
+        rows = [{"step": step, "lr": 0.1, "loss": 4 - step} for step in range(count)]
+        (run.folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = {"status": "ok", "epochs": [{"val_top1": 0.2}, {"val_top1": 0.4}]}
+    (runs[1].folder / "record.json").write_text(json.dumps(record))
+    picture = lab.plot_long_run(*runs)
+    loss, top1, _ = ([line.get_xydata().tolist() for line in axes.lines] for axes in picture.axes)
+    assert loss[:2] == [[[0, 4], [1, 3], [2, 2]], [[3, 1]]]
+    assert top1[:2] == [[[2, 20]], [[4, 40]]]  # an epoch of 2 steps is validated after both
 
 
 def test_the_best_interval_is_youngs() -> None:

@@ -45,7 +45,9 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
     if not (record and record.images_per_s):
         raise ValueError(f"{run.name} measured no speed: wait for its end, or choose another run")
     if names := _differing(config, run):
-        raise ValueError(f"{run.name} has another step: {', '.join(names)} differ. Choose its rung")
+        raise ValueError(
+            f"{run.name} has another step, with other values of {', '.join(names)}. Choose its rung"
+        )
     px, epochs = run.config.image_px, config.epochs
     pixels = [(epoch_px(config, epoch) / px) ** 2 for epoch in range(epochs)]
     trained = config.steps * config.batch_size or IMAGES  # of an epoch

@@ -83,7 +83,7 @@ def test_impossible_plans_are_refused(options: list[str], message: str, runs_roo
 def test_a_run_with_another_step_is_refused() -> None:
     basis = answer("nvidia-h100", rung("device", data="synthetic", batch_size=256, steps=60,
                                        warmup_steps=20, val_steps=0, epochs=1))  # fmt: skip
-    with pytest.raises(ValueError, match="has another step: precision, channels_last differ"):
+    with pytest.raises(ValueError, match="step, with other values of precision, channels_last"):
         plan_training(rung("imagenet"), SITE, 1, basis)
 
 

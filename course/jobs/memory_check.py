@@ -52,10 +52,9 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
 
 def _peaks_gib(configs: Sequence[Config]) -> float:
     """Return the sum of the configs' peaks; each different one is predicted once."""
-    from course import training
+    from course.training.memory_prediction import predict_memory
     from course.training.precision import resolve
 
-    predict_memory = training.predict_memory  # loads models and optimizers: only here
     peaks = {config: predict_memory(resolve(config)).peak_gib for config in set(configs)}
     return sum(peaks[config] for config in configs)
 

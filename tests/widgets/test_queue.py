@@ -67,7 +67,7 @@ class TestOnThisMachine:
         assert queue.table().empty and repr(course.queue()) == queue.EMPTY
         running = launch_running("holds.py")
         waiting = launch("ok_light.py", config=seeded(1))
-        (running.folder / "steps.jsonl").write_text("{}\n{}\n")
+        (running.folder / "steps.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
         table = queue.table()
         assert list(table["name"]) == [running.name, waiting.name]
         assert list(table["state"]) == ["running", "pending"]

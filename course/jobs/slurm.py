@@ -179,9 +179,10 @@ def ending(run: Run) -> tuple[str, str]:
         rows = [row for row in columns(done.stdout, 4) if row[0] == run.job.name]
         state = rows[-1][1].split()[0] if rows else ""
         if state and state not in ALIVE:
-            _forget()
-            if is_alive(run):  # while a job is being requeued, it seems to have ended
-                return "queued", ""
+            if state == "FAILED":  # perhaps only because it is being requeued
+                _forget()
+                if is_alive(run):
+                    return "queued", ""
             error = f"Slurm: {rows[-1][1]}, exit code {rows[-1][2]}, on {rows[-1][3]}"
             if state == "NODE_FAIL":
                 error += ". A node does not answer: it is down, or its network is"

@@ -68,7 +68,7 @@ def test_missing_data_is_refused_before_a_job_waits(tmp_path: Path) -> None:
         plan._with_data_root(wanted, site)
     wanted = replace(wanted, data_root=str(tmp_path))
     (tmp_path / "train").mkdir()
-    with pytest.raises(ValueError, match="data_root=.*: expected .* and val is missing"):
+    with pytest.raises(ValueError, match="data_root=.*: expected .*, and it has no val"):
         plan._with_data_root(wanted, site)
     (tmp_path / "val").mkdir()
     with pytest.raises(DataError, match="not converted yet: course data --from .* --as shards"):

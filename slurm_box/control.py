@@ -24,7 +24,7 @@ from slurm_box.cluster import NODES, ClusterError, folder, ports, programs, whic
 from slurm_box.installation import LOOPBACK, Daemon, daemons, install, write_files
 from slurm_box.network import Network
 
-UP_S = 60  # time limit until the nodes are idle
+UP_S = 120  # time limit until the nodes are idle
 DOWN_S = 15  # until the jobs end; Slurm kills those that ignore it after KillWait
 RELEASED_S = 5  # until the port of a killed program is free
 

@@ -3,7 +3,8 @@
     python -m research.own_scripts SOURCES [--only NAME] [--step profile|gain|faults]
 
 SOURCES has a folder for each repository, at the commit in `Script.source`. Each script runs in a
-copy, on a CPU, with data in the format that it expects (`Script.stand_in`) and small settings.
+copy, with data in the format that it expects (`Script.stand_in`) and small settings, on a CPU, or
+with `--gpu` on a GPU.
 Three steps append lines to research/own_scripts.jsonl:
 
 - profile: the script with the probe and without it: is what it prints the same, and its exit code?
@@ -123,7 +124,7 @@ def mnist_of_lightning(folder: Path, sources: Path) -> None:
 
 
 def jpegs(folder: Path, sources: Path) -> None:
-    """192 images in four classes; on a GPU, each is there 40 times."""
+    """192 images in four classes; on a GPU, small ones, each 40 times."""
     many = {"side": (256, 192), "copies": 40} if ON_GPU else {}  # or no GPU would be kept busy
     write_jpegs(folder / "images", {"train": 192, "val": 16}, **many)
 
@@ -164,6 +165,9 @@ def text(folder: Path, sources: Path) -> None:
 
 
 MNIST = "random images in MNIST's files"
+JPEGS = "192 generated JPEGs of 500 × 375 in 4 classes"
+if ON_GPU:
+    JPEGS = "192 generated JPEGs of 256 × 192 in 4 classes, 40 times each"
 TEXT = "Shakespeare's text from ng-video-lecture"
 SCRIPTS = (
     Script(
@@ -254,7 +258,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 1, "backwards": 1, "updates": 1, "samples": 8},
-        "192 generated JPEGs of 500 × 375 in 4 classes",
+        JPEGS,
         jpegs,
         gpu=("main.py images -a resnet50 -b 128 -j 14 --epochs 3 --seed 1"),
     ),
@@ -331,7 +335,7 @@ SCRIPTS = (
         ),
         OPTIMIZER,
         {"batches": 2, "backwards": 2, "updates": 1, "samples": 32},
-        "192 generated JPEGs of 500 × 375 in 4 classes",
+        JPEGS,
         jpegs,
         gpu=(
             "train.py --data-dir images --model resnet50 --num-classes 4 -b 128 -j 14 --epochs 3 "

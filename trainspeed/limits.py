@@ -144,7 +144,6 @@ def _launch(profile: Profile, parts: Parts) -> Limit | None:
     """Python, and operators that are too small to be worth their calls."""
     if not parts.launches:
         return None
-    is_compiled = profile.values["is_compiled"]
     evidence = [f"{parts.launches:,.0f} operators per step"]
     if profile.is_gpu:
         saved = parts.launch
@@ -155,12 +154,12 @@ def _launch(profile: Profile, parts: Parts) -> Limit | None:
         title = f"Python and small operators, not computing: {_share(saved, parts)}"
         evidence[0] += f"; Python between them takes {_share(parts.launch, parts)}"
         evidence[0] += f", small operators {parts.small / parts.step:.0%}"
-        compiled = "" if is_compiled else "torch.compile(model)"
-    others = {key.partition(", ")[2] for key in profile.values["waits"]}
+        compiled = "" if profile.values["is_compiled"] else "torch.compile(model)"
+    waiting = {key.partition(", ")[2] for key in profile.values["waits"]}
     lines = [
         (line, share)
         for line, share in profile.values["lines"].items()
-        if line and line not in others and not re.search(r"\.(backward|step)\(", line)
+        if line and line not in waiting and not re.search(r"\.(backward|step)\(", line)
     ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
     changes = [compiled, "a larger batch"]
@@ -189,7 +188,7 @@ def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | 
         if tf32 > slow:
             ratio = best / rates.get("tf32", best)
             evidence = [f"products and convolutions in TF32: {_share(tf32, parts)}"]
-        else:
+        elif "tf32" in rates:
             change += '; or torch.set_float32_matmul_precision("high"), which stays closer to fp32'
         # All other operators move half as many bytes.
         others = max(0.0, parts.compute - parts.products - parts.layout - parts.optimizer)

@@ -64,8 +64,8 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
             hours, limit = loading_hours, f"loading {loaded:,.0f} images/s per GPU: {how}"
     jobs = max(1, math.ceil(hours * 60 / max(1, site.time_min - JOB_MIN)))
     share = config.batch_size / gpus * max(pixels) / (run.config.batch_size / run.gpus)
-    stored = GB_PER_MILLION.get(config.format, 0) * (IMAGES + VAL_IMAGES) / 1e6
-    stored = IMAGENET_GB if config.format == "shards" else stored
+    converted = {kind: gb * (IMAGES + VAL_IMAGES) / 1e6 for kind, gb in GB_PER_MILLION.items()}
+    stored = (converted | {"shards": IMAGENET_GB}).get(config.format, 0)
     again = "requeues" if site.executor == "slurm" else "times course resume"
     copies = 2 + bool(config.ema)  # weights, momentum, and averages
     peak, watts = record.peak_gib or math.nan, record.watts or math.nan

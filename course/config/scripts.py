@@ -32,7 +32,7 @@ class TrainConfig(Config):
     randaugment: Literal["", "cpu", "device"] = ""  # where to augment
     auto_augment: Literal["", "ta_wide"] = ""  # TrivialAugmentWide, by workers
     random_erasing: Fraction = 0.0  # probability that a box of an image is erased
-    ra_reps: Positive = 1  # times that an image is used, before others, each time augmented anew
+    ra_reps: Positive = 1  # times that an image is used, before others, with different augmentation
     mix: Literal["", "mixup", "cutmix", "both"] = ""  # mix each image and label with another image
     mix_alpha: Annotated[float, Bounds(0.01)] = 1.0  # of the Beta distribution of the proportions
     start_px: Count = 0  # training crops grow from this to image_px; 0: they do not
@@ -73,7 +73,7 @@ class TrainConfig(Config):
         ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
         ("format", ["shards"], {"drop_last": [True]}, "shards are read without end"),
-        ("format", ["shards"], {"ra_reps": [1]}, "shards have an order of their own"),
+        ("format", ["shards"], {"ra_reps": [1]}, "shards have their own order"),
         ("format", ["gpu_decode"], {"auto_augment": [""]}, "workers do not decode the images"),
         ("data", ["crops"], {"auto_augment": [""]}, "no worker loads them"),
         ("data", ["synthetic"], {"auto_augment": [""], "random_erasing": [0], "ra_reps": [1]},

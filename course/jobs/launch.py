@@ -158,7 +158,9 @@ def resume(
     if status in ("queued", "running"):
         raise ValueError(f"{run.name} is {status}: cancel it first, or wait until it is over")
     if not config.save_every:
-        raise ValueError(f"save_every=0: {run.name} would begin anew. Set save_every=1 or more")
+        raise ValueError(
+            f"save_every=0: {run.name} would begin again at step 0. Set save_every=1 or more"
+        )
     if status == "ok" and config == run.requested_config:
         raise ValueError(f"{run.name} is complete: to train longer, set epochs to a higher number")
     planned = plan_run(

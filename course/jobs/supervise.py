@@ -415,7 +415,7 @@ class SupervisedRank:
 
     @property
     def can_requeue(self) -> bool:
-        """Whether the run may continue in a job of its own when this one's time is over."""
+        """Whether the run may continue in another job when this one's time is over."""
         is_alone = self._executor == "slurm" and len(self.run.together) == 1
         return is_alone and _saves(self.run) and self._child.exitcode in (None, GO_ON)
 

@@ -219,7 +219,7 @@ class Checkpoints:
 
         Raises:
             ValueError: the checkpoint is of a different training; the message names the setting.
-                Or there are only damaged ones: training must not begin anew without being asked.
+                Or there are only damaged ones: training must not begin again without being asked.
         """
         cfg = self.config
         if not cfg.save_every:
@@ -231,7 +231,7 @@ class Checkpoints:
         if not saved and (damaged := _paths(self.run.checkpoints)):
             raise ValueError(
                 f"none of {len(damaged)} checkpoints in {self.run.checkpoints} can be read: copy "
-                f"them again, or begin anew with --rerun"
+                f"them again, or start a new training with --rerun"
             )
         if not saved:
             return 0

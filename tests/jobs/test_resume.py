@@ -127,7 +127,7 @@ def test_only_a_run_with_checkpoints_that_is_over_goes_on(tmp_path: Path, runs_r
         jobs.resume(running)
     jobs.cancel([running])
     for options, message in (
-        ({"changes": {"save_every": 0}}, "would begin anew. Set save_every=1 or more"),
+        ({"changes": {"save_every": 0}}, "would begin again at step 0. Set save_every=1 or more"),
         ({"site": "recorded-nvidia-h100"}, "starts no jobs: choose another one"),
         ({"gpus": 0}, "gpus=0: site 'local' takes 1 to"),
     ):

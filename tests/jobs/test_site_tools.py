@@ -137,6 +137,15 @@ def test_a_refused_job_is_cancelled_too_because_slurm_may_have_taken_it(tools: P
     assert any("--name=baseline-" in line for line in called(tools / "scancel"))
 
 
+def test_a_job_that_is_being_requeued_has_not_failed(tools: Path) -> None:
+    run = launch()
+    (tools / "sacct.out").write_text(f"{run.name}|FAILED|1:0|node1\n")
+    (tools / "squeue.out").write_text("")
+    assert slurm.ending(run)[0] == "failed"
+    (tools / "squeue.out").write_text(f"77|PENDING|None|0:00|1||{run.name}\n")
+    assert slurm.ending(run) == ("queued", "")
+
+
 def test_answers_with_a_banner_and_other_bytes(tools: Path) -> None:
     run = launch()
     row = f"77|RUNNING|None|0:05|1|node1|{run.name}\n".encode()

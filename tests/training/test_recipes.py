@@ -178,7 +178,7 @@ def test_too_few_images_for_an_epoch_are_refused() -> None:
         ),
         ("imagenet_fast", {"auto_augment": "ta_wide"}, "workers do not decode the images"),
         ("imagenet", {"auto_augment": "ta_wide", "randaugment": "cpu"}, "a complete augmentation"),
-        ("imagenet", {"format": "shards", "ra_reps": 2}, "shards have an order of their own"),
+        ("imagenet", {"format": "shards", "ra_reps": 2}, "shards have their own order"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, changes: dict, message: str) -> None:

@@ -252,15 +252,14 @@ def test_a_line_that_waits_is_not_taken_for_a_loop() -> None:
 
 def test_what_a_module_or_a_library_does_is_no_line_of_the_user(tmp_path: Path) -> None:
     found: list[str] = []
-    library = tmp_path / "site-packages" / "library.py"
-    names = {"note": lambda: found.append(direct_line_of(sys._getframe(1))), "nn": torch.nn}
-    exec(compile("def call(f): f()", str(library), "exec"), names)
-    code = "note()\nclass M(nn.Module):\n    def forward(self, f): f()\ncall(note)\n"
-    exec(compile(code, str(tmp_path / "mine.py"), "exec"), names)
-    exec(compile("def tool(): note()\nM()(tool)", str(tmp_path / "mine.py"), "exec"), names)
-    names["call"](names["note"])
-    assert found[:2] == ["mine.py:1", ""]  # itself; through a library
-    assert found[2] == "mine.py:1"  # in the user's own function, wherever it is called
+    names: dict[str, Any] = {"note": lambda: found.append(direct_line_of(sys._getframe(1)))}
+    packages, own = tmp_path / "site-packages", str(tmp_path / "mine.py")
+    for file, name in (("library.py", "library"), ("torch/module.py", "_call_impl")):
+        code = compile(f"def {name}(call): call()", str(packages / file), "exec")
+        exec(code, names)
+    for line in ("note()", "library(note)", "_call_impl(note)", "library(lambda: note())"):
+        exec(compile(line, own, "exec"), names)
+    assert found == ["mine.py:1", "", "", "mine.py:1"]  # the last calls the user's own function
 
 
 def test_calls_that_wait_count_in_iterations_that_only_train() -> None:

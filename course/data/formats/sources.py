@@ -187,7 +187,7 @@ def _check_unique(names: Iterable[str], where: object) -> None:
     known: set[str] = set()
     for name in names:
         if name in known:
-            raise DataError(f"{where} has {name} twice: give each image a name of its own")
+            raise DataError(f"{where} has {name} twice: rename one of the images")
         known.add(name)
 
 

@@ -50,7 +50,7 @@ def ours(cfg, step_ended):
 
 
 def nanogpt(cfg, step_ended, folder):
-    code = (folder / "train.py").read_text()
+    code = Path(folder, "train.py").read_text()
     assert code.count("    iter_num += 1\n") == 1
     code = code.replace("    iter_num += 1\n", "    iter_num += 1\n    step_ended()\n")
     data, micro_batch = Path(tempfile.mkdtemp()), cfg.micro_batch or cfg.batch_size
@@ -66,7 +66,7 @@ def nanogpt(cfg, step_ended, folder):
     settings += f" compile={bool(cfg.compile)} always_save_checkpoint=False device={DEVICE.type}"
     settings += f" dtype={'bfloat16' if ON_GPU else 'float32'}"
     sys.argv = ["train.py", *(f"--{setting}" for setting in settings.split())]
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0, folder)
     os.chdir(folder)
     exec(compile(code, "train.py", "exec"), {"__name__": "nanogpt", "step_ended": step_ended})
 
@@ -102,16 +102,14 @@ def lightning(cfg, step_ended):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--nanogpt", type=lambda path: Path(path).resolve(), default="/tmp/src/nanoGPT"
-    )
+    parser.add_argument("--nanogpt", type=os.path.abspath, default="/tmp/src/nanoGPT")
     parser.add_argument("--loops", nargs="+", default=["ours", "nanogpt", "lightning"])
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--micro-batch", type=int, default=0)
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--steps", type=int, default=20, help="of a block")
     parser.add_argument("--compile", default="default" * ON_GPU, help="torch.compile's mode")
-    parser.add_argument("--out", type=lambda path: Path(path).resolve(), default=os.devnull)
+    parser.add_argument("--out", type=os.path.abspath, default=os.devnull)
     args = parser.parse_args()
     changes = {"batch_size": args.batch_size, "micro_batch": args.micro_batch, "epochs": 1}
     cfg = rung("gpt_fused", steps=ENDLESS, val_steps=0, compile=args.compile, **changes)
@@ -146,7 +144,8 @@ def main():
         lines.append({"of": args.loops[0], "to": name} | values | {"turns": args.turns} | common)
     output = "".join(json.dumps(line) + "\n" for line in lines)
     print(output, end="", flush=True)
-    args.out.open("a").write(output)
+    with open(args.out, "a") as file:
+        file.write(output)
     os._exit(0)  # the loops never end
 
 

@@ -77,9 +77,8 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
         steps = f"median of {record.steps_measured} steps, quartiles {spread}"
         if reason := few_steps(run):
             steps = f"{NOISY}: {reason}"
-        yield f"{unit}s/s", f"{speed} ({steps})"
-        if share := mfu(run):
-            yield "MFU", f"{share:.1%} of the GPU's peak in bf16"
+        share = mfu(run)
+        yield f"{unit}s/s", f"{speed} ({steps})" + (f", MFU {share:.1%}" if share else "")
     elif is_own(run) and (text := iteration_time_text(run)):
         yield "step", text
     elif record.not_measured:

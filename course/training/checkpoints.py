@@ -360,7 +360,7 @@ class Checkpoints:
         if not self.config.save_every:
             return
         epochs = self.run.values["epochs"]  # of all epochs only on rank 0
-        *earlier, last = [row.get("val_top1", -row["val_loss"]) for row in epochs]
+        *earlier, last = [row.get("val_top1", -row.get("val_loss", 0)) for row in epochs]
         is_best = self.run.rank == 0 and last > max(earlier, default=-math.inf)
         if not any_rank(is_best, self.device):
             return

@@ -209,7 +209,8 @@ def _configs(
     )
     changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
-        settings = (SMALL if not is_timed else FASTER if wanted.faster else {}) | settings
+        sizes = SMALL if not is_timed else FASTER if wanted.faster else {}
+        settings = {name: x for name, x in sizes.items() if config.has(name, x)} | settings
     before = rung(wanted.against, quick=quick, **settings)
     return before, rung(wanted.rung, quick=quick, **settings | changes), is_timed
 

@@ -308,6 +308,8 @@ class GPTConfig(Config):
 
     @property
     def samples(self) -> str:
+        if not all(getattr(self, name) for name in GPT2):
+            return "a GPT of the device's size"
         return f"{self.layers} layers of width {self.width}, {self.context} tokens"
 
     @property

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -214,6 +215,19 @@ def test_two_ranks_train_like_one(runs_root: Path) -> None:
     assert two.record.val_loss == pytest.approx(one.record.val_loss, rel=1e-4)
     for evidence in (two.evidence(0), two.evidence(1)):  # one for a bucket, once per update
         assert evidence.backward_collectives == {"allreduce": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_three_ranks_resume_bit_for_bit(runs_root: Path) -> None:
+    """They add up gradients in the order in which DDP groups them."""
+    cfg = config(batch_size=6, schedule="", save_every=1000, deterministic=True)
+    run = launch.launch("solutions/train_gpt.py", cfg, gpus=3)
+    half = launch.launch("solutions/train_gpt.py", replace(cfg, epochs=1), gpus=3)
+    launch.wait([run, half])
+    (resumed,) = launch.wait([launch.resume(half, {"epochs": 2})])
+    assert resumed.steps["loss"].tolist() == run.steps["loss"].tolist()
+    assert resumed.record.val_loss == run.record.val_loss
 
 
 def test_bad_input_is_named(script: ModuleType) -> None:

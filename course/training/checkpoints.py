@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import pickle
 import re
 import shutil
@@ -34,6 +35,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before Slurm's SIGKILL, or a time 
 SIGNAL_STEPS = 8  # between two comparisons of ranks' signals on accelerators, which must wait
 # Settings that must be those of the checkpoint: those that a schedule depends on only with one.
 FIXED = ("model", "optimizer", "schedule", "batch_size", "steps", "data", "seed")
+FIXED += ("context", "layers", "heads", "width", "vocabulary", "vocabulary_multiple")
 WARMUP = ("lr_warmup", "lr_warmup_epochs")
 FIXED_BY_SCHEDULE = ("lr", "lr_batch", *WARMUP, "lr_step_size", "lr_gamma")
 ENDLESS = ("", "step")  # schedules that do not depend on the number of epochs
@@ -303,10 +305,13 @@ class Checkpoints:
         With three ranks or more, different groups add up in a different order.
         """
         px = self.config.image_px
-        images = torch.zeros(2, 3, px, px, device=self.device)
+        if tokens := self.config.tokens:
+            inputs = [torch.zeros(1, tokens, dtype=torch.long, device=self.device)] * 2
+        else:
+            inputs = [torch.zeros(2, 3, px, px, device=self.device)]
         if self.config.channels_last:
-            images = images.to(memory_format=torch.channels_last)
-        model.train()(images).sum().backward()
+            inputs = [images.to(memory_format=torch.channels_last) for images in inputs]
+        model.train()(*inputs).sum().backward()
         model.zero_grad(set_to_none=True)
 
     def ends_after(self, step: int) -> bool:
@@ -353,7 +358,7 @@ class Checkpoints:
             self._writer.wait()
 
     def keep_best(self, net: torch.nn.Module) -> None:
-        """Write best.pt if the last epoch has the highest accuracy so far.
+        """Write best.pt if the last epoch has the highest accuracy, or lowest loss, so far.
 
         Args:
             net: the network that was validated.
@@ -361,8 +366,8 @@ class Checkpoints:
         if not self.config.save_every:
             return
         epochs = self.run.values["epochs"]  # of all epochs only on rank 0
-        *earlier, last = [row.get("val_top1", 0.0) for row in epochs]
-        is_best = self.run.rank == 0 and last > max(earlier, default=-1.0)
+        *earlier, last = [row.get("val_top1", -row.get("val_loss", 0)) for row in epochs]
+        is_best = self.run.rank == 0 and last > max(earlier, default=-math.inf)
         if not any_rank(is_best, self.device):
             return
         state = {"model": self._weights(net), "epoch": len(epochs)} | epochs[-1]

@@ -5,6 +5,8 @@ imported, it executes them in Python, program by program, on the CPU. This file 
 so that `gpu_timing.py` can load it, or a copy with a learner's step, by its path.
 """
 
+# ruff: noqa: N803 - capitals are Triton's style
+
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +17,7 @@ import triton.language as tl
 
 
 @triton.jit
-def load_rows(matrix, row, T, D: tl.constexpr):  # noqa: N803 - Triton's style
+def load_rows(matrix, row, T, D: tl.constexpr):
     """Load these rows of a (T, D) matrix; 0 beyond its end."""
     inside = (row[:, None] < T) & (tl.arange(0, D)[None, :] < D)
     return tl.load(matrix + row[:, None] * D + tl.arange(0, D)[None, :], inside, 0.0)
@@ -38,7 +40,7 @@ def add_tile(scores, values, top, total, result):
 
 
 @triton.jit
-def attend(q, k, v, out, T, scale, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+def attend(q, k, v, out, T, scale, D: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Compute causal attention for one tile of queries of one head."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1).to(tl.int64) * T * D

@@ -87,7 +87,7 @@ def plot_times(times: pd.DataFrame) -> Picture:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         contexts = sorted({*rows["tokens"]})
-        axes.set_xticks(contexts, [f"{tokens:,}" for tokens in contexts])
+        axes.set_xticks(contexts, [f"{tokens:,.0f}" for tokens in contexts])
         label(axes, words, size=10, xlabel="tokens of a sequence")
     picture.axes[0].set_ylabel("ms for 16,384 tokens")
     heading(picture, times["machine"].iloc[0])

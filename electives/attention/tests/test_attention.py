@@ -1,5 +1,6 @@
 """Attention from tiles: right answers pass, also unlike ones, and wrong ones hear what is wrong."""
 
+import inspect
 import json
 import os
 import re
@@ -223,6 +224,22 @@ def test_right_steps_of_the_kernel_pass_and_wrong_ones_hear_why(tmp_path: Path) 
     for step, words in WRONG_STEPS.items():
         message, passed = next(results)
         assert not passed and re.search(words, message), f"{step}: {message}"
+
+
+def test_a_kernel_for_the_gpu_has_the_step_of_the_learner(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is missing: PyTorch installs it only on Linux")
+    imports = "import triton\nimport triton.language as tl\n"
+    cell = filled(cell_of("attention", "add_tile"), NEW_TOP, STEP_BASE_2)
+    file = tmp_path / "kernels.py"
+    file.write_text(measurements.kernels_with(defined(cell, "add_tile", tmp_path, imports)))
+    kernels = gpu_timing.load_kernels(file)
+    assert "exp2" in inspect.getsource(kernels.add_tile.fn)
+    assert kernels.launch.__globals__["attend"].fn.__globals__["add_tile"] is kernels.add_tile
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_nothing_is_timed() -> None:
+    assert measurements.time_on_gpu(None) is None
 
 
 def test_methods_agree() -> None:

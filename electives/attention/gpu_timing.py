@@ -3,7 +3,7 @@
     python electives/attention/gpu_timing.py OUT.jsonl [--limit SECONDS]
 
 writes a line of JSON for each row, in the form of research/sweep.py, in less than two minutes on
-an H200. `--kernels FILE` times the kernel in a different file than solutions.py, and `--only PATTERN`
+an H200. `--kernels FILE` times the kernel in a different file than solutions.py; `--only PATTERN`,
 the rows whose JSON has this pattern.
 """
 

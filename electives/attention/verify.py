@@ -78,6 +78,8 @@ def _cause(result: torch.Tensor, inputs: tuple, block: int) -> str:
         wrong = _variant(*inputs, block, **{"scale": known["scale"], **options})
         if torch.allclose(result, wrong, atol=1e-4, rtol=1e-3, equal_nan=True):
             return f": {words}"
+    if result.isnan().any():
+        return ": NaN is −∞ − (−∞), of a query whose keys so far were all masked"
     return ""
 
 
@@ -171,7 +173,8 @@ def check_add_tile(step: Any) -> str:
         )
         raise AssertionError(
             f"{tokens} tokens in tiles of {block} keys{large}: the results are wrong, by up to "
-            f"{float((result - expected).abs().max()):.2g}" + _cause(result, inputs, block)
+            f"{float((result - expected).abs().max()):.2g}"
+            + _cause(result, inputs, block).replace("`out`", "`result`")
         )
     return "all results are right, also with a last tile that is not full, and large scores"
 

@@ -97,6 +97,11 @@ WRONG_TILES = {
     (SCORES, WHOLE_BY_HAND, "out"): "exist at once, at least one byte for each of the 2,048",
     (FULL_MASK, UPDATE, RESULT): "MiB exist at once.*Scores, powers and masks may have only",
     KEPT: "MiB exist at once",
+    (
+        "key = tokens - 1 - key; scores = " + SCORES,
+        UPDATE,
+        RESULT,
+    ): "NaN is −∞ − .−∞., of a query whose keys so far were all masked",
     (SCORES, "pass", "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"): (
         "calls PyTorch's own attention"
     ),
@@ -184,7 +189,7 @@ WRONG_STEPS = {
     ("top * 0.0", STEP): "not finite: subtract|results are wrong",
     ("tl.max(scores, 1)", STEP): "not finite|results are wrong",
     (NEW_TOP, STEP.replace("total * shrink", "total")): "multiply `total` by exp.old",
-    (NEW_TOP, STEP.replace("result * shrink[:, None]", "result")): "multiply `out` by exp.old",
+    (NEW_TOP, STEP.replace("result * shrink[:, None]", "result")): "multiply `result` by exp.old",
     (NEW_TOP, STEP.replace("shrink = tl.exp(top - new_top)", "shrink = tl.exp(new_top - top)")): (
         "not finite|results are wrong"
     ),

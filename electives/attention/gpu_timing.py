@@ -66,6 +66,7 @@ def written_out(
 
 def plan() -> Iterator[Row]:
     """Yield the rows to measure, the most important first."""
+    yield {"part": "limits"}
     for step in ("forward", "training"):
         for tokens in CONTEXTS[::-1]:
             methods = ["written out", *BACKENDS, *["Triton"] * (step == "forward")]
@@ -84,8 +85,22 @@ def measure(part: str, kernels: ModuleType, **row: Any) -> Iterator[Row]:
         yield from _time_method(kernels=kernels, **row)
     elif part == "mask":
         yield from _time_mask(**row)
+    elif part == "limits":
+        yield _limits()
     else:
         yield from _try_backends(**row)
+
+
+def _limits(size: int = 8192) -> Row:
+    """Measure what a copy and a product of matrices reach, in bf16."""
+    from triton.testing import do_bench
+
+    a, b = torch.randn(2, size, size, device="cuda", dtype=torch.bfloat16)
+    copy_s, product_s = (
+        do_bench(call, warmup=50, rep=200, return_mode="median") / 1e3
+        for call in (lambda: a.copy_(b), lambda: a @ b)
+    )
+    return {"tb_per_s": 2 * a.nbytes / copy_s / 1e12, "tflop_per_s": 2 * size**3 / product_s / 1e12}
 
 
 def _tensors(tokens: int, *, width: int = WIDTH, dtype: torch.dtype = torch.bfloat16) -> tuple:

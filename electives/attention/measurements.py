@@ -17,7 +17,7 @@ import torch
 from course.runs import recorded_table
 from electives.attention import gpu_timing
 
-PARTS = ("time", "mask", "backend")
+PARTS = ("limits", "time", "mask", "backend")
 TIMED = '"(Triton|SDPA, FlashAttention)".*"forward"'  # rows of gpu_timing's plan
 REFUSED, RUNS = "—", "runs"
 
@@ -25,6 +25,7 @@ REFUSED, RUNS = "—", "runs"
 def load_measurements(machine: str) -> dict[str, pd.DataFrame]:
     """Load what gpu_timing.py measured on a machine: a table for each part.
 
+    limits: one row, with what a copy (tb_per_s) and a product in bf16 (tflop_per_s) reach.
     time: a row per method, tokens, step ("forward" or "training") and, for Triton, tile.
     mask: a row per method and mask, of a training step. backend: a row per inputs and backend,
     with `runs`, and the longest kernel or the reason. Each table has a column `machine`.

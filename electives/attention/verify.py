@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from course.lab import results
 from course.training import operator_calls
@@ -21,7 +22,7 @@ from labs.saving_memory.timeline import MemoryTimeline
 # Tokens, block, width of a head: one tile; full tiles; a last tile that is not full; few tokens.
 SIZES = ((8, 8, 4), (12, 4, 8), (10, 4, 8), (33, 16, 16), (5, 16, 4), (1, 1, 4))
 LARGE = 40.0  # factor of queries whose powers overflow unless the maximum is subtracted
-LONG, NARROW, WIDTH = 2048, 16, 16  # tokens, block and width of a head, for the memory
+LONG, NARROW, WIDTH = 2048, 32, 8  # tokens, block and width of a head, for the memory
 CAUSES = {  # changes of a right answer, and what to say to an answer that equals one of them
     "scale=1": "the scores are not divided by √D",
     "scale=width": "the scores are divided by D instead of √D",
@@ -133,7 +134,8 @@ def check_tile_memory(attend: Attend) -> str:
         with MemoryTimeline() as timeline:
             attend(*inputs, NARROW)
         few = [tensor[:, :, : 8 * NARROW] for tensor in inputs]
-        calls = operator_calls(lambda: attend(*few, NARROW), _last_side)
+        with FlopCounterMode(display=False) as counter:
+            calls = operator_calls(lambda: attend(*few, NARROW), _last_side)
     table = timeline.table()
     assert not calls["operator"].str.contains("scaled_dot").any(), (
         "it calls PyTorch's own attention, and this one should be yours"
@@ -148,6 +150,12 @@ def check_tile_memory(attend: Attend) -> str:
         f"{LONG:,} tokens in tiles of {NARROW}: {peak / 2**20:.0f} MiB exist at once, at least one "
         f"byte for each of the {LONG:,} × {LONG:,} pairs. Scores, powers and masks may have only "
         f"the keys of a tile"
+    )
+    # Of both products, with masked pairs.
+    share = counter.get_total_flops() / (4 * few[0].shape[2] ** 2 * WIDTH)
+    assert share <= 1, (
+        f"its products take {share:.3g} times the operations of one pass over the keys: compute "
+        f"the scores of a tile once, and correct the sums so far by a factor"
     )
     whole = LONG**2 * 4
     return f"at most {peak / 2**20:.1f} MiB at once; all scores would take {whole / 2**20:.0f} MiB"

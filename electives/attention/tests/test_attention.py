@@ -50,12 +50,28 @@ ONLY_LATER_QUERIES = """rows = slice(begin, None)
         total[:, :, rows] = total[:, :, rows] * shrink + powers.sum(-1, keepdim=True)
         out[:, :, rows] = out[:, :, rows] * shrink + powers @ v[:, :, key]
         top[:, :, rows] = new"""
+TWO_LOOPS = """new = torch.zeros_like(out), torch.zeros_like(total), torch.full_like(top, -math.inf)
+        for first in range(0, tokens, block) if begin == 0 else ():
+            rows = slice(first, first + block)
+            for start in range(0, first + 1, block):
+                part = q[:, :, rows] @ k[:, :, start : start + block].mT / math.sqrt(width)
+                at = torch.arange(start, start + part.shape[-1])
+                hidden = at > torch.arange(first, first + part.shape[-2])[:, None]
+                part = part.masked_fill(hidden, -math.inf)
+                most = torch.maximum(new[2][:, :, rows], part.amax(-1, keepdim=True))
+                shrink, powers = (new[2][:, :, rows] - most).exp(), (part - most).exp()
+                values = powers @ v[:, :, start : start + block]
+                new[0][:, :, rows] = new[0][:, :, rows] * shrink + values
+                new[1][:, :, rows] = new[1][:, :, rows] * shrink + powers.sum(-1, keepdim=True)
+                new[2][:, :, rows] = most
+        out, total = (new[0], new[1]) if begin == 0 else (out, total)"""
 RIGHT_TILES = [
     (SCORES, UPDATE, RESULT),
     (SCORES, BASE_2, RESULT),
     (SCORES, LOG_SUM_EXP, "out"),
     (SCORES, SOFTMAX_OF_A_TILE, "out"),
     (SCORES, ONLY_LATER_QUERIES, RESULT),
+    ("None", TWO_LOOPS, RESULT),
 ]
 NO_MAXIMUM = """powers = scores.exp()
         total = total + powers.sum(-1, keepdim=True)
@@ -73,6 +89,9 @@ WHOLE_BY_HAND = WHOLE.replace(
 )
 FULL_MASK = SCORES.replace(
     "key > torch.arange(tokens)[:, None]", "torch.ones(tokens, tokens).triu(1).bool()[:, key]"
+)
+AGAIN = UPDATE.replace(
+    "top = new", "top = new + 0 * (" + SCORES + ").amax(-1, keepdim=True).clamp(0, 0)"
 )
 KEPT = (
     "kept = [*locals().get('kept', []), (key, " + SCORES + ")]; scores = kept[-1][1]",
@@ -97,6 +116,7 @@ WRONG_TILES = {
     (SCORES, WHOLE_BY_HAND, "out"): "exist at once, at least one byte for each of the 2,048",
     (FULL_MASK, UPDATE, RESULT): "MiB exist at once.*Scores, powers and masks may have only",
     KEPT: "MiB exist at once",
+    (SCORES, AGAIN, RESULT): "take 1.5 times the operations of one pass over the keys",
     (
         "key = tokens - 1 - key; scores = " + SCORES,
         UPDATE,

@@ -152,6 +152,8 @@ class BackgroundWriter:
     The state is copied to the host at once, and a thread writes the copy
     (`torch.distributed.checkpoint.async_save`). The next checkpoint waits for the thread, so that
     all copies use the same pages: new, unpinned pages take longer than writing to the disk.
+
+    All ranks create it, after the process group.
     """
 
     def __init__(self) -> None:
@@ -160,6 +162,9 @@ class BackgroundWriter:
         self._pending: Any = None
         self._stager = BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
         self._folder = Path()
+        # async_save requires a group for host memory, and a training's on GPUs has only NCCL.
+        is_group = distributed.is_initialized()
+        self.group = distributed.new_group(backend="gloo") if is_group else None
         # One process saves on purpose, with or without a process group.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         atexit.register(self.wait)
@@ -174,6 +179,7 @@ class BackgroundWriter:
             _without_tensors(state),
             checkpoint_id=folder / file_name(step).removesuffix(".pt"),
             async_stager=self._stager,
+            process_group=self.group,
             no_dist=True,
         )
 
@@ -377,9 +383,6 @@ class ShardedCheckpoints(Checkpoints):
     def __init__(self, run: Recorder, device: torch.device, parts: dict[str, Any]) -> None:
         super().__init__(run, device, parts)
         self._pending: Any = None
-        self._group: Any = None  # of the threads that write, apart from the training's group
-        if self.config.async_save and distributed.is_initialized():
-            self._group = distributed.new_group(backend="gloo")
 
     def _sharded(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -429,7 +432,8 @@ class ShardedCheckpoints(Checkpoints):
         state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
         path = place / file_name(step).removesuffix(".pt")
         if self.config.async_save:
-            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=self._group)
+            group = self._writer.group  # apart from the training's
+            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=group)
         else:
             dcp.save(state, checkpoint_id=path)
             self._remove_old()

@@ -11,9 +11,9 @@ LIMITS = {
     "lines behind the launch of an own script": 12_600,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 54_600,
+    "lines without tests, but for trainspeed": 55_750,
     "lines of trainspeed": 6_400,
-    "lab.x in notebooks": 393,
+    "lab.x in notebooks": 406,
     "lab.x in the notebook with the most": 30,
 }
 

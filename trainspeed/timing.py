@@ -1,4 +1,4 @@
-"""Time operations on this machine: in one number format, or stage by stage on one core."""
+"""Measure operations: their time, also stage by stage on one core, and their energy."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from course.data.images import one_thread
-from course.training.precision import HALF, set_tf32, tf32_settings
+from trainspeed.clocks import HostClock, synchronize
+from trainspeed.energy import MIN_SECONDS, EnergyMeter, counter
+from trainspeed.formats import FORMATS, HALF, set_tf32, tf32_settings
+from trainspeed.resources import one_thread
+from trainspeed.text import digits
 
-FORMATS = ("fp32", "tf32", "bf16", "fp16")
 ROUNDS = 4  # of `time_stages`
+AHEAD = 16  # calls that the host may request before it waits
 
 
 @contextmanager
@@ -39,16 +43,27 @@ def number_format(device: torch.device, precision: str) -> Iterator[torch.dtype]
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
     """Return the seconds of one call, until the device has finished it."""
-    _synchronize(device)
-    begin = time.perf_counter()
+    clock = HostClock(device)
+    begin = clock.mark()
     call()
-    _synchronize(device)
-    return time.perf_counter() - begin
+    return clock.mark() - begin
 
 
-def quartiles(times: list[float]) -> tuple[float, float, float]:
+def fastest(call: Callable[[], Any], device: torch.device, budget_s: float = 0.5) -> float:
+    """Return the seconds of the fastest of up to ten calls: as many as begin within `budget_s`.
+
+    Other programs can only slow a call down.
+    """
+    call()  # the first call chooses algorithms, starts threads and touches memory
+    times: list[float] = []
+    while not times or (len(times) < 10 and sum(times) < budget_s):
+        times.append(seconds(call, device))
+    return min(times)
+
+
+def quartiles(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """Return the first quartile, the median and the third quartile."""
-    return tuple(float(value) for value in np.percentile(times, [25, 50, 75]))
+    return tuple(float(value) for value in np.percentile(values, [25, 50, 75]))
 
 
 def time_stages(read: Callable[[], Iterable[Any]], stages: Sequence[Callable]) -> np.ndarray:
@@ -89,6 +104,56 @@ def median_ms(work: Callable[[], Any]) -> float:
     return 1e3 * timer.blocked_autorange().median
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+@dataclass(frozen=True)
+class Energy:
+    """The energy of a call on a GPU, which includes its memory, but neither host nor cooling."""
+
+    joules: float  # of a call
+    watts: float
+    seconds: float  # of a call
+
+    def __str__(self) -> str:
+        ms = digits(1e3 * self.seconds)
+        return f"{digits(self.joules)} J per call: {digits(self.watts)} W for {ms} ms"
+
+
+def measure_energy(
+    step: Callable[[], Any], *, seconds: float = 10.0, device: torch.device | None = None
+) -> Energy:
+    """Call a step again and again, and return the energy of a call.
+
+    Args:
+        step: such as a training step; it is called once before the measurement.
+        seconds: for which it is called, at least.
+        device: the GPU; by default the current one.
+
+    Raises:
+        ValueError: the device has no energy counter, or the time is too short for it.
+    """
+    if seconds < MIN_SECONDS:
+        raise ValueError(
+            f"seconds={seconds:g}: expected at least {MIN_SECONDS:g}, because a GPU's counter "
+            f"changes only a few times a second"
+        )
+    device = device or torch.accelerator.current_accelerator(check_available=True)
+    device = device or torch.device("cpu")
+    if not (read := counter(device)):
+        raise ValueError(
+            f"{device.type}: no energy counter is known. NVIDIA's GPUs have one since Volta: "
+            f"measure there"
+        )
+    step()
+    synchronize(device)
+    meter, calls, begin = EnergyMeter(read), 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        meter.start()
+        step()
+        calls += 1
+        if calls % AHEAD == 0:
+            synchronize(device)  # or the host would request minutes of work
+    synchronize(device)
+    passed = time.perf_counter() - begin
+    meter.stop()
+    if meter.watts is None:
+        raise ValueError(f"the counter of {device} did not change in {passed:.1f} s")
+    return Energy(meter.watts * passed / calls, meter.watts, passed / calls)

@@ -18,6 +18,7 @@ MOST = 5
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
+LEAST_SHARE = 0.01  # of the same time, from which a line is shown
 LINE_SHARE = 0.25  # of the time without loading, from which a line may be a loop
 HOST_SHARE = 0.9  # of the host's seconds: they are an estimate, and a bound must hold
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
@@ -159,7 +160,10 @@ def _launch(profile: Profile, parts: Parts) -> Limit | None:
     lines = [
         (line, share)
         for line, share in profile.values["lines"].items()
-        if line and line not in waiting and not re.search(r"\.(backward|step)\(", line)
+        if line
+        and share >= LEAST_SHARE
+        and line not in waiting
+        and not re.search(r"\.(backward|step)\(", line)
     ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
     changes = [compiled, "a larger batch"]

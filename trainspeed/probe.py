@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +59,7 @@ class Probe:
         register_optimizer_step_post_hook(self._after_step)
         self._patch(DataLoader, "__init__", self._note_line)
         self._patch(torch.optim.Optimizer, "__init__", self._note_line)
-        self._patch(torch.profiler.profile, "__init__", self._note_profiler)
+        self._patch(torch.profiler.profile, "prepare_trace", self._note_profiler)
         DataLoader.__iter__ = self._iterate(DataLoader.__iter__)
         torch.autograd.backward = self._backward(torch.autograd.backward)
         if self.trial:
@@ -111,8 +110,7 @@ class Probe:
         self._has_optimizer |= isinstance(constructed, torch.optim.Optimizer)
 
     def _note_profiler(self, profiler: Any) -> None:
-        if not sys._getframe(2).f_code.co_filename.endswith("recorder.py"):
-            self.recorder.notes.has_own_profiler = True
+        self.recorder.add_profiler(profiler)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._step_began[id(optimizer)] = now()

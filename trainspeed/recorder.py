@@ -268,6 +268,16 @@ class Recorder:
             self._current.optimizer_s += seconds
             self._current.updates += 1
 
+    def add_profiler(self, profiler: Any) -> None:
+        """Note that a profiler begins to record. If it is the script's, it has the way."""
+        if profiler is self._profiler:
+            return
+        self.notes.has_own_profiler = True
+        if self._profiler is not None:
+            own, self._profiler = self._profiler, None
+            own.stop()
+            self._enter(OBSERVED)
+
     @contextmanager
     def fetching(self) -> Iterator[None]:
         """Sample what this thread does in the block, if it is time to."""

@@ -51,6 +51,7 @@ class Parts:
         data: waiting for batches, while the accelerator is idle (on a CPU: all of it).
         compute: kernels, or on a CPU operators.
         communication: collectives, while nothing computes.
+        waiting: of communication, until the slowest rank has come, too; None if unknown.
         launch: the rest: Python, and on a GPU operators that it waits for.
         products: of compute, in matrix products and convolutions.
         slow_products: of products, what did not use Tensor Cores although their types could.
@@ -72,6 +73,7 @@ class Parts:
     data: float = 0.0
     compute: float = 0.0
     communication: float = 0.0
+    waiting: float | None = None
     launch: float = 0.0
     products: float = 0.0
     slow_products: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -11,15 +11,13 @@ from course.analysis.run_traces import read_trace
 from course.runs import recordings
 from course.text import wrap_text
 from trainspeed.traces import tables
-from trainspeed.traces.collectives import NCCL
 from trainspeed.traces.intervals import (
-    Intervals,
     intervals_of,
     merge_intervals,
     overlap_s,
     subtract_intervals,
 )
-from trainspeed.traces.tables import Trace
+from trainspeed.traces.tables import Trace, computing
 
 if TYPE_CHECKING:
     from course.runs.run import Run
@@ -37,8 +35,6 @@ COLUMNS = [
     "overlapped_ms",
     "exposed_ms",
 ]
-# CPU operators that wait for other ranks, or contain such operators: they compute nothing.
-NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
 
 
 def comm_report(run: Run | Trace) -> pd.DataFrame:
@@ -83,23 +79,6 @@ def comm_report(run: Run | Trace) -> pd.DataFrame:
     report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * exposed_s}
     report.attrs["text"] = _summary(report)
     return report
-
-
-def computing(trace: Trace, phase: str | None = None, device: Any = None) -> Intervals:
-    """List the stretches of time (begin, end) in which the rank computed.
-
-    Args:
-        phase: only what this phase of the step launched.
-        device: only this GPU, by its number in the trace.
-    """
-    if trace.kernels.empty:
-        names = trace.operators["name"]
-        computes = names.str.contains("::") & ~names.str.match(NO_COMPUTING)
-        rows = trace.operators[computes.astype(bool)]
-    else:
-        rows = trace.kernels[~trace.kernels["kernel"].str.match(NCCL).astype(bool)]
-        rows = rows if pd.isna(device) else rows[rows["device"] == device]
-    return merge_intervals(intervals_of(rows[rows["phase"] == phase] if phase else rows))
 
 
 def _summary(report: pd.DataFrame) -> str:

@@ -194,6 +194,19 @@ def test_torchrun_is_stopped_without_a_traceback(tmp_path: Path) -> None:
         assert word not in done.stderr, done.stderr
 
 
+def test_ranks_that_wait_for_a_slower_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HEAD + RANKS.replace("LATE", "time.sleep(0.3 * rank)"))
+    out = tmp_path / "out"
+    done = trainspeed("profile", "--stop", *QUICK, "--out", str(out), *TORCHRUN, cwd=tmp_path)
+    page = json.loads((out / "page.json").read_text())
+    parts, waiting = page["parts"], page["waiting"]
+    assert 0.5 * parts["communication"] < parts["waiting"] <= parts["communication"]
+    assert waiting["last"][1] > 0.5 and waiting["of_step"][0] > waiting["of_step"][1]
+    first, *_ = [limit for limit in page["limits"] if limit["name"] == "imbalance"]
+    assert first["evidence"][0].startswith("rank 1 begins") and first["gain"] > 1.5
+    assert "\nwaiting for ranks" in done.stderr and "\nRank 1 begins " in done.stderr
+
+
 def test_the_failure_of_a_rank_is_not_hidden(tmp_path: Path) -> None:
     late = "if rank: raise KeyError('a mistake')"
     (tmp_path / "mine.py").write_text(HEAD + RANKS.replace("LATE", late))

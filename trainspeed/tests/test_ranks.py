@@ -1,0 +1,105 @@
+"""How long ranks wait for slower ones, from traces whose times are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainspeed.limits import limits_of
+from trainspeed.parts import Parts
+from trainspeed.profile import Profile
+from trainspeed.ranks import Waiting, waiting_of
+from trainspeed.traces import assemble
+
+STEP_S = 10.0
+
+
+def rank(
+    number: int,
+    collectives: list[tuple[float, float]],
+    *,
+    computing: list[tuple[float, float]] = (),
+    origin_s: float = 0.0,
+    first: int = 5,
+    ranks: int = 2,
+) -> Profile:
+    """Return the profile of a rank, from begins and ends by the machine's clock.
+
+    Its trace begins with iteration number `first`, at `first * STEP_S`.
+    """
+    zero = first * STEP_S
+
+    def row(name: str, begin: float, end: float, thread: int = 1) -> dict:
+        return {"name": name, "start_s": begin - zero, "duration_s": end - begin, "thread": thread}
+
+    rows = {
+        "ranges": [
+            row(f"ProfilerStep#{n}", zero + n * STEP_S, zero + (n + 1) * STEP_S) for n in range(3)
+        ],
+        "operators": [row("aten::mm", *span, 2) for span in computing],
+        "collectives": [
+            row("gloo:all_reduce", *span)
+            | {"operation": "all_reduce", "type": "float32", "bytes": 4, "group_size": ranks}
+            for span in collectives
+        ],
+    }
+    trace = assemble(rows, device="", source="", dropped={})
+    kinds = ["warm-up"] * first + ["traced"] * 3
+    values = {"rank": number, "iterations": [{"kind": kind} for kind in kinds]}
+    profile = Profile(values, Path())
+    profile.trace = replace(trace, origin_s=origin_s + zero)
+    return profile
+
+
+def test_a_rank_waits_until_the_last_one_has_come() -> None:
+    fast = rank(0, [(52, 58), (62, 64)], computing=[(53, 54)])
+    slow = rank(1, [(57, 58), (61, 64)])
+    found = waiting_of([fast, slow])
+    # The first waits from 52 to 57, and computes for one second of it; the other from 61 to 62.
+    assert found.of_step == pytest.approx([4 / 20, 1 / 20])
+    assert found.of_communication == pytest.approx([4 / 7, 1 / 4])
+    assert found.last == [0.5, 0.5] and found.longest == 0
+
+
+def test_only_iterations_that_all_ranks_traced_count() -> None:
+    fast = rank(0, [(52, 58), (62, 68), (72, 78)], first=5)
+    slow = rank(1, [(67, 68), (76, 78), (88, 89)], first=6)
+    found = waiting_of([fast, slow])
+    assert found.of_step == pytest.approx([9 / 20, 0]) and found.last == [0, 1]
+    assert found.slowest == 1
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        [rank(0, [(52, 58)])],
+        [rank(0, [(52, 58)]), rank(1, [])],
+        [rank(0, [(52, 58)]), rank(1, [(92, 94)], first=9)],  # of different iterations
+        [rank(0, [(52, 58)], ranks=4), rank(1, [(52, 58)], ranks=4)],  # ranks of other machines
+    ],
+)
+def test_what_is_not_known(profiles: list[Profile]) -> None:
+    assert waiting_of(profiles) is None
+
+
+def test_a_rank_without_a_trace() -> None:
+    other = rank(1, [(52, 58)])
+    other.trace = None
+    assert waiting_of([rank(0, [(52, 58)]), other]) is None
+
+
+def test_waiting_and_sending_are_limits_of_their_own() -> None:
+    values = {"loaders": [], "waits": {}, "optimizers": [], "forwards": [], "lines": {}}
+    values |= {"is_compiled": False, "machine": {"device": "cuda", "cores": 8}}
+    profile = Profile(values, Path())
+    parts = Parts(1.0, compute=0.4, communication=0.6, waiting=0.5)
+    waiting = Waiting([0.1, 0.5], [0.2, 0.8], [0.9, 0.1])
+    found = {limit.name: limit for limit in limits_of(profile, parts, {}, waiting)}
+    assert found["imbalance"].gain == pytest.approx(2)
+    assert found["imbalance"].evidence[0] == "rank 0 begins 90% of the collectives last"
+    assert found["communication"].gain == pytest.approx(1 / 0.9)
+    parts.waiting = None
+    (alone,) = limits_of(profile, parts, {})
+    assert alone.name == "communication" and alone.gain == pytest.approx(1 / 0.4)

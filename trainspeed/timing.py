@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import distributed
 
 from trainspeed.clocks import HostClock, synchronize
 from trainspeed.energy import MIN_SECONDS, EnergyMeter, counter
@@ -19,6 +20,7 @@ from trainspeed.resources import one_thread
 from trainspeed.text import digits
 
 ROUNDS = 4  # of `time_stages`
+LARGE = 2**20  # bytes, from which a CPU needs long for an all-reduce
 AHEAD = 16  # calls that the host may request before it waits
 
 
@@ -92,6 +94,24 @@ def time_stages(read: Callable[[], Iterable[Any]], stages: Sequence[Callable]) -
                 begin = time.perf_counter()
             rounds.append(rows)
     return 1e3 * np.min(rounds, axis=0)
+
+
+def time_all_reduce(size: int, device: torch.device, blocks: int = 7) -> list[float]:
+    """Time all-reduces of `size` bytes; every rank of the default process group must call this.
+
+    Returns:
+        Seconds of one all-reduce, the mean of each block of several.
+    """
+    values, clock = torch.zeros(size // 4, device=device), HostClock(device)
+    count = 2 if device.type == "cpu" and size > LARGE else 20
+    times = []
+    for _ in range(blocks + 1):
+        distributed.barrier()
+        begin = clock.mark()
+        for _ in range(count):
+            distributed.all_reduce(values)
+        times.append((clock.mark() - begin) / count)
+    return times[1:]  # the first one also connects
 
 
 def median_ms(work: Callable[[], Any]) -> float:

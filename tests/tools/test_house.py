@@ -11,8 +11,8 @@ LIMITS = {
     "lines behind the launch of an own script": 12_245,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 53_100,
-    "lines of trainspeed": 7_400,
+    "lines without tests, but for trainspeed": 52_980,
+    "lines of trainspeed": 7_500,
     "lab.x in notebooks": 393,
     "lab.x in the notebook with the most": 30,
 }

@@ -1,15 +1,11 @@
-"""Measure what the ranks of a run send each other, when, and how much of it compute hides."""
+"""Report what the ranks in a trace send each other, when, and how much of it compute hides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pandas as pd
 
-from course.analysis.run_traces import read_trace
-from course.runs import recordings
-from course.text import wrap_text
 from trainspeed.traces import tables
 from trainspeed.traces.intervals import (
     intervals_of,
@@ -18,9 +14,6 @@ from trainspeed.traces.intervals import (
     subtract_intervals,
 )
 from trainspeed.traces.tables import Trace, computing
-
-if TYPE_CHECKING:
-    from course.runs.run import Run
 
 COLUMNS = [
     "step",
@@ -37,7 +30,7 @@ COLUMNS = [
 ]
 
 
-def comm_report(run: Run | Trace) -> pd.DataFrame:
+def comm_report(trace: Trace) -> pd.DataFrame:
     """List every collective in a trace as its rank saw it, in order of time.
 
     Columns: step; phase of the step that launched it; operation; bytes that one rank puts in;
@@ -51,13 +44,12 @@ def comm_report(run: Run | Trace) -> pd.DataFrame:
     A CPU computes and sends on the same cores, so hidden messages still cost time there.
 
     Raises:
-        ValueError: the run has no trace, or the trace has no collective.
+        ValueError: the trace has no collective.
     """
-    trace = run if isinstance(run, Trace) else read_trace(run)
     if trace.collectives.empty:
         raise ValueError(
-            f"{trace.source} has no collective in it: launch with gpus=2 or more, and several "
-            f"processes must have joined one group (TODOs process_group and data_parallel)"
+            f"{trace.source} has no collective in it: expected the trace of one of several ranks "
+            f"that joined a process group"
         )
     begins = tables.steps(trace).set_index("step")["start_s"]
     by_device = trace.collectives.groupby("device", dropna=False, sort=False)
@@ -97,7 +89,7 @@ def _summary(report: pd.DataFrame) -> str:
             for (operation, type_), kind in kinds.iterrows()
         )
         lines.append(f"{phase or 'outside any phase'}: {words}")
-    return wrap_text("\n".join(lines))
+    return "\n".join(lines)
 
 
 def compare_reports(reports: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -118,35 +110,3 @@ def compare_reports(reports: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             "exposed_ms": report.attrs["exposed_ms"] / steps,
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def messages(runs: Iterable[Run]) -> pd.DataFrame:
-    """List every all-reduce in the traces of runs.
-
-    Columns: ranks, bytes that each rank puts in, duration_s including the wait for the slowest
-    rank, run.
-    """
-    rows = []
-    for run in runs:
-        for row in read_trace(run).collectives.itertuples():
-            if row.operation == "all_reduce":
-                rows.append((row.group_size, row.bytes, row.duration_s, run.name))
-    return pd.DataFrame(rows, columns=["ranks", "bytes", "duration_s", "run"])
-
-
-def traced_runs(machine: str, gpus: int = 0) -> dict[str, Run]:
-    """List a machine's recorded runs with a trace of several ranks, by rung.
-
-    If there is none, print that and return an empty dict.
-
-    Args:
-        gpus: how many GPUs; by default as many as possible.
-    """
-    known = machine in recordings.machines()
-    runs = recordings.recorded_runs(machine, "communication") if known else []
-    runs = [run for run in runs if run.record.trace]
-    gpus = gpus or max((run.record.gpus for run in runs), default=0)
-    by_rung = {run.config.rung: run for run in runs if run.record.gpus == gpus}
-    if not by_rung:
-        print(f"No traced run on {gpus or 'several'} GPUs is recorded for {machine}.")
-    return by_rung

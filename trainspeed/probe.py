@@ -59,7 +59,9 @@ class Probe:
         register_optimizer_step_post_hook(self._after_step)
         self._patch(DataLoader, "__init__", self._note_line)
         self._patch(torch.optim.Optimizer, "__init__", self._note_line)
-        self._patch(torch.profiler.profile, "prepare_trace", self._note_profiler)
+        self._patch(
+            torch.profiler.profile, "prepare_trace", lambda own: self.recorder.add_profiler(own)
+        )
         DataLoader.__iter__ = self._iterate(DataLoader.__iter__)
         torch.autograd.backward = self._backward(torch.autograd.backward)
         if self.trial:
@@ -108,9 +110,6 @@ class Probe:
     def _note_line(self, constructed: Any) -> None:
         self._lines[id(constructed)] = own_line()
         self._has_optimizer |= isinstance(constructed, torch.optim.Optimizer)
-
-    def _note_profiler(self, profiler: Any) -> None:
-        self.recorder.add_profiler(profiler)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._step_began[id(optimizer)] = now()

@@ -64,6 +64,9 @@ def waiting_of(profiles: Sequence[Profile]) -> Waiting | None:
     common = set(spans[0]).intersection(*spans)
     if not common:
         return None
+    # A rank whose profiler takes longer to start lets the others wait.
+    starts = {_first_traced(profile) for profile in profiles}
+    common = {key for key in common if key[0] not in starts} or common
     begins = {key: max(found[key][0] for found in spans) for key in common}
     last = Counter(max(range(len(spans)), key=lambda r: spans[r][key][0]) for key in common)
     of_step, of_communication = [], []

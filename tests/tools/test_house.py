@@ -8,11 +8,11 @@ LIMITS = {
     "names that labs reach through modules of the doors": 70,
     "names of `import course`": 31,
     "lines behind launch, wait and report": 10_800,
-    "lines behind the launch of an own script": 12_245,
+    "lines behind the launch of an own script": 12_250,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
     "lines without tests, but for trainspeed": 52_980,
-    "lines of trainspeed": 7_500,
+    "lines of trainspeed": 7_515,
     "lab.x in notebooks": 393,
     "lab.x in the notebook with the most": 30,
 }

@@ -11,6 +11,7 @@ from trainspeed.limits import limits_of
 from trainspeed.parts import Parts
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
+from trainspeed.recorder import stride
 from trainspeed.traces import assemble
 
 STEP_S = 10.0
@@ -54,10 +55,10 @@ def rank(
 
 
 def test_a_rank_waits_until_the_last_one_has_come() -> None:
-    fast = rank(0, [(52, 58), (62, 64)], computing=[(53, 54)])
-    slow = rank(1, [(57, 58), (61, 64)])
+    fast = rank(0, [(51, 59), (62, 68), (72, 74)], computing=[(63, 64)])
+    slow = rank(1, [(51, 59), (67, 68), (71, 74)])
     found = waiting_of([fast, slow])
-    # The first waits from 52 to 57, and computes for one second of it; the other from 61 to 62.
+    # The first waits from 62 to 67, and computes for one second of it; the other from 71 to 72.
     assert found.of_step == pytest.approx([4 / 20, 1 / 20])
     assert found.of_communication == pytest.approx([4 / 7, 1 / 4])
     assert found.last == [0.5, 0.5] and found.longest == 0
@@ -66,9 +67,21 @@ def test_a_rank_waits_until_the_last_one_has_come() -> None:
 def test_only_iterations_that_all_ranks_traced_count() -> None:
     fast = rank(0, [(52, 58), (62, 68), (72, 78)], first=5)
     slow = rank(1, [(67, 68), (76, 78), (88, 89)], first=6)
-    found = waiting_of([fast, slow])
-    assert found.of_step == pytest.approx([9 / 20, 0]) and found.last == [0, 1]
+    found = waiting_of([fast, slow])  # in the one in which no profiler started, from 70 to 80
+    assert found.of_step == pytest.approx([4 / 10, 0]) and found.last == [0, 1]
     assert found.slowest == 1
+    slow = rank(1, [(77, 78), (82, 83), (92, 93)], first=7)
+    assert waiting_of([fast, slow]).of_step == pytest.approx([5 / 10, 0])  # better than none
+
+
+@pytest.mark.parametrize("iteration_s, expected", [(0.001, 128), (0.02, 8), (9.0, 1)])
+def test_ranks_trace_the_same_iterations(
+    monkeypatch: pytest.MonkeyPatch, iteration_s: float, expected: int
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert stride(iteration_s) == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert stride(iteration_s) == stride(1.1 * iteration_s) == expected  # another rank's clock
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def measure_ceilings(device: torch.device, formats: Sequence[str] = ("fp32",)) -
 
 
 def published_ceilings(gpu: str) -> Ceilings:
-    """Return the ceilings in a GPU's data sheet, which no program reaches: about 70 to 90 %.
+    """Return the ceilings in a GPU's data sheet, without sparsity, which no program reaches.
+
+    On an H100, a large product in bf16 reached 68 % of them, and a copy 90 %.
 
     Raises:
         ValueError: the GPU is not in the tables; the message names those that are.

@@ -85,7 +85,7 @@ class Roofline:
             f"{digits(1e3 * self.memory_s)} ms",
             f"→ {self.bound} is the limit: at most {digits(self.samples / self.step_s)} samples/s",
         ]
-        return "\n".join([*lines, f"most bytes: {most}"][: 4 + bool(most)])
+        return "\n".join([*lines, *([f"most bytes: {most}"] if most else [])])
 
 
 def roofline(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,3 +117,35 @@ def test_waiting_and_sending_are_limits_of_their_own() -> None:
     parts.waiting = None
     (alone,) = limits_of(profile, parts, {})
     assert alone.name == "communication" and alone.gain == pytest.approx(1 / 0.4)
+
+
+def test_traces_of_nccl_are_joined_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+    """Each file has times since a base of its own, in microseconds."""
+    profiles = []
+    for number, (base_us, begin_us) in enumerate([(1e6, 1300.0), (1e6 - 500, 1500.0)]):
+        events = []
+
+        def add(
+            category: str, name: str, begin: float, end: float, base=base_us, events=events, **args
+        ) -> None:
+            begin += 1e6 - base
+            event = {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": end + 1e6}
+            event["dur"] -= base + begin
+            events.append(event | {"args": args, "tid": 1, "pid": 0})
+
+        for step in range(2):
+            add("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000 * (step + 1))
+        add("cuda_runtime", "cudaLaunchKernel", 1010, 1011, correlation=1)
+        add("cuda_runtime", "cudaLaunchKernel", 1020, 1021, correlation=2)
+        sent = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float"}
+        sent |= {"Group size": 2, "stream": 20, "device": 0, "correlation": 2}
+        add("kernel", "gemm", 1100, 1350, stream=7, device=0, correlation=1)
+        add("kernel", "ncclDevKernel_AllReduce_Sum_f32(x)", begin_us, 1600, **sent)
+        content = {"traceEvents": events, "baseTimeNanoseconds": base_us * 1e3}
+        (tmp_path / f"{number}.json").write_text(json.dumps(content))
+        kinds = [{"kind": "traced"}] * 2
+        profiles.append(Profile({"trace": f"{number}.json", "iterations": kinds}, tmp_path))
+    found = waiting_of(profiles)
+    # The first waits from 1300 to 1500, and its product runs until 1350.
+    assert found.of_step == pytest.approx([0.15, 0]) and found.last == [0, 1]
+    assert found.of_communication == pytest.approx([150 / 250, 0])

@@ -30,8 +30,9 @@ from torch import nn
 from course import launch, launch_all, rung, wait
 from course.config import LADDER, Config
 from course.runs.ratio import Ratio, centre, ratio
-from course.training import memory, models
+from course.training import models
 from course.training.precision import autocast, channels_last
+from trainspeed import measured_memory as memory
 
 SCRIPT = "solutions/train.py"
 BARE_TURNS, BARE_BLOCK_S = 12, 0.5

@@ -3,29 +3,27 @@
 PyTorch 2.11 and 2.15 have no public name for them; tested with both.
 """
 
-from typing import Any
-
 import torch
 from torch import distributed
 from torch._subclasses import fake_tensor  # it looks for a GPU, unless patched
 from torch.autograd import _profiler_enabled as is_profiling  # the profiler may be the script's
 from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils._python_dispatch import TorchDispatchMode  # TorchFunctionMode is above autocast
 
-from trainspeed._compat import FakeTensorMode, tree_leaves, tree_map_only
+from trainspeed._compat import (
+    FakeTensorMode,
+    TorchDispatchMode,
+    tensors_in,
+    tree_leaves,
+    tree_map_only,
+)
 
 active_ddp = DDP._get_active_ddp_module  # the one whose forward is running
 # The kernels of scaled_dot_product_attention, for selective checkpointing.
 KERNELS = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 ATTENTION = [getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default for name in KERNELS]
 __all__ = ["FakeTensorMode", "TorchDispatchMode", "fake_tensor", "group_named", "is_profiling"]
-__all__ += ["tree_leaves", "tree_map_only"]
-
-
-def arguments_of(operator: Any) -> list[Any]:
-    """Return an operator's arguments: nothing else tells which it writes to (`is_write`)."""
-    return operator._schema.arguments
+__all__ += ["tensors_in", "tree_leaves", "tree_map_only"]
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -39,11 +37,6 @@ def timeout_s() -> float | None:
     device = torch.device(distributed.get_backend_config().partition(":")[0])
     options = getattr(distributed.group.WORLD._get_backend(device), "options", None)
     return options and options._timeout.total_seconds()
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dicts."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def compiler_counters() -> dict[str, dict[str, int]]:

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from course.runs import complete_file
-from course.training import Hook, attempt, counter
+from course.training import Hook, attempt
 from race.supervised_clock import BEGAN
+from trainspeed.energy import counter
 
 NETWORK = "network.pt2"  # the computation of an entry's own network, without its weights
 EXAMPLE_IMAGES = 2  # PyTorch treats a batch of one image as a constant

@@ -1,4 +1,4 @@
-"""Train 90 epochs twice: with the rung `imagenet`, interrupted, and with a plain loop of its recipe.
+"""Train 90 epochs with the rung `imagenet`, interrupted, and with a plain loop of its recipe.
 
     python -m research.long_runs OUT.jsonl --seeds 0 1 2
     python -m research.long_runs OUT.jsonl --seeds 0 --only plain    # one of several processes
@@ -81,12 +81,12 @@ def train_plain(seed: int, epochs: int, workers: int, px: int) -> list[dict[str,
 
 
 def train_interrupted(
-    seed: int, epochs: int, workers: int, px: int, gpus: list[int]
+    seed: int, epochs: int, workers: int, px: int, gpus: list[int], stored: str
 ) -> tuple[list[dict[str, float]], list[int]]:
     """Train the rung; return each epoch's results, and the steps in which it was cancelled."""
     config = rung("imagenet", data="default", batch_size=BATCH, epochs=epochs, seed=seed,
                   lr_step_size=epochs // 3, save_every=50, workers=workers, tracker="",
-                  image_px=px, warmup_steps=8)  # fmt: skip
+                  image_px=px, warmup_steps=8, format=stored)  # fmt: skip
     total = 1024 // BATCH * epochs
     run = launch("solutions/train.py", config, gpus=gpus[0])
     steps = []
@@ -127,10 +127,12 @@ def main() -> None:
     parser.add_argument("--px", type=int, default=224)
     parser.add_argument("--workers", type=int, default=core_count())
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2, 1])
+    parser.add_argument("--format", default="files", help="of the interrupted run's images")
     parser.add_argument("--judge", action="store_true")
     options = parser.parse_args()
     if options.judge:
-        return judge(options.out)
+        judge(options.out)
+        return
     sizes = options.epochs, options.workers, options.px
     for seed in options.seeds:
         for way in [options.only] if options.only else ["plain", "course"]:
@@ -139,8 +141,8 @@ def main() -> None:
             if way == "plain":
                 results = train_plain(seed, *sizes)
             else:
-                results, steps = train_interrupted(seed, *sizes, options.gpus)
-                row |= {"gpus": options.gpus, "cancelled_in_steps": steps}
+                results, steps = train_interrupted(seed, *sizes, options.gpus, options.format)
+                row |= {"gpus": options.gpus, "cancelled_in_steps": steps, "format": options.format}
             row |= summary(results) | {"seconds": round(time.perf_counter() - begin, 1)}
             row |= {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"}
             row["top1_by_epoch"] = [round(epoch["val_top1"], 4) for epoch in results]

@@ -23,13 +23,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from course.analysis.ranks import on_ranks
-from course.analysis.timing import number_format
 from electives.networks.bench import Setting, Workload, measure_workload
 from electives.networks.catalogue import NETWORKS
 from electives.networks.measurements import ORDER
 from research.sweep import command
 from trainspeed.tensor_cores import tensor_core_report, tensor_core_summary
 from trainspeed.tensor_cores.rules import classify
+from trainspeed.timing import number_format
 from trainspeed.traces.intervals import intervals_of, merge_intervals
 from trainspeed.traces.reader import Trace, read
 from trainspeed.traces.tables import by_kernel

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from course.analysis.timing import quartiles, seconds
 from electives.refinement.solvers import backward_error, random_matrix
 from research.sweep import command
+from trainspeed.timing import quartiles, seconds
 
 SIZES = (2048, 4096, 8192, 16384, 32768)
 CONDITIONS = tuple(10.0**power for power in range(1, 9))

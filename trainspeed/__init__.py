@@ -5,7 +5,7 @@
     trainspeed try -- python train.py
     trainspeed memory mymodule:make --batch 32 64 128 --gpu 40GiB
 
-In a notebook or a script: `Watch`, `compare` and `predict_memory`.
+In a notebook or a script: `Watch`, `compare`, `predict_memory`, `roofline` and `measure_energy`.
 """
 
 from importlib import import_module
@@ -14,11 +14,15 @@ from typing import Any
 __version__ = "0.1.0"
 # Each with its module, which is imported when it is used: some import torch.
 _EXPORTS = {
+    "Energy": "timing",
     "Prediction": "memory",
+    "Roofline": "roofline_model",
     "Watch": "watch",
     "compare": "comparison",
     "largest_batch": "memory",
+    "measure_energy": "timing",
     "predict_memory": "memory",
+    "roofline": "roofline_model",
 }
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 from trainspeed.parts import Parts
 from trainspeed.profile import Profile
+from trainspeed.ranks import Waiting
 
 LEAST_GAIN = 1.05  # of a limit that is worth a line
 MOST = 5
 LARGEST_RATIO = 8.0  # of the formats' rates: memory limits sooner than a data sheet says
 LEAST_LAYOUT = 0.02  # of the step: some layers need a conversion
 FUSIBLE_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
+LEAST_SHARE = 0.01  # of the same time, from which a line is shown
 LINE_SHARE = 0.25  # of the time without loading, from which a line may be a loop
 HOST_SHARE = 0.9  # of the host's seconds: they are an estimate, and a bound must hold
 MEMORY_SHARE = 0.25  # of compute outside products, from which memory is named
@@ -28,7 +30,7 @@ class Limit:
     """A limit of the step.
 
     Attributes:
-        name: data, waits, launch, format, layout, memory, optimizer, communication.
+        name: data, waits, launch, format, layout, memory, optimizer, imbalance, communication.
         gain: the most that removing it gains, as a ratio of speeds.
         title: in a few words.
         evidence: what was seen, with lines of the user's code.
@@ -42,13 +44,16 @@ class Limit:
     change: str = ""
 
 
-def limits_of(profile: Profile, parts: Parts, rates: dict[str, float]) -> list[Limit]:
+def limits_of(
+    profile: Profile, parts: Parts, rates: dict[str, float], waiting: Waiting | None = None
+) -> list[Limit]:
     """Return at most five limits, in order of what removing them would gain.
 
     Args:
         profile: of one process.
         parts: of its step.
         rates: FLOP/s of products by format, as far as known: fp32, tf32, bf16.
+        waiting: of the ranks for each other, if it is known.
     """
     found = [
         _data(profile, parts),
@@ -58,7 +63,8 @@ def limits_of(profile: Profile, parts: Parts, rates: dict[str, float]) -> list[L
         _layout(profile, parts),
         _memory(profile, parts),
         _optimizer(profile, parts),
-        _communication(profile, parts),
+        _imbalance(parts, waiting),
+        _communication(parts),
     ]
     worth = [limit for limit in found if limit and limit.gain >= LEAST_GAIN]
     return sorted(worth, key=lambda limit: -limit.gain)[:MOST]
@@ -159,7 +165,10 @@ def _launch(profile: Profile, parts: Parts) -> Limit | None:
     lines = [
         (line, share)
         for line, share in profile.values["lines"].items()
-        if line and line not in waiting and not re.search(r"\.(backward|step)\(", line)
+        if line
+        and share >= LEAST_SHARE
+        and line not in waiting
+        and not re.search(r"\.(backward|step)\(", line)
     ]
     evidence += [f"{share:.0%} of the time without loading: {line}" for line, share in lines[:3]]
     changes = [compiled, "a larger batch"]
@@ -242,11 +251,30 @@ def _optimizer(profile: Profile, parts: Parts) -> Limit | None:
     return Limit("optimizer", _gain(parts, parts.optimizer), title, [first["line"]], change)
 
 
-def _communication(profile: Profile, parts: Parts) -> Limit | None:
+def _imbalance(parts: Parts, waiting: Waiting | None) -> Limit | None:
+    """Ranks that wait for a slower one; the page's rank may be that one."""
+    if waiting is None:
+        return None
+    slowest, longest = waiting.slowest, waiting.longest
+    saved = max(parts.waiting or 0.0, waiting.of_step[longest] * parts.step)
+    evidence = [
+        f"rank {slowest} begins {waiting.last[slowest]:.0%} of the collectives last",
+        f"rank {longest} waits the longest: {_share(saved, parts)}",
+    ]
+    change = "as much work for each rank: equal batches, and as many cores for loading"
+    title = "ranks wait until the slowest one has computed its gradients"
+    return Limit("imbalance", _gain(parts, saved), title, evidence, change)
+
+
+def _communication(parts: Parts) -> Limit | None:
     if not parts.communication:
         return None
-    total = parts.communication + parts.hidden
+    total, seconds = parts.communication + parts.hidden, parts.communication
     evidence = [f"{parts.hidden / total:.0%} of communication is hidden behind compute"]
     change = "larger batches per GPU, no_sync while accumulating, gradients in bf16"
-    title = f"ranks wait for each other's data: {_share(parts.communication, parts)}"
-    return Limit("communication", _gain(parts, parts.communication), title, evidence, change)
+    title = "ranks wait for each other's data"
+    if parts.waiting is not None:
+        seconds -= parts.waiting
+        title = "ranks send and receive, when all of them have come"
+    title += f": {_share(seconds, parts)}"
+    return Limit("communication", _gain(parts, seconds), title, evidence, change)

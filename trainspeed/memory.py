@@ -31,13 +31,13 @@ from trainspeed._compat import (
     NEEDS_NUMBERS,
     FakeTensorMode,
     memory_tracker,
-    tree_leaves,
+    tensors_in,
     tree_map_only,
 )
 from trainspeed.fake_gpu import fake_tensors
 from trainspeed.lines import is_own
+from trainspeed.resources import GIB
 
-GIB = 2**30
 MEASURE = (
     "measure the peaks of two small batches, which `trainspeed profile` prints: those of larger "
     "batches are on the line through both"
@@ -197,17 +197,34 @@ def predict_memory(
     Raises:
         PredictionError: something is needed that fake tensors lack, or PyTorch refuses the step.
     """
-    OPTIONS.bind(model, inputs, **options)  # an unknown option is a TypeError, as elsewhere
-    with explained():
-        model = _created(model)
-        if isinstance(inputs, tuple) and len(inputs) == 2 and callable(inputs[1]):
-            inputs = create(partial(inputs[1], inputs[0]))
-        with fake_tensors(), _uncompiled():
-            return predict_step(FakeStep(model, inputs, **options))
+    with fake_step(model, inputs, **options) as step:
+        return predict_step(step)
 
 
 OPTIONS = inspect.signature(FakeStep).replace(return_annotation=Prediction)
 predict_memory.__signature__ = OPTIONS  # for `help`
+
+
+@contextmanager
+def fake_step(
+    model: nn.Module | Callable[[], nn.Module], inputs: Any, *, advice: str = MEASURE, **options
+) -> Iterator[FakeStep]:
+    """Create a model's training step on fake tensors, to be used inside this context.
+
+    Args:
+        model: and `inputs`, `options`: as in `predict_memory`.
+        advice: what to do instead, for the message of an error.
+
+    Raises:
+        PredictionError: as in `predict_memory`.
+    """
+    OPTIONS.bind(model, inputs, **options)  # an unknown option is a TypeError, as elsewhere
+    with explained(advice):
+        model = _created(model)
+        if isinstance(inputs, tuple) and len(inputs) == 2 and callable(inputs[1]):
+            inputs = create(partial(inputs[1], inputs[0]))
+        with fake_tensors(), _uncompiled():
+            yield FakeStep(model, inputs, **options)
 
 
 def predict_step(step: FakeStep) -> Prediction:
@@ -355,13 +372,6 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
         )
     most = max(sum(blocks.values()) for blocks in found)
     return [*max((blocks for blocks in found if 2 * sum(blocks.values()) >= most), key=len)]
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dicts, and in a model's output."""
-    if isinstance(values, Mapping):
-        values = [*values.values()]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _mean(output: Any, *targets: torch.Tensor) -> torch.Tensor:
@@ -513,7 +523,7 @@ def _uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(advice: str = MEASURE) -> Iterator[None]:
     """Turn an error of the user's model into one that names the line and what to do."""
     log = logging.getLogger(FakeTensorMode.__module__)  # it prints each error's stack
     level = log.level
@@ -526,23 +536,23 @@ def explained() -> Iterator[None]:
     except PredictionError:
         raise
     except Exception as error:  # whatever a user's code raises
-        raise PredictionError(_explanation(error)) from error
+        raise PredictionError(_explanation(error, advice)) from error
     finally:
         log.setLevel(level)
 
 
-def _explanation(error: Exception) -> str:
+def _explanation(error: Exception, advice: str) -> str:
     where = _line_of(error)
     where = f" ({where})" if where else ""
     if isinstance(error, NEEDS_NUMBERS):
         name = str(error.func)
         if "_local_scalar_dense" in name:
             name = f"{name}, as in .item(), float() or `if`,"
-        return f"{name} needs numbers{where}, and a prediction has only shapes. Instead, {MEASURE}"
+        return f"{name} needs numbers{where}, and a prediction has only shapes. Instead, {advice}"
     first = (str(error).strip() or "no message").splitlines()[0]
     return (
         f"{type(error).__name__}: {first.rstrip('.')}{where}. This step ran on tensors without "
-        f"numbers, on the CPU. If the model does train on a GPU, {MEASURE}"
+        f"numbers, on the CPU. If the model does train on a GPU, {advice}"
     )
 
 

@@ -134,7 +134,8 @@ def _cross_entropy(output: Any) -> torch.Tensor:
     """Compute the loss of scores, whose last dimension is the classes."""
     import torch
 
-    from trainspeed.memory import PredictionError, tensors_in
+    from trainspeed._compat import tensors_in
+    from trainspeed.memory import PredictionError
 
     scores = next((t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1), None)
     if scores is None:

@@ -8,6 +8,7 @@ from typing import Any
 from trainspeed.limits import Limit, limits_of
 from trainspeed.parts import Parts, parts_of
 from trainspeed.profile import Profile
+from trainspeed.ranks import Waiting, waiting_of
 from trainspeed.rates import rates_of
 from trainspeed.text import digits
 
@@ -27,7 +28,9 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
     slowest = max(profiles, key=lambda profile: profile.step_s)
     first = profiles[0]
     parts, rates = parts_of(first), rates_of(first.machine)
-    limits = limits_of(first, parts, rates)
+    if waiting := waiting_of(profiles):
+        parts.waiting = waiting.of_communication[0] * parts.communication
+    limits = limits_of(first, parts, rates, waiting)
     q1, median, q3 = first.quartiles()
     samples, tokens = count_inputs(first)
     # A CPU's rates are measured next to the script, so that only their ratio counts.
@@ -60,6 +63,7 @@ def values_of(profiles: list[Profile]) -> dict[str, Any]:
         "processes": first.values["processes"],
         "slowest_rank": slowest.values["rank"],
         "slowest_step_s": slowest.step_s,
+        "waiting": asdict(waiting) if waiting else None,
         "has_trace": bool(parts.top),
     }
 
@@ -133,7 +137,14 @@ def _times(values: dict[str, Any]) -> list[str]:
         rate = f"{digits(values['flop_per_s'] / power)} {unit} in products"
         share = values["peak_share"]
         lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
-    if values["ranks"] > 1:
+    if values["waiting"]:
+        waiting = Waiting(**values["waiting"])
+        slowest, longest = waiting.slowest, waiting.longest
+        lines.append(
+            f"Rank {slowest} begins {waiting.last[slowest]:.0%} of the collectives last; rank "
+            f"{longest} waits the longest, for {waiting.of_step[longest]:.0%} of a step."
+        )
+    elif values["ranks"] > 1:
         lines.append(
             f"The slowest rank is {values['slowest_rank']}: {seconds(values['slowest_step_s'])}."
         )
@@ -158,12 +169,15 @@ def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
     names = {
         "data": "waiting for data",
         "compute": "computing" if values["has_trace"] else "the rest",
+        "waiting": "waiting for ranks",
         "communication": "communicating",
         "launch": "launching" if is_gpu else "Python",
     }
     lines = []
     for key, name in names.items():
-        share = getattr(parts, key) / parts.step
+        share = (getattr(parts, key) or 0.0) / parts.step
+        if key == "communication":
+            share -= (parts.waiting or 0.0) / parts.step
         if share >= 0.001:
             lines.append(f"{name:17}{share:5.0%}  {'█' * round(WIDTH * share)}")
     for row in parts.top[:3]:

@@ -51,6 +51,7 @@ class Parts:
         data: waiting for batches, while the accelerator is idle (on a CPU: all of it).
         compute: kernels, or on a CPU operators.
         communication: collectives, while nothing computes.
+        waiting: of communication, until the slowest rank has come, too; None if unknown.
         launch: the rest: Python, and on a GPU operators that it waits for.
         products: of compute, in matrix products and convolutions.
         slow_products: of products, what did not use Tensor Cores although their types could.
@@ -72,6 +73,7 @@ class Parts:
     data: float = 0.0
     compute: float = 0.0
     communication: float = 0.0
+    waiting: float | None = None
     launch: float = 0.0
     products: float = 0.0
     slow_products: float = 0.0
@@ -94,7 +96,7 @@ def parts_of(profile: Profile) -> Parts:
     step, wait = profile.step_s, min(profile.mean("wait_s"), profile.step_s)
     parts = Parts(step, data=wait)
     trace = profile.trace
-    windows = _usual_windows(profile, steps(trace)) if trace is not None else ()
+    windows = usual_windows(profile, steps(trace)) if trace is not None else ()
     if not len(windows):
         parts.optimizer = min(profile.mean("optimizer_s"), step)
         parts.compute = step - wait
@@ -113,7 +115,7 @@ def parts_of(profile: Profile) -> Parts:
     return parts
 
 
-def _usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
+def usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
     """Return the traced iterations that only train, if there are some.
 
     One that the end of the script cut off is none, and one may evaluate the model, too.
@@ -121,7 +123,8 @@ def _usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
     traced = [it for it in profile.values["iterations"] if it["kind"] == TRACED]
     if not traced:  # a trace that was recorded elsewhere
         return windows
-    windows = windows.head(len(traced))
+    # A profiler of the script that doesn't record marks its own steps, too, with larger numbers.
+    windows = windows[windows["step"] < len(traced)].reset_index(drop=True)
     seconds = windows["end_s"] - windows["start_s"]
     loops = pd.Series([it["loops"] for it in traced[: len(windows)]], index=windows.index)
     usual = windows[(loops == 0) & (seconds <= LONG * seconds.median())]

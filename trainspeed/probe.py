@@ -11,7 +11,6 @@ import contextlib
 import functools
 import json
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +59,9 @@ class Probe:
         register_optimizer_step_post_hook(self._after_step)
         self._patch(DataLoader, "__init__", self._note_line)
         self._patch(torch.optim.Optimizer, "__init__", self._note_line)
-        self._patch(torch.profiler.profile, "__init__", self._note_profiler)
+        self._patch(
+            torch.profiler.profile, "prepare_trace", lambda own: self.recorder.add_profiler(own)
+        )
         DataLoader.__iter__ = self._iterate(DataLoader.__iter__)
         torch.autograd.backward = self._backward(torch.autograd.backward)
         if self.trial:
@@ -109,10 +110,6 @@ class Probe:
     def _note_line(self, constructed: Any) -> None:
         self._lines[id(constructed)] = own_line()
         self._has_optimizer |= isinstance(constructed, torch.optim.Optimizer)
-
-    def _note_profiler(self, profiler: Any) -> None:
-        if not sys._getframe(2).f_code.co_filename.endswith("recorder.py"):
-            self.recorder.notes.has_own_profiler = True
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._step_began[id(optimizer)] = now()

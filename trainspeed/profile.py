@@ -14,6 +14,7 @@ import numpy as np
 
 from trainspeed import run
 from trainspeed.recorder import OBSERVED, REST, TIMED, TRACED, Plan
+from trainspeed.timing import quartiles
 
 
 class ProfileError(ValueError):
@@ -54,7 +55,7 @@ class Profile:
 
     def quartiles(self, name: str = "seconds") -> tuple[float, float, float]:
         """Return the quartiles of a column."""
-        return tuple(float(v) for v in np.percentile(self.rows[name], [25, 50, 75]))
+        return quartiles(self.rows[name])
 
     @property
     def step_s(self) -> float:

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import functools
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,6 +35,7 @@ WARM_UP, TIMED, TRACED, OBSERVED, REST = "warm-up", "timed", "traced", "observed
 # Methods of a tensor that wait until the accelerator has computed it.
 WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 WAITING += ("__format__", "__repr__", "nonzero")
+STRIDE_S = 0.25  # in which ranks reach the same iteration
 OBSERVED_S, OBSERVED_COUNT = 1.0, 3  # seconds for which the stack is sampled, and iterations
 
 
@@ -268,6 +270,15 @@ class Recorder:
             self._current.optimizer_s += seconds
             self._current.updates += 1
 
+    def add_profiler(self, profiler: Any) -> None:
+        """Note that a profiler begins to record. If it is the script's, it has the way."""
+        if profiler is not self._profiler:
+            self.notes.has_own_profiler = True
+            if own := self._profiler:
+                self._profiler = None
+                own.stop()
+                self._enter(OBSERVED)
+
     @contextmanager
     def fetching(self) -> Iterator[None]:
         """Sample what this thread does in the block, if it is time to."""
@@ -290,6 +301,7 @@ class Recorder:
             self._enter(TIMED)
         elif self.state == TIMED:
             is_enough = count >= plan.timed and seconds >= plan.timed_s
+            is_enough &= count == plan.timed or count % stride(seconds / count) == 0
             if is_enough or (count >= 3 and seconds >= plan.most_s):
                 self._enter(TRACED if plan.traced and self._start_trace() else OBSERVED)
         elif self.state == TRACED:
@@ -315,6 +327,7 @@ class Recorder:
         if self.notes.has_own_profiler:
             return False
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
+        _unload_tracing_afterwards()
         warnings.filterwarnings("ignore", ".*Profiler clears events")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
@@ -435,8 +448,27 @@ class Recorder:
         }
 
 
+def _unload_tracing_afterwards() -> None:
+    """Let the profiler unload NVIDIA's tracing library, which would slow every later launch.
+
+    Before CUDA 12.6 this crashed with CUDA graphs.
+    """
+    version = (torch.version.cuda or "0.0").split(".")
+    if [*map(int, version[:2])] >= [12, 6]:
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+
+
 def _record(step: int) -> torch.profiler.ProfilerAction:
     return torch.profiler.ProfilerAction.RECORD  # with a schedule, each iteration is a range
+
+
+def stride(iteration_s: float) -> int:
+    """Return of which iterations the next state may follow: with ranks, every 2nd, 4th, 8th, ….
+
+    The clocks of ranks differ by a little, and they should trace the same iterations.
+    """
+    exponent = int(math.log2(STRIDE_S / iteration_s)) if "WORLD_SIZE" in os.environ else 0
+    return 2 ** max(0, exponent)
 
 
 def device_type() -> str:

@@ -10,11 +10,12 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+GIB = 2**30
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 # Of version 2, then 1: the files with a group's limit and use.
@@ -59,6 +60,19 @@ def core_count() -> int:
             quota, period = (int((group / name).read_text()) for name in names)
             count = min(count, math.ceil(quota / period)) if quota > 0 else count
     return max(1, count)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit PyTorch to one thread in this context."""
+    import torch  # which commands start without
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _groups(controller: str) -> Iterator[Path]:

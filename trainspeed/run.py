@@ -19,6 +19,7 @@ import psutil
 
 INJECT = Path(__file__).with_name("inject")
 PLAN = "TRAINSPEED_PLAN"
+ELASTIC = "TORCHELASTIC_RUN_ID"  # in the environment of torchrun's ranks
 POLL_S = 0.2
 GRACE_S = 5.0
 
@@ -75,19 +76,37 @@ def _send(process: subprocess.Popen, number: int) -> None:
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and all that it started, first by SIGTERM."""
+    """End a process and all that it started, first by SIGTERM.
+
+    All stop first: otherwise, a rank may report that another one has ended. torchrun's agent gets
+    SIGKILL, because it would print a traceback about SIGTERM.
+    """
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(process.pid)
         family = [*parent.children(recursive=True), parent]
-        for member in family:
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
-                member.resume()  # or a stopped process does not end
+        agents = _agents(family)
+        steps = psutil.Process.suspend, psutil.Process.terminate, psutil.Process.resume
+        for step in steps:  # without the last one, a stopped process does not end
+            for member in family:
+                with suppress(psutil.NoSuchProcess):
+                    if member.pid in agents and step == psutil.Process.terminate:
+                        member.kill()
+                    step(member)
         _, alive = psutil.wait_procs(family, timeout=GRACE_S)
         for member in alive:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
     process.wait()
+
+
+def _agents(family: list[psutil.Process]) -> set[int]:
+    """Return the ids of torchrun's agents, which start ranks and only wait for them."""
+    parents = {}
+    for member in family:
+        with suppress(psutil.Error, OSError):
+            if ELASTIC in member.environ():
+                parents[member.pid] = member.ppid()
+    return {parent for parent in parents.values() if parent not in parents}
 
 
 def watch(

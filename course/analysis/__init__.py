@@ -15,6 +15,6 @@ _NAMES = {
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["communication", "roofline", "timing"],
+    ["communication", "roofline"],
     {module: names.split() for module, names in _NAMES.items()},
 )

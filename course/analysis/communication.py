@@ -1,144 +1,37 @@
-"""Measure what the ranks of a run send each other, when, and how much of it compute hides."""
+"""What the ranks of runs send each other, with trainspeed's report of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 import pandas as pd
 
 from course.analysis.run_traces import read_trace
 from course.runs import recordings
+from course.runs.run import Run
 from course.text import wrap_text
-from trainspeed.traces import tables
-from trainspeed.traces.collectives import NCCL
-from trainspeed.traces.intervals import (
-    Intervals,
-    intervals_of,
-    merge_intervals,
-    overlap_s,
-    subtract_intervals,
-)
-from trainspeed.traces.tables import Trace
+from trainspeed.traces import communication
+from trainspeed.traces.communication import compare_reports
+from trainspeed.traces.tables import computing
 
-if TYPE_CHECKING:
-    from course.runs.run import Run
-
-COLUMNS = [
-    "step",
-    "phase",
-    "operation",
-    "bytes",
-    "type",
-    "group_size",
-    "start_ms",
-    "duration_ms",
-    "backward_ms",
-    "overlapped_ms",
-    "exposed_ms",
-]
-# CPU operators that wait for other ranks, or contain such operators: they compute nothing.
-NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
+__all__ = ["comm_report", "compare_reports", "computing", "messages", "traced_runs"]
 
 
-def comm_report(run: Run | Trace) -> pd.DataFrame:
-    """List every collective in a trace as its rank saw it, in order of time.
-
-    Columns: step; phase of the step that launched it; operation; bytes that one rank puts in;
-    type; group_size; start_ms, since the step began on the host; duration_ms, including the wait
-    for the slowest rank; overlapped_ms, in which this rank computed; backward_ms, the part of
-    that in backward; exposed_ms, the rest.
-    `attrs` contain "steps", the number of traced steps; "exposed_ms" of all of them, in which two
-    collectives at once count once; and "text", a summary.
-
-    On a GPU, every kernel but NCCL's computes; on a CPU, every operator that does not communicate.
-    A CPU computes and sends on the same cores, so hidden messages still cost time there.
+def comm_report(run: Run) -> pd.DataFrame:
+    """List every collective in a run's trace; see `trainspeed.traces.communication.comm_report`.
 
     Raises:
         ValueError: the run has no trace, or the trace has no collective.
     """
-    trace = run if isinstance(run, Trace) else read_trace(run)
+    trace = read_trace(run)
     if trace.collectives.empty:
         raise ValueError(
             f"{trace.source} has no collective in it: launch with gpus=2 or more, and several "
             f"processes must have joined one group (TODOs process_group and data_parallel)"
         )
-    begins = tables.steps(trace).set_index("step")["start_s"]
-    by_device = trace.collectives.groupby("device", dropna=False, sort=False)
-    parts = [rows.copy() for _, rows in by_device]
-    exposed_s = 0.0
-    for rows in parts:  # computing on one device does not hide messages of another
-        device, spans = rows["device"].iloc[0], intervals_of(rows)
-        for column, phase in (("overlapped_ms", None), ("backward_ms", "backward")):
-            hiding = computing(trace, phase, device)
-            rows[column] = [1e3 * overlap_s(span, hiding) for span in spans]
-        busy = computing(trace, device=device)
-        waits = (subtract_intervals(span, busy) for span in merge_intervals(spans))
-        exposed_s += sum(end - begin for pieces in waits for begin, end in pieces)
-    rows = pd.concat(parts).sort_index()
-    rows["duration_ms"] = 1e3 * rows["duration_s"]
-    rows["exposed_ms"] = (rows["duration_ms"] - rows["overlapped_ms"]).clip(lower=0)
-    rows["start_ms"] = 1e3 * (rows["start_s"] - rows["step"].map(begins).fillna(0.0))
-    report = rows[COLUMNS].reset_index(drop=True)
-    report.attrs |= {"steps": max(len(begins), 1), "exposed_ms": 1e3 * exposed_s}
-    report.attrs["text"] = _summary(report)
+    report = communication.comm_report(trace)
+    report.attrs["text"] = wrap_text(report.attrs["text"])
     return report
-
-
-def computing(trace: Trace, phase: str | None = None, device: Any = None) -> Intervals:
-    """List the stretches of time (begin, end) in which the rank computed.
-
-    Args:
-        phase: only what this phase of the step launched.
-        device: only this GPU, by its number in the trace.
-    """
-    if trace.kernels.empty:
-        names = trace.operators["name"]
-        computes = names.str.contains("::") & ~names.str.match(NO_COMPUTING)
-        rows = trace.operators[computes.astype(bool)]
-    else:
-        rows = trace.kernels[~trace.kernels["kernel"].str.match(NCCL).astype(bool)]
-        rows = rows if pd.isna(device) else rows[rows["device"] == device]
-    return merge_intervals(intervals_of(rows[rows["phase"] == phase] if phase else rows))
-
-
-def _summary(report: pd.DataFrame) -> str:
-    """Describe a mean step in words."""
-    mean = compare_reports({"": report}).iloc[0]
-    lines = [
-        f"{mean['collectives']:g} collectives a step, over {report['group_size'].max():g} ranks: "
-        f"{mean['megabytes']:.1f} MB from each rank, under way for {mean['under_way_ms']:.1f} ms",
-        f"computing hides {mean['hidden']:.0%} of that; for {mean['exposed_ms']:.1f} ms of a step "
-        f"this rank only waits for it",
-    ]
-    for phase, rows in report.groupby("phase", sort=False):
-        kinds = rows.groupby(["operation", "type"], sort=False)["bytes"].agg(["size", "sum"])
-        words = ", ".join(
-            f"{kind['size']} {operation} of {type_ or 'nothing'}, {kind['sum'] / 1e6:.3g} MB"
-            for (operation, type_), kind in kinds.iterrows()
-        )
-        lines.append(f"{phase or 'outside any phase'}: {words}")
-    return wrap_text("\n".join(lines))
-
-
-def compare_reports(reports: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Compare several tables of `comm_report`, one row each: what a step sends and what it costs.
-
-    Columns, of a mean step: collectives, megabytes, largest_mb, under_way_ms (added up), hidden
-    (the share that computing covers), exposed_ms.
-    """
-    rows = {}
-    for name, report in reports.items():
-        steps, duration_ms = report.attrs["steps"], report["duration_ms"].sum()
-        rows[name] = {
-            "collectives": len(report) / steps,
-            "megabytes": report["bytes"].sum() / steps / 1e6,
-            "largest_mb": report["bytes"].max() / 1e6,
-            "under_way_ms": duration_ms / steps,
-            "hidden": report["overlapped_ms"].sum() / duration_ms,
-            "exposed_ms": report.attrs["exposed_ms"] / steps,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def messages(runs: Iterable[Run]) -> pd.DataFrame:

@@ -50,10 +50,11 @@ from course.data.formats import convert
 from course.runs.evidence import NOT_APPLICABLE, to_values
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
-from course.training import memory, models
+from course.training import models
 from course.training.evidence import shards
 from course.training.evidence.operators import layout
 from course.training.recorder import Recorder, recording
+from trainspeed import measured_memory as memory
 from trainspeed.resources import core_count
 
 CLASSES, TRAIN, VAL, SIDE = 6, 8, 4, 40  # the tiny set: images per class, side in pixels

@@ -8,7 +8,7 @@ import lazy_loader
 
 _NAMES = {
     "digits": "handwritten_digits",
-    "images": "decode_jpeg epoch_px one_thread open_folder open_image RandomCrop train_view",
+    "images": "decode_jpeg epoch_px open_folder open_image RandomCrop train_view",
     "loader": "image_sets loaders normalised val_subset",
     "seeded": "Seeded",
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import simplejpeg
@@ -18,6 +17,7 @@ from course.data import folders
 from course.data.folders import DataError
 from course.data.listing import Listing, list_folder, list_shards
 from course.data.pixels import decode_rgb
+from trainspeed.resources import one_thread
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in 0…1
 
@@ -162,17 +162,6 @@ def open_folder(
     """
     shards = folders.read_index(root).get("kind") == "shards"
     return kind(list_shards(root, split) if shards else list_folder(root, split), view)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit PyTorch to one thread in this context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def open_image(path: str) -> torch.Tensor:

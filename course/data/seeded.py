@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from course.data.images import one_thread
+from trainspeed.resources import one_thread
 
 MULTIPLIER = 1_000_003  # a prime, so that different (seed, epoch, image) rarely give the same seed
 

@@ -95,7 +95,7 @@ def _gpu_free_gib() -> float | None:
     import pynvml
     import torch
 
-    from course.training.energy import nvml_handle
+    from trainspeed.energy import nvml_handle
 
     if not torch.cuda.is_available() or not torch.version.cuda:
         return None

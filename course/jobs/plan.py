@@ -236,7 +236,7 @@ def without_loading(site: str = "local") -> dict[str, Any]:
     """
     import torch  # only here: it takes seconds
 
-    from course.training.memory import total_gib
+    from trainspeed.measured_memory import total_gib
 
     if (executor := sites.get(site).executor) == "recorded":
         return FULL_SIZE

@@ -37,7 +37,7 @@ class Hook:
         """Note the begin of training; earlier processes of the run have completed `first` steps.
 
         Args:
-            clock: a course.training.clocks.Clock.
+            clock: a trainspeed.clocks.Clock.
         """
 
     def begin_epoch(self) -> None:

@@ -7,6 +7,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,15 @@ import torch
 from course.data.loader import set_epoch
 from course.runs import failures
 from course.runs.files import finite
-from course.training import memory, turns
+from course.training import turns
 from course.training.attempts import attempt
-from course.training.clocks import clock_for, speed_quartiles
-from course.training.energy import EnergyMeter, counter
 from course.training.evidence.observers import Observers
 from course.training.hooks import Hook
 from course.training.progress import Progress
 from course.training.recorder import Recorder
+from trainspeed import measured_memory as memory
+from trainspeed.clocks import clock_for, synchronize
+from trainspeed.energy import EnergyMeter, counter
 from trainspeed.phases import PHASES
 
 FLUSH_S = 1.0  # between two writes of finished steps
@@ -78,7 +80,8 @@ class Meter:
         micro_batch = 0 if self.config.pipeline else self.config.micro_batch
         self._passes = -(-share // (micro_batch or share))  # micro-batches of a step
         self._range: Any = None  # the current phase in the trace
-        self._energy = EnergyMeter(attempt("energy", counter, device))
+        read = attempt("energy", counter, device)
+        self._energy = EnergyMeter(read and partial(attempt, "energy", read))
         self._block: list[float] = []  # seconds of each step since this run's turn began
         self._over = {*range(first // self.config.steps)}  # epochs that need no more steps
         self._running: deque[_Step] = deque()
@@ -241,8 +244,7 @@ class Meter:
 
     def _synchronize(self) -> None:
         """Wait for the device, and write all steps."""
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+        synchronize(self.device)
         self._energy.stop()
         self._write_finished(wait=True)
 
@@ -296,5 +298,23 @@ class Meter:
             **ends,
             "turns": self._turn.get("turn", 0),
             "left": self.turns.left if self.turns else [],
-            **self._energy.summary(speeds["images_per_s"] / self.run.world_size),
+            **self._energy_per_image(speeds["images_per_s"] / self.run.world_size),
         }
+
+    def _energy_per_image(self, images_per_s: float) -> dict[str, float]:
+        """Return watts and joules_per_image; rank 0's device represents all of them."""
+        watts = self._energy.watts
+        return {} if watts is None else {"watts": watts, "joules_per_image": watts / images_per_s}
+
+
+def speed_quartiles(seconds: np.ndarray, batch: int) -> dict[str, float]:
+    """Return medians and quartiles of step times and of images/s, named as in a record."""
+    q1, median, q3 = map(float, np.percentile(seconds, [25, 50, 75]))
+    return {
+        "step_s": median,
+        "step_s_q1": q1,
+        "step_s_q3": q3,
+        "images_per_s": batch / median,
+        "images_per_s_q1": batch / q3,
+        "images_per_s_q3": batch / q1,
+    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
@@ -16,9 +15,11 @@ from typing import TypeVar
 import torch
 
 from course.config import Config, change, resolve_half
+from trainspeed.formats import HALF, set_tf32
 from trainspeed.resources import core_count
 
-HALF: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}  # as HALF_FORMATS
+__all__ = ["HALF", "set_tf32"]  # which scripts import from here
+
 TensorOrModule = TypeVar("TensorOrModule", torch.Tensor, torch.nn.Module)
 # The CPU instructions that training in a format needs, as named by `torch.cpu.get_capabilities`;
 # "bf16" is Arm's. AVX-512's fp16 is not enough: oneDNN has no backward pass for it.
@@ -38,31 +39,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     if precision not in HALF:
         return nullcontext()
     return torch.autocast(device.type, HALF[precision])
-
-
-def set_tf32(convolutions: bool, products: bool | None = None) -> None:
-    """Let CUDA's fp32 convolutions and products round inputs to TF32's 10 bits of mantissa.
-
-    PyTorch enables TF32 for convolutions but not for products by default, so a run sets both.
-
-    Args:
-        products: the same as for convolutions if None.
-    """
-    products = convolutions if products is None else products
-    # The old settings must agree with the new ones: torch.compile still reads them, and a setting
-    # that was only made in the new way is an error then (github.com/pytorch/pytorch/issues/166387).
-    torch.set_float32_matmul_precision("high" if products else "highest")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated since PyTorch 2.9
-        torch.backends.cudnn.allow_tf32 = convolutions
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if products else "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "tf32" if convolutions else "ieee"
-
-
-def tf32_settings() -> tuple[bool, bool]:
-    """Return whether convolutions and products may use TF32: the arguments of `set_tf32`."""
-    parts = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
-    return tuple(part.fp32_precision == "tf32" for part in parts)
 
 
 def channels_last(value: TensorOrModule, on: bool = True) -> TensorOrModule:

@@ -41,10 +41,11 @@ from course.runs.run import (
     steps_file,
 )
 from course.runs.user_folder import protect_compile_cache
-from course.training import attempts, hooks, memory
+from course.training import attempts, hooks
 from course.training.attempts import attempt
-from course.training.energy import driver_version
 from course.training.precision import half_units, resolve
+from trainspeed import measured_memory as memory
+from trainspeed.energy import driver_version
 from trainspeed.resources import core_count, memory_bytes
 
 TRACKER = "course.training.trackers:Tracker"

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from course.analysis import timing
 from course.training import channels_last
 from electives._compat import fp8_product, int8_product
+from trainspeed.formats import FORMATS
+from trainspeed.timing import number_format
 
 DTYPES = {
     "fp64": torch.float64,
@@ -109,7 +110,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 def tf32_switches(name: str, device: torch.device) -> AbstractContextManager:
     """Set PyTorch's switches for TF32 as this format needs them."""
-    return timing.number_format(device, name) if name in timing.FORMATS else nullcontext()
+    return number_format(device, name) if name in FORMATS else nullcontext()
 
 
 def _matrix(shape: tuple[int, int], dtype: str, device: torch.device, zeros: bool) -> torch.Tensor:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from course.analysis import timing
 from course.training import attempt
 from electives._compat import gpu_sleep
 from electives.microscope.cases import Case, Product, tf32_switches
+from trainspeed import timing
 
 MARKER = "spin_kernel"  # the kernel that gpu_sleep launches
 CASES_PER_PROFILE = 100

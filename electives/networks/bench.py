@@ -14,9 +14,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.analysis import timing
-from course.training import Recorder, autocast, clocks, has_units, memory, models
+from course.training import Recorder, autocast, has_units, models, speed_quartiles
 from electives.networks import catalogue
+from trainspeed import measured_memory as memory
+from trainspeed.clocks import clock_for
+from trainspeed.timing import number_format
 
 CHOICES = {
     "precision": ("fp32", "tf32", "fp16", "bf16"),
@@ -64,7 +66,7 @@ def measure(setting: Setting) -> dict[str, Any]:
         ValueError: TF32 on a device without it.
     """
     device = device_of()
-    with timing.number_format(device, setting.precision):
+    with number_format(device, setting.precision):
         return measure_workload(Workload(setting, device))
 
 
@@ -81,7 +83,7 @@ def measure_workload(workload: Workload) -> dict[str, Any]:
         workload.step()
     workload.wait()
     memory.reset_peak(device)  # without the kernels that were tried
-    clock = clocks.clock_for(device)
+    clock = clock_for(device)
     marks = [clock.mark()]
     for _ in range(setting.iterations):
         workload.step()
@@ -91,7 +93,7 @@ def measure_workload(workload: Workload) -> dict[str, Any]:
     return {
         **asdict(setting),
         "formats": formats,
-        **clocks.speed_quartiles(seconds, setting.batch),
+        **speed_quartiles(seconds, setting.batch),
         "parameters": models.parameter_count(workload.network),
         "first_loss": float(workload.losses[0]),
         "last_loss": float(workload.losses[-1]),
@@ -219,7 +221,7 @@ def _benchmark(base: Setting) -> pd.DataFrame:
     turns = np.array([[_time_step(workload) for workload in workloads] for _ in range(count)])
     turns = turns[base.warmup :]  # [turn, precision]
     ratios = np.percentile(turns[:, :1] / turns, [50, 25, 75], axis=0)
-    speeds = [clocks.speed_quartiles(times, base.batch)["images_per_s"] for times in turns.T]
+    speeds = [speed_quartiles(times, base.batch)["images_per_s"] for times in turns.T]
     columns = {
         "network": base.network,
         "precision": [setting.precision for setting in settings],
@@ -232,7 +234,7 @@ def _benchmark(base: Setting) -> pd.DataFrame:
 
 
 def _time_step(workload: Workload) -> float:
-    with timing.number_format(workload.device, workload.setting.precision):
+    with number_format(workload.device, workload.setting.precision):
         begin = time.perf_counter()
         workload.step()
         workload.wait()

@@ -7,10 +7,10 @@ from functools import lru_cache
 import pandas as pd
 import torch
 
-from course.analysis import roofline
 from course.training import models
 from electives.networks.bench import Setting, Workload
 from electives.networks.catalogue import NETWORKS
+from trainspeed.costs import count_operators, total
 from trainspeed.fake_gpu import fake_tensors
 from trainspeed.memory import saved_tensors, update_once
 
@@ -29,8 +29,8 @@ def _cost(network: str) -> pd.Series:
         workload = Workload(Setting(network, "bf16"), torch.device("cpu"))
         # Without a first update, the optimizer's state would be created in the counted step.
         update_once(workload.optimizer)
-        table = roofline.count_operators(workload.step, workload.setting.batch)
-    return table[["gflop", "megabytes"]].sum()
+        cost = total(count_operators(workload.step)).per(workload.setting.batch)
+    return pd.Series({"gflop": cost.flop / 1e9, "megabytes": cost.bytes / 1e6})
 
 
 @lru_cache

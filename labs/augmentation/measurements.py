@@ -12,9 +12,9 @@ import torch
 from torchvision.transforms import v2
 
 from course import Run, rung
-from course.analysis import timing
 from course.data import augment, default_set, epoch_px, open_image, train_view
 from course.training import operator_calls
+from trainspeed import timing
 
 MIXING = Path(__file__).with_name("mixing.jsonl")
 

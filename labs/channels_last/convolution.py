@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from course.analysis import timing
 from course.runs import recordings
 from course.training import Recorder
+from trainspeed import timing
 
 LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 IMAGE_PX = {"cpu": 28, "cuda": 56}

@@ -19,8 +19,8 @@ import torch
 from torchvision.transforms import v2
 
 from course import Run, recorded_runs, rung
-from course.analysis import timing
 from course.data import decode_jpeg, default_set, train_view
+from trainspeed import timing
 
 # Fields of `Config` that a trial may change, by column.
 SETTINGS = {

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from course.analysis import timing
 from course.data import RandomCrop, decode_jpeg, default_set, formats
 from course.runs import PROJECT
+from trainspeed import timing
 
 STAGES = ("read", "decode", "crop and resize")
 

@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from course.data import handwritten_digits, one_thread
+from course.data import handwritten_digits
+from trainspeed.resources import one_thread
 
 BATCH = 64
 # By name: whether autocast uses fp16, and whether a scaler scales the loss.

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from course.training import Hook, clocks
+from course.training import Hook
+from trainspeed.clocks import Clock
 
 KEPT = 4  # steps that are kept, the last of the run
 TRIES = 5
@@ -31,7 +32,7 @@ class Passes(Hook):
     machine, or on machines whose clocks agree.
     """
 
-    def begin(self, device: torch.device, clock: clocks.Clock, first: int) -> None:
+    def begin(self, device: torch.device, clock: Clock, first: int) -> None:
         """Prepare for the first epoch."""
         self._clock, self._device, self._step = clock, device, 0
         self._methods: dict[str, Callable] = {}

@@ -9,13 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from course.analysis import roofline
 from course.charts import DARK, FORMAT_COLOURS, Picture, label, lines, scatter_fit
+from trainspeed.rates import Ceilings
 
 MARKERS = "osD^v<>PXph"
 
 
-def plot_roofline(ceilings: roofline.Ceilings, points: pd.DataFrame) -> Picture:
+def plot_roofline(ceilings: Ceilings, points: pd.DataFrame) -> Picture:
     """Draw runs below their machine's ceilings, on logarithmic axes.
 
     The slope is the memory bandwidth, a level line the compute rate in one precision. The thin

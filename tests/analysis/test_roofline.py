@@ -2,12 +2,9 @@
 
 import pandas as pd
 import pytest
-import torch
 
 from course.analysis.roofline import (
-    Ceilings,
     fusion_traffic,
-    operators,
     points,
     recorded_ceilings,
     step_cost,
@@ -16,40 +13,10 @@ from course.config import rung
 from course.runs.recordings import recorded
 from course.training import models
 from labs.profiler.roofline_figures import plot_roofline
+from trainspeed.rates import Ceilings
 
-CPU = torch.device("cpu")
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 CPU_CEILINGS = Ceilings("a CPU, 2 cores", {"fp32": 1e11}, 1e10, "measured")
-
-
-@pytest.fixture(scope="module")
-def small() -> pd.DataFrame:
-    return operators(rung("device", **SMALL)).set_index("operator")
-
-
-def test_operators_by_hand(small: pd.DataFrame) -> None:
-    network = models.create("resnet18", 1000)
-    convolutions = [part for part in network.modules() if isinstance(part, torch.nn.Conv2d)]
-    sizes: list[tuple[int, int]] = []
-    for convolution in convolutions:
-        convolution.register_forward_hook(
-            lambda _, inputs, output: sizes.append((inputs[0].numel(), output.numel()))
-        )
-    with torch.no_grad():
-        network(torch.zeros(1, 3, 64, 64))
-    inputs, outputs = map(sum, zip(*sizes))
-    weights = sum(convolution.weight.numel() for convolution in convolutions) / 16  # per image
-    numbers = small["megabytes"] * 1e6 / 4
-    assert numbers["convolution"] == pytest.approx(inputs + outputs + weights)
-    # A BatchNorm per convolution reads its input twice and writes once; its backward reads input
-    # and gradient twice and writes one gradient. Weights and statistics are the last per cent.
-    assert numbers["native_batch_norm"] == pytest.approx(3 * outputs, rel=0.01)
-    assert numbers["native_batch_norm_backward"] == pytest.approx(5 * outputs, rel=0.01)
-    # Two kernels, for the gradients of weights and input, both read the output's gradient; the
-    # first layer has only the one for weights.
-    backward = 2 * outputs - sizes[0][1] + 2 * inputs - sizes[0][0] + 2 * weights
-    assert numbers["convolution_backward"] == pytest.approx(backward)
-    assert small["calls"]["convolution"] == small["calls"]["native_batch_norm"] == 20
 
 
 @pytest.mark.slow

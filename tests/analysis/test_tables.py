@@ -10,9 +10,9 @@ from torch import nn
 from torch.profiler import record_function
 from trace_files import CONV, WGRAD, message_of
 
-from course.analysis.communication import comm_report
 from trainspeed.phases import PHASES
 from trainspeed.traces import reader, tables
+from trainspeed.traces.communication import comm_report
 from trainspeed.traces.reader import COLUMNS, assemble
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.

@@ -7,8 +7,8 @@ import torch
 
 from course import launch
 from course.runs.run import Run
-from course.training import memory
 from course.training.memory_prediction import predict_memory
+from trainspeed import measured_memory as memory
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

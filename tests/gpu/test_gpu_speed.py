@@ -13,8 +13,8 @@ from course import rung
 from course.data.loader import Synthetic
 from course.runs.ratio import ratio
 from course.runs.run import PROJECT, Run
-from course.training.energy import nvml_handle
 from course.training.recorder import Recorder
+from trainspeed.energy import nvml_handle
 
 pytestmark = pytest.mark.gpu
 Trained = Callable[..., Run]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import direct_line_of, is_own, own_line_of
 from trainspeed.page import count_inputs
-from trainspeed.parts import FUSIBLE, Parts, is_small
+from trainspeed.parts import FUSIBLE, Parts, is_small, usual_windows
 from trainspeed.probe import OTHERS, Probe
 from trainspeed.profile import Profile, read_processes
 from trainspeed.recorder import Iteration, Plan, Recorder, Waits
@@ -328,3 +328,11 @@ def test_tokens_of_a_script_without_a_loader_are_the_models_input() -> None:
     iteration = {"kind": "timed", "begin_s": 0.0, "end_s": 1.0, "loops": 0, "batches": 0}
     values = {"iterations": [iteration] * 4, "forwards": [small, forward]}
     assert count_inputs(Profile(values, Path("none"))) == (0.0, 3 * 768)
+
+
+def test_steps_of_another_profiler_are_no_windows(tmp_path: Path) -> None:
+    traced = {"kind": "traced", "loops": 0}
+    profile = Profile({"iterations": [traced] * 3}, tmp_path)
+    steps = pd.DataFrame({"step": [0, 13, 1, 14, 2], "start_s": [0, 1, 10, 11, 20]})
+    windows = usual_windows(profile, steps.assign(end_s=steps["start_s"] + 10))
+    assert list(windows["step"]) == [0, 1, 2]

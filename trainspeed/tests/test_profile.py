@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from trainspeed import recorder
 from trainspeed.run import INJECT
 
 pytestmark = pytest.mark.slow
@@ -123,6 +124,24 @@ def test_a_script_with_its_own_profiler_is_timed_without_traces(tmp_path: Path) 
     assert not page["has_trace"] and page["step_s"] > 0
 
 
+def test_a_profiler_that_never_records_does_not_prevent_the_trace(tmp_path: Path) -> None:
+    never = "schedule=lambda step: torch.profiler.ProfilerAction.NONE"
+    loop = LOOP.replace("WORKERS", "0").replace("zero_grad()", "zero_grad(); own.step()")
+    page, _ = profiled(
+        f"{HEAD}{DATA}\nown = torch.profiler.profile({never})\nown.start()\n{loop}", tmp_path
+    )
+    assert page["has_trace"] and page["parts"]["launches"] > 0
+
+
+def test_a_profiler_that_begins_during_the_trace_has_the_way(tmp_path: Path) -> None:
+    own = "when = torch.profiler.schedule(wait=7, warmup=1, active=2, repeat=1)\nown = "
+    own += "torch.profiler.profile(schedule=when, on_trace_ready=lambda own: print('own'))\n"
+    own += "own.start()\n"
+    loop = LOOP.replace("WORKERS", "0").replace("zero_grad()", "zero_grad(); own.step()")
+    page, out = profiled(HEAD + DATA + own + loop, tmp_path)
+    assert out == "own\ndone\n" and not page["has_trace"] and page["step_s"] > 0
+
+
 def test_the_environments_own_sitecustomize_runs_too(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
@@ -146,12 +165,55 @@ torch.distributed.destroy_process_group()
 """
     )
     (tmp_path / "mine.py").write_text(text)
-    command = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    done = trainspeed("profile", "--json", *QUICK, *command, "mine.py", cwd=tmp_path)
+    done = trainspeed("profile", "--json", *QUICK, *TORCHRUN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = json.loads(done.stdout)
     assert page["ranks"] == 2 and page["rule"] == "optimizer steps"
     assert page["parts"]["communication"] + page["parts"]["hidden"] > 0
+
+
+RANKS = """
+import time
+distributed = torch.distributed
+distributed.init_process_group("gloo")
+model, rank = nn.parallel.DistributedDataParallel(model), distributed.get_rank()
+while True:
+    loss = model(torch.randn(8, 32)).square().mean()
+    LATE
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TORCHRUN = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "mine.py"]
+
+
+def test_torchrun_is_stopped_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HEAD + RANKS.replace("LATE", ""))
+    done = trainspeed("profile", "--stop", *QUICK, *TORCHRUN, cwd=tmp_path)
+    assert done.returncode == 0 and "2 ranks" in done.stderr
+    for word in ("Traceback", "SIGTERM", "SignalException", "Connection closed"):
+        assert word not in done.stderr, done.stderr
+
+
+def test_ranks_that_wait_for_a_slower_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HEAD + RANKS.replace("LATE", "time.sleep(0.3 * rank)"))
+    out = tmp_path / "out"
+    done = trainspeed("profile", "--stop", *QUICK, "--out", str(out), *TORCHRUN, cwd=tmp_path)
+    page = json.loads((out / "page.json").read_text())
+    parts, waiting = page["parts"], page["waiting"]
+    assert 0.5 * parts["communication"] < parts["waiting"] <= parts["communication"]
+    assert waiting["last"][1] > 0.5 and waiting["of_step"][0] > waiting["of_step"][1]
+    first, *_ = [limit for limit in page["limits"] if limit["name"] == "imbalance"]
+    assert first["evidence"][0].startswith("rank 1 begins") and first["gain"] > 1.5
+    assert "\nwaiting for ranks" in done.stderr and "\nRank 1 begins " in done.stderr
+
+
+def test_the_failure_of_a_rank_is_not_hidden(tmp_path: Path) -> None:
+    late = "if rank: raise KeyError('a mistake')"
+    (tmp_path / "mine.py").write_text(HEAD + RANKS.replace("LATE", late))
+    done = trainspeed("profile", "--stop", *QUICK, *TORCHRUN, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "KeyError: 'a mistake'" in done.stderr and "ChildFailedError" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -204,3 +266,20 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 def test_the_probe_is_in_a_folder_of_its_own() -> None:
     assert [path.name for path in INJECT.glob("*.py")] == ["sitecustomize.py"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "chosen", "expected"),
+    [("13.0", None, "1"), ("12.6", None, "1"), ("12.4", None, None), (None, None, None),
+     ("13.0", "0", "0")],
+)  # fmt: skip
+def test_the_tracing_library_is_unloaded_where_this_is_safe(
+    cuda: str | None, chosen: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder.torch.version, "cuda", cuda)
+    monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("TEARDOWN_CUPTI", chosen)
+    monkeypatch.setattr(recorder.os, "environ", dict(os.environ))  # what it sets, ends with it
+    recorder._unload_tracing_afterwards()
+    assert os.environ.get("TEARDOWN_CUPTI") == expected

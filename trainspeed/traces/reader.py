@@ -16,7 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,7 @@ class Trace:
         source: the file, and the tool that wrote it.
         dropped: how many rows without a valid time were left out, by the reason.
         recorded: ", recorded DATE" for a recorded trace, so that pictures show it.
+        origin_s: the time that counts as 0, by the clock of the machine.
 
     `step` is the profiler's number of the step, -1 outside any; `phase` is "" outside any.
     """
@@ -93,6 +94,7 @@ class Trace:
     source: str = ""
     recorded: str = ""
     dropped: dict[str, int] = field(default_factory=dict)
+    origin_s: float = 0.0
 
 
 def read(path: str | Path) -> Trace:
@@ -219,7 +221,9 @@ def _read_events(content: dict[str, Any], path: Path) -> Trace:
     gpus = gpus if isinstance(gpus, list) else [gpus]
     names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")]
     device = next(iter(names), "")
-    return assemble(rows, device=device, source=f"{path.name}, PyTorch", dropped=dropped)
+    trace = assemble(rows, device=device, source=f"{path.name}, PyTorch", dropped=dropped)
+    base_s = content.get("baseTimeNanoseconds", 0) / 1e9
+    return replace(trace, origin_s=base_s + origin / 1e6)
 
 
 def _counts(dropped: Mapping[str, int]) -> str:

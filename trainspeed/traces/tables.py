@@ -7,9 +7,12 @@ GPU in the trace, the tables about a GPU are empty, and operators have their tim
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from trainspeed.traces.intervals import merge_intervals
+from trainspeed.traces.collectives import NCCL
+from trainspeed.traces.intervals import Intervals, intervals_of, merge_intervals
 from trainspeed.traces.reader import STEP, Trace, TraceError, read
 
 __all__ = ["Trace", "TraceError", "by_kernel", "by_operator", "idle", "read", "steps"]
@@ -20,6 +23,8 @@ LAYOUT = (
     r"(?i)nchw_?(?:to|2)_?nhwc|nhwc_?(?:to|2)_?nchw|nhwcAddPadding|tensorTransform"
     r"|batched_transpose"
 )
+# CPU operators that wait for other ranks, or contain such operators: they compute nothing.
+NO_COMPUTING = r"c10d::|autograd::|torch::distributed|torch\.distributed|record_param|nccl:"
 
 
 def by_kernel(trace: Trace) -> pd.DataFrame:
@@ -94,3 +99,20 @@ def idle(trace: Trace) -> pd.DataFrame:
         rows.append((device, step, span_s, share, span_s - busy_s, delay_s))
     columns = ["device", "step", "span_s", "busy_share", "gap_s", "launch_delay_s"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def computing(trace: Trace, phase: str | None = None, device: Any = None) -> Intervals:
+    """List the stretches of time (begin, end) in which the rank computed.
+
+    Args:
+        phase: only what this phase of the step launched.
+        device: only this GPU, by its number in the trace.
+    """
+    if trace.kernels.empty:
+        names = trace.operators["name"]
+        computes = names.str.contains("::") & ~names.str.match(NO_COMPUTING)
+        rows = trace.operators[computes.astype(bool)]
+    else:
+        rows = trace.kernels[~trace.kernels["kernel"].str.match(NCCL).astype(bool)]
+        rows = rows if pd.isna(device) else rows[rows["device"] == device]
+    return merge_intervals(intervals_of(rows[rows["phase"] == phase] if phase else rows))

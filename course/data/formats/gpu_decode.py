@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from course.config import Config
 from course.data.folders import DataError
-from course.data.images import Files, decode_named, one_thread, val_px
+from course.data.images import Files, decode_named, val_px
+from trainspeed.resources import one_thread
 
 AHEAD = 4  # batches that are decoded before a step needs them
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as in RandomResizedCrop

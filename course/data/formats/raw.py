@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from course.data import folders
-from course.data.images import one_thread
+from trainspeed.resources import one_thread
 
 
 class Raw:

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from course.config import Config
 from course.data import folders
 from course.data.folders import DataError
-from course.data.images import decode_image, one_thread
+from course.data.images import decode_image
 from course.data.seeded import seed_of, seeded
+from trainspeed.resources import one_thread
 
 Encoded = tuple[bytes, int]  # an image file's bytes, and its class
 

@@ -14,13 +14,13 @@ from course._compat import is_profiling
 from course.runs.evidence import NOT_APPLICABLE, Evidence
 from course.training import attempts, profiling
 from course.training.attempts import attempt, attempted
-from course.training.clocks import Clock
 from course.training.evidence import group_and_loader
 from course.training.evidence.graph_breaks import Graphs
 from course.training.evidence.operators import Observer
 from course.training.evidence.shards import Held
 from course.training.evidence.updates import Updates
 from course.training.recorder import Recorder
+from trainspeed.clocks import Clock
 
 
 class Observers:

@@ -23,6 +23,7 @@ from course.training import models, stochastic_depth, sync_batchnorm
 from labs.communication import batchnorm, figures
 from tools import record
 from trainspeed.traces import tables
+from trainspeed.traces.communication import comm_report as report_trace
 
 TINY = rung(
     "baseline",
@@ -63,7 +64,7 @@ def test_computing_hides_a_part_of_an_all_reduce(tmp_path: Path) -> None:
         event("kernel", "sm90_xmma_wgrad", 100, 400, stream=7, correlation=1),
         event("kernel", "ncclDevKernel_AllReduce_Sum_bf16(x)", 300, 250, **sent),
     )
-    (row,) = comm_report(trace).itertuples()
+    (row,) = report_trace(trace).itertuples()
     assert (row.operation, row.bytes, row.type) == ("all_reduce", 2000, "bfloat16")
     assert (row.group_size, row.phase) == (2, "backward")
     assert (row.overlapped_ms, row.exposed_ms) == pytest.approx((0.2, 0.05))

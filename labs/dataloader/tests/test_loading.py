@@ -160,7 +160,7 @@ PREFETCHING = """
 import shutil, time
 import torch
 from torch.utils.data import DataLoader, Dataset
-from course.training import memory
+from trainspeed import measured_memory as memory
 
 BATCH = 48e6  # bytes; the allocator gives such blocks back at once
 

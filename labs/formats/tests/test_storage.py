@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from job_helpers import small_disk
 
-from course.analysis import timing
 from course.checks import discovery
 from course.data import formats
 from labs import formats as lab
 from labs.formats.formats import STAGES
+from trainspeed import timing
 
 
 def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:

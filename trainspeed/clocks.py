@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import torch
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done everything that was requested."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 class HostClock:
@@ -15,14 +20,16 @@ class HostClock:
         self.device = device
 
     def mark(self) -> float:
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+        """Return the time, in seconds, when the device has done everything so far."""
+        synchronize(self.device)
         return time.perf_counter()
 
     def is_past(self, mark: float) -> bool:
+        """Return whether the device has reached a mark."""
         return True
 
     def seconds(self, begin: float, end: float) -> float:
+        """Return the seconds between two marks."""
         return end - begin
 
 
@@ -50,16 +57,3 @@ Clock = HostClock | EventClock
 def clock_for(device: torch.device) -> Clock:
     """Return device events on CUDA, ROCm and XPU, and the host's clock elsewhere."""
     return EventClock(device) if device.type in ("cuda", "xpu") else HostClock(device)
-
-
-def speed_quartiles(seconds: np.ndarray, batch: int) -> dict[str, float]:
-    """Return medians and quartiles of step times and of images/s, named as in a record."""
-    q1, median, q3 = map(float, np.percentile(seconds, [25, 50, 75]))
-    return {
-        "step_s": median,
-        "step_s_q1": q1,
-        "step_s_q3": q3,
-        "images_per_s": batch / median,
-        "images_per_s_q1": batch / q3,
-        "images_per_s_q3": batch / q1,
-    }

@@ -1,4 +1,4 @@
-"""Memory in GiB: the peak of a run, and the limit that a config sets."""
+"""The memory of this process, in GiB: its peak, and a limit that it may get."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from course.config import GIB
-from trainspeed.resources import memory_bytes
+from trainspeed.resources import GIB, memory_bytes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 RESERVE_GIB = 0.5  # above a limit on a CPU, for requests within one layer; see `limit`
 
 
-def limit(device: torch.device, gib: float) -> None:
+def limit(device: torch.device, memory_gib: float) -> None:
     """Let this process run out of memory above this many GiB; 0: no limit.
 
     The allocator of a GPU enforces the limit. On a CPU, the peak resident size (see `peak`) is
@@ -34,35 +33,35 @@ def limit(device: torch.device, gib: float) -> None:
     Raises:
         ValueError: the device has no such limit, or the process already uses more.
     """
-    if gib == 0:
+    if memory_gib == 0:
         return
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
-        fraction = gib * GIB / torch.cuda.get_device_properties(index).total_memory
+        fraction = memory_gib * GIB / torch.cuda.get_device_properties(index).total_memory
         torch.cuda.set_per_process_memory_fraction(min(fraction, 1.0), index)
         return
     if device.type != "cpu":
-        raise ValueError(f"memory_gib={gib:g}: {device.type} has no limit. Use cuda or cpu")
+        raise ValueError(f"memory_gib={memory_gib:g}: {device.type} has no limit. Use cuda or cpu")
     used = peak(device)["peak_gib"]
-    if used >= gib:
+    if used >= memory_gib:
         raise ValueError(
-            f"memory_gib={gib:g}: this process took {used:.2f} GiB before its first step "
+            f"memory_gib={memory_gib:g}: this process took {used:.2f} GiB before its first step "
             f"(libraries, weights). Set a higher limit"
         )
 
     def check(caller: Any, *_: Any) -> None:
         used = peak(device)["peak_gib"]
-        if used > gib:
+        if used > memory_gib:
             raise MemoryError(
                 f"{type(caller).__name__}: the process has taken {used:.2f} GiB, and "
-                f"memory_gib={gib:g} is its limit"
+                f"memory_gib={memory_gib:g} is its limit"
             )
 
     register_module_forward_pre_hook(check)
     register_optimizer_step_pre_hook(check)
     if sys.platform == "linux":
         # VmData is what RLIMIT_DATA counts: private, writable memory (proc(5)).
-        most = _proc_bytes("self/status", "VmData:") + int((gib - used + RESERVE_GIB) * GIB)
+        most = _proc_bytes("self/status", "VmData:") + int((memory_gib - used + RESERVE_GIB) * GIB)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
@@ -101,26 +100,18 @@ def peak(device: torch.device) -> dict[str, float | str | None]:
     On a CPU it is the peak resident size of the process, including libraries (about 0.5 GiB before
     the first tensor).
     """
+    reserved_gib = None
     if device.type == "cpu":
         unit = 1 if sys.platform == "darwin" else 1024  # getrusage(2): bytes on macOS, else KiB
-        resident_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
-        return {
-            "peak_gib": resident_gib,
-            "reserved_gib": None,
-            "memory_kind": "process, resident",
-        }
-    if device.type == "mps":  # Metal's allocator records no peak
-        allocated_gib = torch.mps.driver_allocated_memory() / GIB
-        return {
-            "peak_gib": allocated_gib,
-            "reserved_gib": None,
-            "memory_kind": "driver, at the end",
-        }
-    return {
-        "peak_gib": torch.accelerator.max_memory_allocated(device) / GIB,
-        "reserved_gib": torch.accelerator.max_memory_reserved(device) / GIB,
-        "memory_kind": "device allocator",
-    }
+        peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+        kind = "process, resident"
+    elif device.type == "mps":  # Metal's allocator records no peak
+        peak_gib, kind = torch.mps.driver_allocated_memory() / GIB, "driver, at the end"
+    else:
+        peak_gib = torch.accelerator.max_memory_allocated(device) / GIB
+        reserved_gib = torch.accelerator.max_memory_reserved(device) / GIB
+        kind = "device allocator"
+    return {"peak_gib": peak_gib, "reserved_gib": reserved_gib, "memory_kind": kind}
 
 
 def host_gib() -> float:

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from course.training.attempts import attempt
-
 MIN_SECONDS = 1.0  # the counter changes a few times a second, so shorter measurements are useless
 
 
@@ -45,17 +43,17 @@ def nvml_handle(device: torch.device) -> Any:
 
 
 def driver_version(device: torch.device) -> str:
-    """Return the version of an NVIDIA GPU's driver, or "" for any other device."""
+    """Return the version of an NVIDIA GPU's driver, or "" for any other device.
+
+    Raises:
+        pynvml.NVMLError: the driver does not answer.
+    """
     if not _is_nvidia(device):
         return ""
+    import pynvml
 
-    def read() -> str:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-
-    return attempt("driver version", read, default="")
+    pynvml.nvmlInit()
+    return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def _is_nvidia(device: torch.device) -> bool:
@@ -71,9 +69,12 @@ class EnergyMeter:
     The counter changes only a few times a second, so a reading may be old, but hardly when it has
     just changed. So an interval is measured from the first change that a reading shows to the
     last, or between its two ends if the readings show fewer than two.
+
+    Args:
+        read: returns joules, or None if the driver does not answer; None without a counter.
     """
 
-    def __init__(self, read: Callable[[], float] | None) -> None:
+    def __init__(self, read: Callable[[], float | None] | None) -> None:
         self._read = read
         self._joules = self._seconds = 0.0
         # Readings in this interval, each joules and seconds: both ends; the first and last change.
@@ -84,7 +85,7 @@ class EnergyMeter:
         """Begin an interval, or read the counter within it. Call this in every step."""
         if not self._read:
             return
-        joules = attempt("energy", self._read)
+        joules = self._read()
         if joules is None:  # a driver that fails once is not read again, because it may take long
             self._read, self._joules, self._ends = None, 0.0, []
             return
@@ -112,13 +113,3 @@ class EnergyMeter:
         if self._joules <= 0 or self._seconds < MIN_SECONDS:
             return None
         return self._joules / self._seconds
-
-    def summary(self, images_per_s: float) -> dict[str, float]:
-        """Return watts and joules_per_image for the record, or {} without a counter.
-
-        Args:
-            images_per_s: of this device only; rank 0's device represents all of them.
-        """
-        if self.watts is None:
-            return {}
-        return {"watts": self.watts, "joules_per_image": self.watts / images_per_s}

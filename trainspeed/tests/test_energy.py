@@ -5,8 +5,10 @@ import time
 import pytest
 import torch
 
-from course.training.energy import EnergyMeter, counter
+from trainspeed import measure_energy, timing
+from trainspeed.energy import EnergyMeter, counter
 
+CPU = torch.device("cpu")
 TICK_S = 0.1  # the counter changes this often
 
 
@@ -31,25 +33,17 @@ def meter(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_cpu_has_no_counter() -> None:
-    assert counter(torch.device("cpu")) is None
+    assert counter(CPU) is None
     meter = EnergyMeter(None)
     meter.start()
     meter.stop()
-    assert meter.watts is None and meter.summary(100) == {}
+    assert meter.watts is None
 
 
-def test_a_counter_that_fails_leaves_the_energy_unknown(
-    meter, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_counter_that_fails_leaves_the_energy_unknown(meter) -> None:
     meter, train = meter
     read, count = meter._read, iter(range(100))
-
-    def failing() -> float:
-        if (number := next(count)) >= 35:
-            raise OSError(f"GPU is lost at reading {number}")
-        return read()
-
-    meter._read = failing
+    meter._read = lambda: read() if next(count) < 35 else None
     train(1.6, 300)  # complete: 25 readings
     meter.stop()
     assert meter.watts == pytest.approx(300, rel=0.01)
@@ -57,8 +51,7 @@ def test_a_counter_that_fails_leaves_the_energy_unknown(
     meter.stop()
     train(3.2, 300)
     meter.stop()
-    assert next(count) == 36 and meter.watts is None and meter.summary(100) == {}
-    assert capsys.readouterr().err.count("energy unknown: OSError: GPU is lost at reading 35") == 1
+    assert next(count) == 36 and meter.watts is None
 
 
 def test_power_is_the_mean_of_the_intervals(meter) -> None:
@@ -71,7 +64,6 @@ def test_power_is_the_mean_of_the_intervals(meter) -> None:
     meter.stop()
     meter.stop()
     assert meter.watts == pytest.approx(500, rel=0.01)
-    assert meter.summary(200) == {"watts": meter.watts, "joules_per_image": meter.watts / 200}
 
 
 @pytest.mark.parametrize("seconds", [1.2, 1.5, 2.05])
@@ -96,3 +88,29 @@ def test_a_short_interval_or_a_constant_counter_gives_no_power(meter, seconds, w
     train(seconds, watts)
     meter.stop()
     assert meter.watts is None
+
+
+def test_the_energy_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "counter", lambda device: lambda: 300 * (now[0] // TICK_S) * TICK_S)
+
+    def step() -> None:
+        now[0] += 0.04
+
+    found = measure_energy(step, seconds=4, device=CPU)
+    assert found.joules == pytest.approx(12, rel=0.05)
+    assert (found.watts, found.seconds) == pytest.approx((300, 0.04), rel=0.05)
+    assert str(timing.Energy(12, 300, 0.04)) == "12 J per call: 300 W for 40 ms"
+
+
+def test_a_step_whose_energy_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="cpu: no energy counter is known. NVIDIA's GPUs"):
+        measure_energy(lambda: None, device=CPU)
+    with pytest.raises(ValueError, match=r"seconds=0\.2: expected at least 1, because"):
+        measure_energy(lambda: None, seconds=0.2, device=CPU)
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "counter", lambda device: lambda: 5.0)
+    with pytest.raises(ValueError, match="the counter of cpu did not change in 2.0 s"):
+        measure_energy(lambda: now.__setitem__(0, now[0] + 0.5), seconds=2, device=CPU)

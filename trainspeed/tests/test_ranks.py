@@ -1,0 +1,151 @@
+"""How long ranks wait for slower ones, from traces whose times are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainspeed.limits import limits_of
+from trainspeed.parts import Parts
+from trainspeed.profile import Profile
+from trainspeed.ranks import Waiting, waiting_of
+from trainspeed.recorder import stride
+from trainspeed.traces import assemble
+
+STEP_S = 10.0
+
+
+def rank(
+    number: int,
+    collectives: list[tuple[float, float]],
+    *,
+    computing: list[tuple[float, float]] = (),
+    origin_s: float = 0.0,
+    first: int = 5,
+    ranks: int = 2,
+) -> Profile:
+    """Return the profile of a rank, from begins and ends by the machine's clock.
+
+    Its trace begins with iteration number `first`, at `first * STEP_S`.
+    """
+    zero = first * STEP_S
+
+    def row(name: str, begin: float, end: float, thread: int = 1) -> dict:
+        return {"name": name, "start_s": begin - zero, "duration_s": end - begin, "thread": thread}
+
+    rows = {
+        "ranges": [
+            row(f"ProfilerStep#{n}", zero + n * STEP_S, zero + (n + 1) * STEP_S) for n in range(3)
+        ],
+        "operators": [row("aten::mm", *span, 2) for span in computing],
+        "collectives": [
+            row("gloo:all_reduce", *span)
+            | {"operation": "all_reduce", "type": "float32", "bytes": 4, "group_size": ranks}
+            for span in collectives
+        ],
+    }
+    trace = assemble(rows, device="", source="", dropped={})
+    kinds = ["warm-up"] * first + ["traced"] * 3
+    values = {"rank": number, "iterations": [{"kind": kind} for kind in kinds]}
+    profile = Profile(values, Path())
+    profile.trace = replace(trace, origin_s=origin_s + zero)
+    return profile
+
+
+def test_a_rank_waits_until_the_last_one_has_come() -> None:
+    fast = rank(0, [(51, 59), (62, 68), (72, 74)], computing=[(63, 64)])
+    slow = rank(1, [(51, 59), (67, 68), (71, 74)])
+    found = waiting_of([fast, slow])
+    # The first waits from 62 to 67, and computes for one second of it; the other from 71 to 72.
+    assert found.of_step == pytest.approx([4 / 20, 1 / 20])
+    assert found.of_communication == pytest.approx([4 / 7, 1 / 4])
+    assert found.last == [0.5, 0.5] and found.longest == 0
+
+
+def test_only_iterations_that_all_ranks_traced_count() -> None:
+    fast = rank(0, [(52, 58), (62, 68), (72, 78)], first=5)
+    slow = rank(1, [(67, 68), (76, 78), (88, 89)], first=6)
+    found = waiting_of([fast, slow])  # in the one in which no profiler started, from 70 to 80
+    assert found.of_step == pytest.approx([4 / 10, 0]) and found.last == [0, 1]
+    assert found.slowest == 1
+    slow = rank(1, [(77, 78), (82, 83), (92, 93)], first=7)
+    assert waiting_of([fast, slow]).of_step == pytest.approx([5 / 10, 0])  # better than none
+
+
+@pytest.mark.parametrize("iteration_s, expected", [(0.001, 128), (0.02, 8), (9.0, 1)])
+def test_ranks_trace_the_same_iterations(
+    monkeypatch: pytest.MonkeyPatch, iteration_s: float, expected: int
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert stride(iteration_s) == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert stride(iteration_s) == stride(1.1 * iteration_s) == expected  # another rank's clock
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        [rank(0, [(52, 58)])],
+        [rank(0, [(52, 58)]), rank(1, [])],
+        [rank(0, [(52, 58)]), rank(1, [(92, 94)], first=9)],  # of different iterations
+        [rank(0, [(52, 58)], ranks=4), rank(1, [(52, 58)], ranks=4)],  # ranks of other machines
+    ],
+)
+def test_what_is_not_known(profiles: list[Profile]) -> None:
+    assert waiting_of(profiles) is None
+
+
+def test_a_rank_without_a_trace() -> None:
+    other = rank(1, [(52, 58)])
+    other.trace = None
+    assert waiting_of([rank(0, [(52, 58)]), other]) is None
+
+
+def test_waiting_and_sending_are_limits_of_their_own() -> None:
+    values = {"loaders": [], "waits": {}, "optimizers": [], "forwards": [], "lines": {}}
+    values |= {"is_compiled": False, "machine": {"device": "cuda", "cores": 8}}
+    profile = Profile(values, Path())
+    parts = Parts(1.0, compute=0.4, communication=0.6, waiting=0.5)
+    waiting = Waiting([0.1, 0.5], [0.2, 0.8], [0.9, 0.1])
+    found = {limit.name: limit for limit in limits_of(profile, parts, {}, waiting)}
+    assert found["imbalance"].gain == pytest.approx(2)
+    assert found["imbalance"].evidence[0] == "rank 0 begins 90% of the collectives last"
+    assert found["communication"].gain == pytest.approx(1 / 0.9)
+    parts.waiting = None
+    (alone,) = limits_of(profile, parts, {})
+    assert alone.name == "communication" and alone.gain == pytest.approx(1 / 0.4)
+
+
+def test_traces_of_nccl_are_joined_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+    """Each file has times since a base of its own, in microseconds."""
+    profiles = []
+    for number, (base_us, begin_us) in enumerate([(1e6, 1300.0), (1e6 - 500, 1500.0)]):
+        events = []
+
+        def add(
+            category: str, name: str, begin: float, end: float, base=base_us, events=events, **args
+        ) -> None:
+            begin += 1e6 - base
+            event = {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": end + 1e6}
+            event["dur"] -= base + begin
+            events.append(event | {"args": args, "tid": 1, "pid": 0})
+
+        for step in range(2):
+            add("user_annotation", f"ProfilerStep#{step}", 1000 * step, 1000 * (step + 1))
+        add("cuda_runtime", "cudaLaunchKernel", 1010, 1011, correlation=1)
+        add("cuda_runtime", "cudaLaunchKernel", 1020, 1021, correlation=2)
+        sent = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float"}
+        sent |= {"Group size": 2, "stream": 20, "device": 0, "correlation": 2}
+        add("kernel", "gemm", 1100, 1350, stream=7, device=0, correlation=1)
+        add("kernel", "ncclDevKernel_AllReduce_Sum_f32(x)", begin_us, 1600, **sent)
+        content = {"traceEvents": events, "baseTimeNanoseconds": base_us * 1e3}
+        (tmp_path / f"{number}.json").write_text(json.dumps(content))
+        kinds = [{"kind": "traced"}] * 2
+        profiles.append(Profile({"trace": f"{number}.json", "iterations": kinds}, tmp_path))
+    found = waiting_of(profiles)
+    # The first waits from 1300 to 1500, and its product runs until 1350.
+    assert found.of_step == pytest.approx([0.15, 0]) and found.last == [0, 1]
+    assert found.of_communication == pytest.approx([150 / 250, 0])

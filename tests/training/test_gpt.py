@@ -16,6 +16,7 @@ import torch
 from job_helpers import prepared
 
 from course.analysis.mfu import mfu
+from course.checks import exercises
 from course.checks.report import report
 from course.config import Config, rung
 from course.data import text
@@ -187,6 +188,26 @@ def test_the_loss_falls_and_micro_batches_train_alike(train: Train) -> None:
     table = str(report(whole))
     assert "tokens/s (median)" in table and "images" not in table and "validation loss" in table
     assert whole.config.context == 16 and whole.record.data == "text"
+
+
+def test_every_view_trains_and_only_padding_changes_the_first_loss(
+    train: Train, script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open exercise changes nothing; a filled one only what the config requests of it."""
+    solution = Path(script.__file__).read_text()
+    names = exercises.names(solution)
+    cfg = config(attention="sdpa", vocabulary_multiple=64, micro_batch=3)
+    losses = []
+    for count in range(len(names) + 1):
+        view = ModuleType("view")
+        exec(exercises.render(solution, names[:count]), vars(view))
+        monkeypatch.setattr(script, "main", view.main)
+        losses.append(train(cfg).record.first_loss)
+    added = math.log(50304 / 50257)  # of scores that are nearly zero, the padding's share
+    before = names.index("padded_vocabulary") + 1
+    assert losses[:before] == pytest.approx([losses[0]] * before, abs=2e-5)
+    after = [losses[0] + added] * len(losses[before:])
+    assert losses[before:] == pytest.approx(after, abs=2e-5)
 
 
 def test_it_resumes_bit_for_bit_and_refuses_another_network(train: Train) -> None:

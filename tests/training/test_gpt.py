@@ -16,6 +16,7 @@ import torch
 from job_helpers import prepared
 
 from course.analysis.mfu import mfu
+from course.analysis.roofline import step_cost
 from course.checks import exercises
 from course.checks.report import report
 from course.config import Config, rung
@@ -23,6 +24,7 @@ from course.data import text
 from course.jobs import launch
 from course.runs.record import Record
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
+from course.training.memory_prediction import predict_memory
 from course.training.recorder import recording
 
 EPS = torch.finfo(torch.float32).eps
@@ -267,5 +269,8 @@ def test_bad_input_is_named(script: ModuleType) -> None:
     for setting, value in {"image_px": 32, "channels_last": True, "optimizer": "lars"}.items():
         with pytest.raises(ValueError, match=f"train_gpt.py has no setting '{setting}'"):
             config(**{setting: value})
+    for refusing in (predict_memory, step_cost):
+        with pytest.raises(ValueError, match="train_gpt.py trains with text, and the .* for image"):
+            refusing(rung("gpt"))
     with pytest.raises(ValueError, match="train_gpt.py has no attention='flash'|choose"):
         config(attention="flash")

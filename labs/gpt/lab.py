@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from course import Config, rung
 from course.lab import Exercise, Lab, Recording
 
 RUNGS = ("gpt", "gpt_half", "gpt_attention", "gpt_compile", "gpt_vocabulary", "gpt_fused")
-MEASURED: dict[str, Any] = {"epochs": 1, "steps": 60, "warmup_steps": 20}
 
 
 def _on_several(gpus: int) -> Iterator[tuple[Config, int]]:
@@ -17,7 +15,7 @@ def _on_several(gpus: int) -> Iterator[tuple[Config, int]]:
     for count in (2, 4, 8):
         if count <= gpus:
             for batch in (16, 64):
-                yield rung("gpt_fused", batch_size=batch * count, **MEASURED), count
+                yield rung("gpt_fused", batch_size=batch * count), count
 
 
 EXERCISES = {
@@ -58,10 +56,7 @@ LAB = Lab(
     recordings=(
         Recording(
             "gpt",
-            [
-                *(rung(name, **MEASURED) for name in RUNGS),
-                rung("gpt_fused", batch_size=64, **MEASURED),
-            ],
+            [*map(rung, RUNGS), rung("gpt_fused", batch_size=64)],
             several=_on_several,
         ),
     ),

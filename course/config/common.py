@@ -165,6 +165,11 @@ class Config:
         return self.has("precision", "fp16")
 
     @property
+    def has_sizes(self) -> bool:
+        """Whether it leaves no size to the machine, so that `fitted` would change nothing."""
+        return True
+
+    @property
     def setup(self) -> str:
         """Data, sizes and pretended hosts in words, to be shown with any speed."""
         hosts = f", {self.hosts} pretended hosts" * (self.hosts > 1)

@@ -262,6 +262,8 @@ def test_bad_input_is_named(script: ModuleType) -> None:
         config(vocabulary=0)
     with pytest.raises(ValueError, match="heads=3 cannot share width=16 evenly: choose 1 or 2 or"):
         config(heads=3)
+    with pytest.raises(ValueError, match="heads=5 cannot share width=32 evenly: choose 1 or 2 or"):
+        rung("gpt", heads=5)  # which divides the width of no device
     with pytest.raises(ValueError, match="vocabulary=256: the text has 10232 different tokens"):
         text.text_sets(config(vocabulary=256), CPU)
     with pytest.raises(ValueError, match="context=99999: the text to validate on has 21683 tokens"):

@@ -36,7 +36,7 @@ class ImageConfig(Config):
     uint8: bool = True  # images are copied as bytes, normalised on the device
     val_images: Count = 0  # maximum of images to validate on; 0: all
 
-    # Learning.
+    # Updates.
     label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
     optimizer: Literal["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon"] = "sgd"
     momentum: Amount = 0.9

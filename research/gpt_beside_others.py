@@ -83,6 +83,10 @@ def lightning(cfg, step_ended):
         def training_step(self, batch, _):
             return self.net(*batch)
 
+        def configure_gradient_clipping(self, optimizer, gradient_clip_val, **_):
+            # As Lightning does, which refuses this beside a fused optimizer.
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+
         def configure_optimizers(self):
             options = {"betas": (0.9, 0.95), "weight_decay": cfg.weight_decay, "fused": cfg.fused}
             return torch.optim.AdamW(self.parameters(), cfg.lr, **options)

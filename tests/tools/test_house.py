@@ -11,8 +11,8 @@ LIMITS = {
     "lines behind the launch of an own script": 12_250,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 52_980,
-    "lines of trainspeed": 7_515,
+    "lines without tests, but for trainspeed": 52_970,
+    "lines of trainspeed": 7_520,
     "lab.x in notebooks": 393,
     "lab.x in the notebook with the most": 30,
 }

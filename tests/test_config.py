@@ -99,7 +99,7 @@ SILENTLY_WRONG = [
     ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can pretend hosts. Set device='auto'"),
     ("restarted", {"save_every": 0, "async_save": True}, "Set save_every=1 or more"),
     ("restarted", {"sigterm_step": 32}, "sigterm_step=32 leaves none of the 32 steps"),
-    ("algebra", {"micro_batch": 8}, f"setting 'micro_batch'; {SHARDED} and {PARALLEL} have it"),
+    ("algebra", {"micro_batch": 8}, f"{SHARDED}, {PARALLEL} and train_gpt.py have it"),
     (
         "large",
         {"mix": "mixup"},
@@ -108,7 +108,7 @@ SILENTLY_WRONG = [
     (
         "tensor",
         {"save_every": 4},
-        f"{PARALLEL} has no setting 'save_every'; train.py, {SHARDED} and {RESTARTED} have it",
+        f"no setting 'save_every'; train.py, {SHARDED}, {RESTARTED} and train_gpt.py have it",
     ),
     (
         "restarted",

@@ -7,11 +7,12 @@ from functools import cache
 
 import pytest
 
-from course.config import SCRIPTS
+from course.config import SCRIPTS, Config
 from course.runs.run import PROJECT
 
 FOLDERS = ("course/data", "course/training", "labs/pipeline", "labs/restart")
-# They look at the settings of all scripts, so what they read counts only if no script reads it.
+# They look at the settings of all scripts, so what they read counts only if no script reads it, or
+# if all scripts have it.
 OBSERVERS = ("meter.py", "recorder.py", "observers.py", "interruptions.py")
 OTHERS = ("memory_prediction.py",)  # no script calls it
 
@@ -96,7 +97,9 @@ def test_a_script_has_the_settings_that_it_reads_and_no_others(script: str) -> N
     settings = {*SCRIPTS[script].__dataclass_fields__} - {"rung", "script"}
     missing = own_reads(script_tree(script)) - settings
     assert not missing, "read by the script, and missing in its class"
-    ignored = settings - reads(script) - (observed() - set().union(*map(reads, SCRIPTS)))
+    common = {*Config.__dataclass_fields__}
+    read_for_all = observed() - (set().union(*map(reads, SCRIPTS)) - common)
+    ignored = settings - reads(script) - read_for_all
     assert not ignored, "in its class, or in Config, and not read by the script"
 
 

@@ -327,6 +327,7 @@ class Recorder:
         if self.notes.has_own_profiler:
             return False
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints lines about itself
+        _unload_tracing_afterwards()
         warnings.filterwarnings("ignore", ".*Profiler clears events")
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
@@ -445,6 +446,16 @@ class Recorder:
             "iterations": [asdict(iteration) for iteration in self.iterations],
             **asdict(self.notes),
         }
+
+
+def _unload_tracing_afterwards() -> None:
+    """Let the profiler unload NVIDIA's tracing library, which would slow every later launch.
+
+    Before CUDA 12.6 this crashed with CUDA graphs.
+    """
+    version = (torch.version.cuda or "0.0").split(".")
+    if [*map(int, version[:2])] >= [12, 6]:
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
 def _record(step: int) -> torch.profiler.ProfilerAction:

@@ -195,7 +195,9 @@ class Folder:
         if place.exists():
             return Run(place)
         place.mkdir(parents=True)
-        values = asdict(config) | {"data_root": str(self.root / "data" / "tiny")}
+        values = asdict(config)
+        if "data_root" in values:
+            values["data_root"] = str(self.root / "data" / "tiny")
         launched = {"rung": config.rung, "script": "exercises/train.py", "gpus": ranks}
         (place / "train.py").write_text(text)
         (place / "config.json").write_text(json.dumps(values))

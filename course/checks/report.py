@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from course import charts
+from course.analysis.mfu import mfu
 from course.charts.tables import BAD, GOOD, MUTED, as_html
 from course.checks import discovery
 from course.checks.exercises import open_todos, original_of
@@ -225,15 +226,16 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
     return pd.DataFrame(
         {
             name: {
-                "images/s (median)": digits(r.images_per_s),
-                "images/s (quartiles)": "–"
+                f"{run.config.unit}/s (median)": _speed(run, r.images_per_s),
+                f"{run.config.unit}/s (quartiles)": "–"
                 if few_steps(run)
-                else f"{digits(r.images_per_s_q1)} to {digits(r.images_per_s_q3)}",
+                else f"{_speed(run, r.images_per_s_q1)} to {_speed(run, r.images_per_s_q3)}",
+                "MFU (share of the GPU's peak)": f"{share:.1%}" if (share := mfu(run)) else "–",
                 f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
                 if r.peak_gib is not None
                 else "–",
                 f"loss, step 0 to {last}": " to ".join(_loss_at(run, step) for step in (0, last)),
-                "validation top-1": f"{r.val_top1:.1%}" if r.val_top1 is not None else "–",
+                **_validation(r),
                 "steps, and of these measured": f"{len(run.steps)}, {r.steps_measured}",
                 "data": r.data,
                 "machine": r.machine,
@@ -241,6 +243,17 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
             for name, r, run in zip(names, records, runs)
         }
     ).fillna("–")
+
+
+def _speed(run: Run, images_per_s: float) -> str:
+    """Return a speed in what the run's script counts: images or tokens per second."""
+    return digits(images_per_s * (run.config.tokens or 1))
+
+
+def _validation(record: Record) -> dict[str, str]:
+    if record.val_top1 is None and record.val_loss is not None:
+        return {"validation loss": f"{record.val_loss:.3f}"}
+    return {"validation top-1": f"{record.val_top1:.1%}" if record.val_top1 is not None else "–"}
 
 
 def _sentences(
@@ -277,7 +290,7 @@ def _speed_sentences(
     these = [entry.rung for entry in (records[-1], records[0])]
     if records[-1].gpus != records[0].gpus:
         these = [f"{entry.rung} on {entry.gpus}" for entry in (records[-1], records[0])]
-    yield f"{' against '.join(these)}: {speedup} the images per second."
+    yield f"{' against '.join(these)}: {speedup} the {run.config.unit} per second."
     yield explain_ratio(speedup, run)
     if is_same_computation(run, against):
         yield "The same computation: the true ratio is 1."

@@ -61,21 +61,28 @@ def show_run(run: Run) -> None:
 
 
 def _measurements(run: Run) -> Iterator[tuple[str, str]]:
+    from course.analysis.mfu import mfu
     from course.checks.store import NOISY
     from course.runs.own_scripts import is_own, iteration_time_text
     from course.runs.ratio import few_steps
 
     record = run.record
+    unit, count = "image", 1
+    if tokens := record.config.get("context"):
+        unit, count = "token", tokens
     if record.images_per_s is not None:
-        spread = f"{digits(record.images_per_s_q1)} to {digits(record.images_per_s_q3)}"
+        speeds = (record.images_per_s, record.images_per_s_q1, record.images_per_s_q3)
+        speed, low, high = (digits(value * count) for value in speeds)
+        spread = f"{low} to {high}"
         steps = f"median of {record.steps_measured} steps, quartiles {spread}"
         if reason := few_steps(run):
             steps = f"{NOISY}: {reason}"
-        yield "images/s", f"{digits(record.images_per_s)} ({steps})"
+        share = mfu(run)
+        yield f"{unit}s/s", f"{speed} ({steps})" + (f", MFU {share:.1%}" if share else "")
     elif is_own(run) and (text := iteration_time_text(run)):
         yield "step", text
     elif record.not_measured:
-        yield "images/s", f"not measured: {record.not_measured}"
+        yield f"{unit}s/s", f"not measured: {record.not_measured}"
     if record.peak_gib is not None:
         yield "memory", f"{record.peak_gib:.2f} GiB at the peak ({record.memory_kind})"
     if record.last_loss is not None:
@@ -83,11 +90,13 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
             "loss",
             f"{cell(record.first_loss)} at the first step, {cell(record.last_loss)} at the last",
         )
+    if record.val_top1 is None and record.val_loss is not None:
+        yield "val. loss", cell(record.val_loss)
     if record.val_top1 is not None:
         top5 = f", top-5 {record.val_top5:.1%}" if record.val_top5 is not None else ""
         yield "accuracy", f"{record.val_top1:.1%}{top5} (validation)"
     if record.joules_per_image is not None:
-        yield "energy", f"{cell(record.joules_per_image)} J per image"
+        yield "energy", f"{cell(record.joules_per_image / count)} J per {unit}"
     if record.machine:
         machine = f"{record.gpus} × {record.machine}" if record.gpus > 1 else record.machine
         hosts = record.config.get("hosts", 1)

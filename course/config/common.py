@@ -29,10 +29,6 @@ Amount = Annotated[float, Bounds(0)]
 Fraction = Annotated[float, Bounds(0, below=1)]
 CountOrAll = Annotated[int, Bounds(-1)]  # -1: as many as there are
 
-ResNet = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
-                 "resnet18_cifar", "resnet8_patches"]  # fmt: skip
-CoAtNet = Literal["coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224"]
-ViT = Literal["vit_tiny_patch16_224", "vit_gigantic_patch14_224"]
 Compile = Literal["", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
 AnyPrecision = Literal["fp32", "tf32", "bf16", "fp16", "half"]  # fp16 needs loss scaling
 HALF_FORMATS = ("bf16", "fp16")  # "half" is the first one that a device has hardware for
@@ -60,38 +56,20 @@ class Config:
     # Device, number format and speed of a step.
     device: Literal["cpu", "auto"] = "cpu"  # "auto": the accelerator, if any
     precision: Literal["fp32", "tf32", "bf16", "half"] = "fp32"  # "half": device's own
-    channels_last: bool = False  # NHWC memory layout for weights and images
     fused: bool = False  # one kernel updates many weights
-    model: Literal[ResNet, CoAtNet, ViT] = "resnet50"
+    batch_size: Positive = 64  # images, or sequences, per update, over all ranks
     memory_gib: Amount = 0.0  # simulate a smaller GPU: out of memory above this; 0: no limit
-
-    # Images, and how they are loaded.
-    data: Literal["synthetic", "default", "imagenet", "crops"] = "default"
-    data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
-    format: Literal["files", "small", "raw", "gpu_decode"] = "files"  # of stored images
-    image_px: Annotated[int, Bounds(32)] = 224  # side of the training and validation crops
-    batch_size: Positive = 64  # images per update, over all ranks
-    workers: CountOrAll = 0  # DataLoader processes; 0: the training process loads; -1: all cores
-    persistent_workers: bool = False  # keep workers between epochs
-    prefetch_factor: Positive = 2  # batches that each worker prepares in advance
-    pin_memory: bool = False  # batches in page-locked memory, for asynchronous copies
-    non_blocking: bool = False  # do not wait while a batch is copied to the device
-    uint8: bool = True  # images are copied as bytes, normalised on the device
 
     # Length of the run, and what is measured.
     epochs: Positive = 2
     steps: Count = 16  # training steps per epoch; 0: all images once
     warmup_steps: Count = 8  # first steps of the run, excluded from all times
     val_steps: CountOrAll = 4  # maximum of validation batches per epoch; 0: none; -1: all images
-    val_images: Count = 0  # maximum of images to validate on; 0: all
 
     # Learning.
-    label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
-    optimizer: Literal["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon"] = "sgd"
     lr: Amount = 0.01
     lr_warmup: Count = 0  # updates until the learning rate reaches lr
     schedule: Literal["", "linear", "cosine", "one_cycle"] = ""  # "": constant
-    momentum: Amount = 0.9
     weight_decay: Amount = 5e-5
     seed: int = 0
 
@@ -100,11 +78,14 @@ class Config:
     hosts: Positive = 1  # pretended hosts that share the GPUs of one machine: NCCL uses a network
 
     RULES = rules.COMMON  # these have no annotations, because they are not settings
-    LIMITS = {"start_px": "image_px"}  # settings that must not be larger than another
+    LIMITS = {}  # settings that must not be larger than another
+    MAY_BECOME_ANOTHER = True  # script's config, by a change of a setting that only that one has
     STEPS = ("warmup_steps", "lr_warmup")  # settings that must be less than the number of steps
 
     def __init_subclass__(cls) -> None:
         """Add a script's settings to those of all scripts."""
+        if not cls.script:  # what several scripts share
+            return
         SCRIPTS[cls.script] = cls
         hints = get_type_hints(cls, include_extras=True)
         cls.choices = {name: get_args(x) for name, x in hints.items() if get_origin(x) is Literal}
@@ -160,14 +141,10 @@ class Config:
         if self.profile_steps and self.warmup_steps < least:
             why = "traced steps are slower, so they must not be measured"
             yield f"profile_steps={self.profile_steps} needs warmup_steps={least} or more: {why}"
-        for name in ("start_px", *["image_px"] * self.is_timm):
-            if (px := getattr(self, name)) % 32:
-                yield f"{name}={px}: {self.model} halves images five times; choose a multiple of 32"
 
-    @property
-    def is_timm(self) -> bool:
-        """Whether the network is from timm, built for one image size."""
-        return not self.model.startswith("resnet")
+    def fitted(self, has_accelerator: bool) -> Config:  # noqa: ARG002
+        """Return the config with the sizes that it leaves to the machine."""
+        return self
 
     @property
     def is_half(self) -> bool:
@@ -182,9 +159,28 @@ class Config:
     @property
     def setup(self) -> str:
         """Data, sizes and pretended hosts in words, to be shown with any speed."""
-        stored = f" as {self.format}" * (self.format != "files" and self.data != "synthetic")
         hosts = f", {self.hosts} pretended hosts" * (self.hosts > 1)
-        return f"{self.data} data{stored}, {self.image_px} px, batch {self.batch_size}{hosts}"
+        return f"{self.samples}, batch {self.batch_size}{hosts}"
+
+    @property
+    def data_name(self) -> str:
+        """The data that it trains with, in a word or two."""
+        return self.data
+
+    @property
+    def samples(self) -> str:
+        """What one sample of a batch is, in words."""
+        return ""
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of a sequence; 0 for a script whose samples are images."""
+        return 0
+
+    @property
+    def unit(self) -> str:
+        """What a script's speed counts: images or tokens."""
+        return "tokens" if self.tokens else "images"
 
     def to_json(self) -> str:
         """Return the config as indented JSON."""
@@ -201,7 +197,7 @@ def find_class(settings: dict[str, Any], first: str = "") -> type[Config]:
         return SCRIPTS[convert("script", settings["script"])]
     items = [(k, v) for k, v in settings.items() if k != "script" and v != DEFAULTS.get(k)]
     kinds = [SCRIPTS[first or "train.py"]]
-    for item in items:
+    for item in items if kinds[0].MAY_BECOME_ANOTHER else ():
         kinds += [kind for kind in SCRIPTS.values() if kind.has(*item)][:1]
     return next((kind for kind in kinds if all(kind.has(*item) for item in items)), kinds[0])
 

@@ -63,6 +63,16 @@ _RUNG_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("large", {"tensor": 2}),
     "pipeline": ("large", {"pipeline": "1f1b", "micro_batch": 2}),
     "restarted": ("channels_last", {"script": "train_restarted.py", "save_every": 8}),
+    "gpt": (
+        "device",
+        {"script": "train_gpt.py", "batch_size": 16, "steps": 32, "lr": 2e-3, "lr_warmup": 4}
+        | {"schedule": "cosine", "weight_decay": 0.1, "clip": 1.0},
+    ),
+    "gpt_half": ("gpt", {"precision": "half"}),
+    "gpt_attention": ("gpt_half", {"attention": "sdpa"}),
+    "gpt_compile": ("gpt_attention", {"compile": "default"}),
+    "gpt_vocabulary": ("gpt_compile", {"vocabulary_multiple": 64}),
+    "gpt_fused": ("gpt_vocabulary", {"fused": True}),
     "imagenet": ("channels_last", FULL_TRAINING | TORCHVISION_V1),
     "imagenet_fast": ("channels_last", FULL_TRAINING | FFCV_56),
 }

@@ -12,9 +12,13 @@ ONE_OR_MORE = range(1, 2**63)
 
 # A setting, some of its values, the values that they require of other settings, and the reason.
 Rule = tuple[str, Any, dict[str, Sequence[Any]], str]
-COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
+COMMON: tuple[Rule, ...] = (  # of settings that all scripts have
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
     ("schedule", ANY, {"budget_s": [0]}, "training may stop before the schedule ends"),
+    ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
+)
+IMAGES: tuple[Rule, ...] = (  # of settings that all scripts for images have
+    *COMMON,
     ("persistent_workers", [True], {"workers": ONE_OR_MORE}, "there is no worker to keep"),
     ("data", ["synthetic"], {"randaugment": [""], "start_px": [0], "val_px": [0]},
      "no file becomes an image"),
@@ -31,7 +35,6 @@ COMMON: tuple[Rule, ...] = (  # of settings that several scripts have
     ("data", ["crops"], {"randaugment": ["device", ""]}, "no worker loads them"),
     ("fused", [True], {"optimizer": ["sgd", "nesterov", "adamw"]}, "PyTorch fuses only these"),
     ("schedule", ["one_cycle", "find"], {"lr_warmup": [0]}, "it has its own warm-up"),
-    ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
 )  # fmt: skip
 RESTARTS: tuple[Rule, ...] = (
     ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),

@@ -2,17 +2,67 @@
 
 import re  # noqa: I001 - one line of names
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from course.config.common import (
-    Amount, AnyPrecision, Bounds, Compile, Config, Count, Fraction, Positive, ResNet,
+    Amount, AnyPrecision, Bounds, Compile, Config, Count, CountOrAll, Fraction, Positive,
 )  # fmt: skip
-from course.config.rules import ANY, COMMON, ONE_OR_MORE, RESTARTS
+from course.config.rules import ANY, COMMON, IMAGES, ONE_OR_MORE, RESTARTS
+
+ResNet = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
+                 "resnet18_cifar", "resnet8_patches"]  # fmt: skip
+CoAtNet = Literal["coatnet_pico_rw_224", "coatnet_0_224", "coatnet_3_224", "coatnet_5_224"]
+ViT = Literal["vit_tiny_patch16_224", "vit_gigantic_patch14_224"]
 
 
 @dataclass(frozen=True)
-class TrainConfig(Config):
+class ImageConfig(Config):
+    """What all scripts have that train with images."""
+
+    model: Literal[ResNet, CoAtNet, ViT] = "resnet50"
+    channels_last: bool = False  # NHWC memory layout for weights and images
+
+    # Images, and how they are loaded.
+    data: Literal["synthetic", "default", "imagenet", "crops"] = "default"
+    data_root: str = ""  # for data="imagenet": folder with train/ and val/; "": the site's
+    format: Literal["files", "small", "raw", "gpu_decode"] = "files"  # of stored images
+    image_px: Annotated[int, Bounds(32)] = 224  # side of the training and validation crops
+    workers: CountOrAll = 0  # DataLoader processes; 0: the training process loads; -1: all cores
+    persistent_workers: bool = False  # keep workers between epochs
+    prefetch_factor: Positive = 2  # batches that each worker prepares in advance
+    pin_memory: bool = False  # batches in page-locked memory, for asynchronous copies
+    non_blocking: bool = False  # do not wait while a batch is copied to the device
+    uint8: bool = True  # images are copied as bytes, normalised on the device
+    val_images: Count = 0  # maximum of images to validate on; 0: all
+
+    # Learning.
+    label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
+    optimizer: Literal["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon"] = "sgd"
+    momentum: Amount = 0.9
+
+    RULES = IMAGES
+    LIMITS = {"start_px": "image_px"}
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        for name in ("start_px", *["image_px"] * self.is_timm):
+            if (px := getattr(self, name)) % 32:
+                yield f"{name}={px}: {self.model} halves images five times; choose a multiple of 32"
+
+    @property
+    def is_timm(self) -> bool:
+        """Whether the network is from timm, built for one image size."""
+        return not self.model.startswith("resnet")
+
+    @property
+    def samples(self) -> str:
+        stored = f" as {self.format}" * (self.format != "files" and self.data != "synthetic")
+        return f"{self.data} data{stored}, {self.image_px} px"
+
+
+@dataclass(frozen=True)
+class TrainConfig(ImageConfig):
     """Trains a ResNet, on one device or several."""
 
     script: Literal["train.py"] = "train.py"
@@ -68,7 +118,7 @@ class TrainConfig(Config):
     sync_batchnorm: bool = False  # BatchNorm's statistics over the batch of all ranks
 
     RULES = (
-        *COMMON,
+        *IMAGES,
         *RESTARTS,
         ("schedule", ["find"], {"save_every": [0]}, "a search is not resumed"),
         ("format", ["shards"], {"data": ["default", "imagenet"]}, "only files are in shards"),
@@ -103,7 +153,7 @@ class TrainConfig(Config):
 
 
 @dataclass(frozen=True)
-class ShardedConfig(Config):
+class ShardedConfig(ImageConfig):
     """Trains a network that needs more memory than one GPU has."""
 
     script: Literal["train_sharded.py"] = "train_sharded.py"
@@ -130,9 +180,9 @@ class ShardedConfig(Config):
     async_save: bool = False
     deterministic: bool = False
 
-    LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
+    LIMITS = ImageConfig.LIMITS | {"micro_batch": "batch_size"}
     RULES = (
-        *COMMON,
+        *IMAGES,
         *RESTARTS,
         ("gather_bf16", [True], {"precision": ["half", "bf16"]}, "it gathers weights in bf16"),
         ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
@@ -145,7 +195,7 @@ class ShardedConfig(Config):
 
 
 @dataclass(frozen=True)
-class ParallelConfig(Config):
+class ParallelConfig(ImageConfig):
     """Trains one network on several devices, split by tensors or by stages."""
 
     script: Literal["train_parallel.py"] = "train_parallel.py"
@@ -162,9 +212,9 @@ class ParallelConfig(Config):
     pipeline: Literal["", "gpipe", "1f1b", "interleaved", "zero_bubble"] = ""  # schedule
     stage_split: str = "gflop"  # balance stages by gflop or weights; or their first blocks: "4,9"
 
-    LIMITS = Config.LIMITS | {"micro_batch": "batch_size"}
+    LIMITS = ImageConfig.LIMITS | {"micro_batch": "batch_size"}
     RULES = (
-        *COMMON,
+        *IMAGES,
         ("stage_split", ANY, {"pipeline": ["1f1b", "gpipe", "interleaved", "zero_bubble"]},
          "only a pipeline has stages"),
         ("pipeline", ANY, {"shard": [""]}, "stages are not sharded"),
@@ -183,7 +233,7 @@ class ParallelConfig(Config):
 
 
 @dataclass(frozen=True)
-class RestartedConfig(Config):
+class RestartedConfig(ImageConfig):
     """Trains so that it can be stopped at any step, and resumes as if nothing had happened."""
 
     script: Literal["train_restarted.py"] = "train_restarted.py"
@@ -201,4 +251,76 @@ class RestartedConfig(Config):
     sigkill_step: Count = 0  # kills the process in the first save after this step
 
     STEPS = (*Config.STEPS, "sigterm_step", "sigkill_step")
-    RULES = (*COMMON, *RESTARTS)
+    RULES = (*IMAGES, *RESTARTS)
+
+
+# GPT-2's smallest network, for an accelerator; and one for a CPU, for which the sizes are tiny, but
+# not the vocabulary.
+GPT2 = {"context": 1024, "layers": 12, "heads": 12, "width": 768}
+TINY_GPT = {"context": 32, "layers": 2, "heads": 2, "width": 32}
+
+
+@dataclass(frozen=True)
+class GPTConfig(Config):
+    """Trains a GPT on a text."""
+
+    script: Literal["train_gpt.py"] = "train_gpt.py"
+    schedule: Literal["", "cosine"] = ""
+    compile: Compile = ""
+    attention: Literal["", "sdpa"] = ""  # "": written out; "sdpa": one fused operator
+    clip: Amount = 0.0
+    micro_batch: Count = 0  # sequences that a rank computes at once; 0: its share
+    profile_steps: Count = 0
+
+    # The network. 0: as GPT-2's smallest (GPT2) on an accelerator, tiny (TINY_GPT) on a CPU.
+    context: Count = 0  # tokens of a sequence
+    layers: Count = 0  # blocks
+    heads: Count = 0  # of each block's attention, which share its width
+    width: Count = 0  # values that describe a token
+    vocabulary: Positive = 50257  # token ids: by default as many as GPT-2 has
+    vocabulary_multiple: Positive = 1  # pad the table of tokens to a multiple of this
+
+    save_every: Count = 0
+    async_save: bool = False
+    deterministic: bool = False
+
+    MAY_BECOME_ANOTHER = False
+    LIMITS = {"micro_batch": "batch_size"}
+    RULES = (
+        *COMMON,
+        ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
+    )
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.heads and self.width % self.heads:
+            divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
+            choices = " or ".join(map(str, divisors))
+            yield f"heads={self.heads} cannot share width={self.width} evenly: choose {choices}"
+
+    def fitted(self, has_accelerator: bool) -> Config:
+        sizes = GPT2 if has_accelerator else TINY_GPT
+        return replace(self, **{name: getattr(self, name) or size for name, size in sizes.items()})
+
+    @property
+    def data_name(self) -> str:
+        return "text"
+
+    @property
+    def samples(self) -> str:
+        return f"{self.layers} layers of width {self.width}, {self.context} tokens"
+
+    @property
+    def tokens(self) -> int:
+        return self.context
+
+    @property
+    def weights(self) -> int:
+        """The number of weights without the embeddings of positions, and without padding."""
+        block = 12 * self.width**2 + 13 * self.width  # with the biases, and two normalisations
+        return self.vocabulary * self.width + self.layers * block + 2 * self.width
+
+    @property
+    def flop_per_token(self) -> int:
+        """The FLOP of a token's forward and backward pass (PaLM, arXiv:2204.02311, appendix B)."""
+        return 6 * self.weights + 12 * self.layers * self.width * self.context

@@ -35,13 +35,17 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
         on_gpu = free is not None
         # A GPU has one process of each run; the host's memory has all processes of this node.
         configs = [
-            replace(run.config, device="auto", batch_size=run.config.batch_size // run.gpus)
+            replace(
+                run.config.fitted(on_gpu),
+                device="auto",
+                batch_size=run.config.batch_size // run.gpus,
+            )
             for run in runs
             for _ in range(1 if on_gpu else run.gpus)
         ]
         free = free if on_gpu else _host_free_gib(runs)
         free -= (CONTEXT_GIB if on_gpu else LIBRARIES_GIB) * len(configs)
-        if sum(IMAGE_GIB * c.batch_size * (c.image_px / 224) ** 2 for c in configs) <= free:
+        if sum(map(_upper_bound_gib, configs)) <= free:
             return ""
         needed = pool.submit(_peaks_gib, configs).result()
     if needed <= free:
@@ -50,12 +54,29 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
     return f"together they need about {needed:.0f} GiB of {where}, and {max(0, free):.0f} are free"
 
 
+def _upper_bound_gib(config: Config) -> float:
+    """Return what a step needs at most: of images, without weights, which are small."""
+    if not config.tokens:
+        return IMAGE_GIB * config.batch_size * (config.image_px / 224) ** 2
+    scores = 4 * config.heads * config.context * (config.attention == "")
+    values = 3 * config.vocabulary + config.layers * (40 * config.width + scores)  # of a token
+    sequences = config.micro_batch or config.batch_size
+    # Weights, gradients and AdamW's two means; all in fp32.
+    return 4 * (4 * config.weights + sequences * config.context * values) / GIB
+
+
 def _peaks_gib(configs: Sequence[Config]) -> float:
     """Return the sum of the configs' peaks; each different one is predicted once."""
     from course.training.memory_prediction import predict_memory
     from course.training.precision import resolve
 
-    peaks = {config: predict_memory(resolve(config)).peak_gib for config in set(configs)}
+    peaks = {
+        # The prediction is only of networks for images.
+        config: _upper_bound_gib(config)
+        if config.tokens
+        else predict_memory(resolve(config)).peak_gib
+        for config in set(configs)
+    }
     return sum(peaks[config] for config in configs)
 
 

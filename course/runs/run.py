@@ -55,6 +55,7 @@ FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 TAKES_TURNS = "COURSE_TAKES_TURNS"  # set for each rank of a run that takes turns
 # Fields that a machine may change (see course.training.precision.resolve).
 RESOLVED = ("precision", "gather_bf16", "workers", "steps", "val_steps", "warmup_steps")
+RESOLVED += ("context", "layers", "heads", "width")
 JOB_FILE = "job.json"
 PROGRESS = "progress.json"  # how far it is: see `course.training.progress`
 OPEN, ENDED = "rank{rank}.open", "rank{rank}.ended"  # before and after a recorder has finished
@@ -134,6 +135,7 @@ class Run:
             return self.__dict__["_computed"]
         requested = self.requested_config
         counted = requested.steps > 0 <= min(requested.val_steps, requested.workers)
+        counted = counted and requested == requested.fitted(has_accelerator=False)
         if requested.precision not in ("half", "tf32") and counted:
             return requested
         if not (record := self.record):
@@ -484,7 +486,7 @@ def record_of(run: Run, values: dict[str, Any]) -> Record:
     known = {name: request[name] for name in names if name in request}
     if not run.is_command:
         config = run.requested_config
-        known |= {"config": asdict(config), "data": config.data}
+        known |= {"config": asdict(config), "data": config.data_name}
     if values["status"] == "ok" and run.reports_steps:
         values = values | _unmeasured(values)
     now, began = datetime.now(), run.started.get("started_at")

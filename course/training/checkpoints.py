@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import pickle
 import re
 import shutil
@@ -34,6 +35,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before Slurm's SIGKILL, or a time 
 SIGNAL_STEPS = 8  # between two comparisons of ranks' signals on accelerators, which must wait
 # Settings that must be those of the checkpoint: those that a schedule depends on only with one.
 FIXED = ("model", "optimizer", "schedule", "batch_size", "steps", "data", "seed")
+FIXED += ("context", "layers", "heads", "width", "vocabulary", "vocabulary_multiple")
 WARMUP = ("lr_warmup", "lr_warmup_epochs")
 FIXED_BY_SCHEDULE = ("lr", "lr_batch", *WARMUP, "lr_step_size", "lr_gamma")
 ENDLESS = ("", "step")  # schedules that do not depend on the number of epochs
@@ -152,6 +154,8 @@ class BackgroundWriter:
     The state is copied to the host at once, and a thread writes the copy
     (`torch.distributed.checkpoint.async_save`). The next checkpoint waits for the thread, so that
     all copies use the same pages: new, unpinned pages take longer than writing to the disk.
+
+    All ranks create it, after the process group.
     """
 
     def __init__(self) -> None:
@@ -160,6 +164,9 @@ class BackgroundWriter:
         self._pending: Any = None
         self._stager = BlockingAsyncStager(cache_staged_state_dict=torch.cuda.is_available())
         self._folder = Path()
+        # async_save requires a group for host memory, and a training's on GPUs has only NCCL.
+        is_group = distributed.is_initialized()
+        self.group = distributed.new_group(backend="gloo") if is_group else None
         # One process saves on purpose, with or without a process group.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         atexit.register(self.wait)
@@ -174,6 +181,7 @@ class BackgroundWriter:
             _without_tensors(state),
             checkpoint_id=folder / file_name(step).removesuffix(".pt"),
             async_stager=self._stager,
+            process_group=self.group,
             no_dist=True,
         )
 
@@ -297,10 +305,13 @@ class Checkpoints:
         With three ranks or more, different groups add up in a different order.
         """
         px = self.config.image_px
-        images = torch.zeros(2, 3, px, px, device=self.device)
+        if tokens := self.config.tokens:
+            inputs = [torch.zeros(1, tokens, dtype=torch.long, device=self.device)] * 2
+        else:
+            inputs = [torch.zeros(2, 3, px, px, device=self.device)]
         if self.config.channels_last:
-            images = images.to(memory_format=torch.channels_last)
-        model.train()(images).sum().backward()
+            inputs = [images.to(memory_format=torch.channels_last) for images in inputs]
+        model.train()(*inputs).sum().backward()
         model.zero_grad(set_to_none=True)
 
     def ends_after(self, step: int) -> bool:
@@ -347,7 +358,7 @@ class Checkpoints:
             self._writer.wait()
 
     def keep_best(self, net: torch.nn.Module) -> None:
-        """Write best.pt if the last epoch has the highest accuracy so far.
+        """Write best.pt if the last epoch has the highest accuracy, or lowest loss, so far.
 
         Args:
             net: the network that was validated.
@@ -355,8 +366,8 @@ class Checkpoints:
         if not self.config.save_every:
             return
         epochs = self.run.values["epochs"]  # of all epochs only on rank 0
-        *earlier, last = [row.get("val_top1", 0.0) for row in epochs]
-        is_best = self.run.rank == 0 and last > max(earlier, default=-1.0)
+        *earlier, last = [row.get("val_top1", -row.get("val_loss", 0)) for row in epochs]
+        is_best = self.run.rank == 0 and last > max(earlier, default=-math.inf)
         if not any_rank(is_best, self.device):
             return
         state = {"model": self._weights(net), "epoch": len(epochs)} | epochs[-1]
@@ -377,9 +388,6 @@ class ShardedCheckpoints(Checkpoints):
     def __init__(self, run: Recorder, device: torch.device, parts: dict[str, Any]) -> None:
         super().__init__(run, device, parts)
         self._pending: Any = None
-        self._group: Any = None  # of the threads that write, apart from the training's group
-        if self.config.async_save and distributed.is_initialized():
-            self._group = distributed.new_group(backend="gloo")
 
     def _sharded(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -429,7 +437,8 @@ class ShardedCheckpoints(Checkpoints):
         state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
         path = place / file_name(step).removesuffix(".pt")
         if self.config.async_save:
-            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=self._group)
+            group = self._writer.group  # apart from the training's
+            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=group)
         else:
             dcp.save(state, checkpoint_id=path)
             self._remove_old()

@@ -85,11 +85,11 @@ def create(weights: Groups, cfg: Config) -> Optimizer:
     `momentum`. Other settings are the authors' defaults.
     """
     optimizer = OPTIMIZERS[cfg.optimizer](weights, cfg)
-    optimizer.register_load_state_dict_pre_hook(_keep_settings)
+    optimizer.register_load_state_dict_pre_hook(keep_settings)
     return optimizer
 
 
-def _keep_settings(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+def keep_settings(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """Keep the config's settings when a checkpoint is loaded, which PyTorch would replace.
 
     Those that a schedule changes continue from the checkpoint.

@@ -66,11 +66,13 @@ def resolve(config: Config, *, scales_loss: bool = True) -> Config:
     """Return the config for this machine: `half` becomes its device's own format.
 
     TF32 exists only on NVIDIA GPUs, and becomes fp32 elsewhere. `workers=-1` becomes the number of
-    cores for this rank, less one for the training process.
+    cores for this rank, less one for the training process. A GPT gets the sizes that its config
+    leaves to the device.
 
     Args:
         scales_loss: whether `half` may be fp16. Without loss scaling, it is bf16 or fp32.
     """
+    config = config.fitted(default_device(config).type != "cpu")
     if config.workers < 0:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
         cores = int(os.environ.get("SLURM_CPUS_PER_TASK", core_count() // ranks))

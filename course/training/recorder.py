@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from course.config import GIB, Config, rung
+from course.config import GIB, RUNGS, Config, rung
 from course.runs import failures
 from course.runs.evidence import Evidence, to_values
 from course.runs.files import complete_file, write_atomically
@@ -116,7 +116,7 @@ class Recorder:
 
     def __init__(self, run: Run | None) -> None:
         self._reports_steps = run is None or run.reports_steps
-        requested = run.config if run else rung("baseline", quick=True)
+        requested = run.config if run else _quick_config()
         # A script with a loop of its own need not scale its loss.
         self.config: Config = resolve(requested, scales_loss=self._reports_steps)
         self.rank = int(os.environ.get("RANK", 0))
@@ -468,6 +468,13 @@ class Recorder:
             write_atomically(path, json.dumps(values, indent=1))
         except OSError as problem:
             print(f"{rank_file(self.rank)} could not be written: {problem}", file=sys.stderr)
+
+
+def _quick_config() -> Config:
+    """Return what a script computes that is started without a run: its quick first rung."""
+    name = Path(sys.argv[0]).name
+    first = next((x for x, cfg in RUNGS.items() if cfg.script == name), "baseline")
+    return rung(first, quick=True)
 
 
 def device_name(device: torch.device) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +53,9 @@ def interpret() -> str:
         for name, function in list(vars(module).items()):
             if isinstance(function, JITFunction):
                 setattr(module, name, InterpretedFunction(function.fn))
-    if solutions := sys.modules.get("electives.kernel.solutions"):
-        importlib.reload(solutions)
+    for name, module in [*sys.modules.items()]:
+        if re.fullmatch(r"electives\.\w+\.solutions", name):
+            importlib.reload(module)
     return "Kernels are interpreted: program by program, on the CPU."
 
 

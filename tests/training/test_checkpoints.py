@@ -256,6 +256,27 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_checkpoint_before(
     assert left.stem == "step-000001"
 
 
+ON_GPUS = """
+import sys
+from pathlib import Path
+import torch
+from torch import distributed
+from course.training import checkpoints
+store = distributed.FileStore(sys.argv[1] + "/store", 1)
+distributed.init_process_group("cuda:gloo", store=store, rank=0, world_size=1)
+writer = checkpoints.BackgroundWriter()
+writer({"weight": torch.ones(8)}, Path(sys.argv[1], "checkpoints"), 3)
+writer.wait()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_whose_group_is_for_gpus_only_save_in_the_background(tmp_path: Path) -> None:
+    """NCCL's group has no place for tensors in host memory, which async_save asks for."""
+    subprocess.run([sys.executable, "-c", ON_GPUS, tmp_path], check=True, cwd=PROJECT)
+    assert newest(tmp_path / "checkpoints")["weight"].tolist() == [1] * 8
+
+
 @pytest.mark.parametrize("async_save", [False, True])
 def test_training_does_not_begin_anew_because_all_checkpoints_are_damaged(
     tmp_path: Path, async_save: bool, capsys: pytest.CaptureFixture

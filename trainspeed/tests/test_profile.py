@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from trainspeed import recorder
 from trainspeed.run import INJECT
 
 pytestmark = pytest.mark.slow
@@ -265,3 +266,20 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 def test_the_probe_is_in_a_folder_of_its_own() -> None:
     assert [path.name for path in INJECT.glob("*.py")] == ["sitecustomize.py"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "chosen", "expected"),
+    [("13.0", None, "1"), ("12.6", None, "1"), ("12.4", None, None), (None, None, None),
+     ("13.0", "0", "0")],
+)  # fmt: skip
+def test_the_tracing_library_is_unloaded_where_this_is_safe(
+    cuda: str | None, chosen: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder.torch.version, "cuda", cuda)
+    monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("TEARDOWN_CUPTI", chosen)
+    monkeypatch.setattr(recorder.os, "environ", dict(os.environ))  # what it sets, ends with it
+    recorder._unload_tracing_afterwards()
+    assert os.environ.get("TEARDOWN_CUPTI") == expected

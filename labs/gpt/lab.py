@@ -1,0 +1,45 @@
+"""This lab's entry: what the course lists, checks and records for it."""
+
+from __future__ import annotations
+
+from course.lab import Exercise, Lab
+
+EXERCISES = {
+    "sdpa": Exercise(
+        title="one operator computes the attention",
+        rung="gpt_attention",
+        against="gpt_half",
+        configs=({"rung": "gpt_half"}, {}),
+        on_cpu="a CPU's step mostly computes the scores of the vocabulary",
+    ),
+    "padded_vocabulary": Exercise(
+        title="the table of tokens has a multiple of 64 rows",
+        rung="gpt_vocabulary",
+        against="gpt_compile",
+        configs=({"rung": "gpt_compile"}, {}, {"vocabulary": 50300, "vocabulary_multiple": 128}),
+        small={"compile": ""},
+        on_cpu="only a GPU's Tensor Cores compute in tiles of this size",
+        faster=False,
+    ),
+    "micro_batches": Exercise(
+        title="a batch in parts trains like the full batch",
+        rung="gpt",
+        against="gpt",
+        changes={"micro_batch": 4},
+        configs=(
+            {"micro_batch": 0},
+            {"micro_batch": 3},  # the last one has two sequences
+            {"micro_batch": 2, "batch_size": 12, "ranks": 2},
+        ),
+        timed=False,
+    ),
+}
+
+LAB = Lab(
+    title="the same ladder on a GPT",
+    minutes=60,
+    exercises=EXERCISES,
+    jobs="6",
+    prepare="nothing",
+    stuck="the loss of a micro-batch needs its weight",
+)

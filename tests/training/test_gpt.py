@@ -1,0 +1,236 @@
+"""The GPT script: its network, its text, and that it trains as it should."""
+
+import hashlib
+import importlib.util
+import math
+import shutil
+import signal
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from job_helpers import prepared
+
+from course.analysis.mfu import mfu
+from course.checks.report import report
+from course.config import Config, rung
+from course.data import text
+from course.jobs import launch
+from course.runs.record import Record
+from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
+from course.training.recorder import recording
+
+EPS = torch.finfo(torch.float32).eps
+CPU = torch.device("cpu")
+# Of steps that are quick, and of a network whose loss falls in a few of them.
+SMALL = {"context": 16, "batch_size": 8, "epochs": 2, "steps": 3, "warmup_steps": 1, "val_steps": 1}
+SMALL |= {"device": "cpu", "layers": 2, "heads": 2, "width": 16, "lr_warmup": 0, "lr": 0.02}
+Train = Callable[..., Run]
+
+
+def config(base: str = "gpt", **changes: object) -> Config:
+    return rung(base, **SMALL | changes)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpt", PROJECT / "solutions/train_gpt.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def train(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Train]:
+    """Return a function that trains a config in this process, perhaps from a checkpoint."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def train(cfg: Config, checkpoint: Path | None = None) -> Run:
+        folder = tmp_path / str(len([*tmp_path.iterdir()]))
+        prepared(folder, "", cfg, script="solutions/train_gpt.py")
+        if checkpoint:
+            (folder / "checkpoints").mkdir()
+            shutil.copy(checkpoint, folder / "checkpoints")
+        monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+        with recording() as run:
+            script.main(run)
+        return Run(folder)
+
+    yield train
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_gpt_2_has_its_published_number_of_weights(script: ModuleType) -> None:
+    cfg = rung("gpt").fitted(has_accelerator=True)
+    with torch.device("meta"):
+        network = script.GPT(cfg)
+    weights = sum(weight.numel() for weight in network.parameters())
+    assert weights == 124_439_808  # as openai-community/gpt2 has
+    assert cfg.weights == weights - 1024 * 768 == 123_653_376
+    assert cfg.flop_per_token == 6 * 123_653_376 + 12 * 12 * 768 * 1024 == 855_166_464
+    padded = rung("gpt_fused").fitted(has_accelerator=True)
+    assert padded.flop_per_token == cfg.flop_per_token  # padding is no use
+    with torch.device("meta"):
+        assert script.GPT(padded).tokens.weight.shape == (50304, 768)
+
+
+def test_mfu_is_the_needed_flop_over_the_peak(tmp_path: Path) -> None:
+    cfg = rung("gpt_fused").fitted(has_accelerator=True)
+    run = prepared(tmp_path / "run", "", cfg)
+    values = {"images_per_s": 925.3 / 1.024, "gpus": 2, "config": {}}
+
+    def of(machine: str, device: str = "cuda") -> float | None:
+        class Measured(Run):
+            record = Record("ok", machine=machine, device=device, **values)
+            config = cfg
+
+        return mfu(Measured(run.folder))
+
+    # 925,300 tokens/s on two GPUs need 855.17 MFLOP each; 989 TFLOP/s is the peak.
+    by_hand = 925_300 / 2 * 855.166464e6 / 989e12
+    assert of("NVIDIA H200") == of("NVIDIA H100 80GB HBM3") == pytest.approx(by_hand)
+    assert by_hand == pytest.approx(0.4, abs=1e-4)
+    assert of("AMD EPYC, 2 cores", "cpu") is None and of("a new GPU") is None
+
+
+def test_the_text_is_what_its_licence_says() -> None:
+    about = tomllib.loads(text.TEXT.with_suffix(".toml").read_text())
+    assert hashlib.sha256(text.TEXT.read_bytes()).hexdigest() == about["sha256"]
+    assert "public domain" in about["licence"]
+    words, tokens = text.PARTS.findall(text.TEXT.read_text()), text.read_tokens()
+    assert "".join(words) == text.TEXT.read_text() and len(words) == len(tokens)
+    pairs = {*zip(words, tokens.tolist())}
+    assert len(pairs) == len({*words}) == tokens.max() + 1 == 10_232
+
+
+def test_targets_are_the_next_tokens_and_ranks_share_each_batch() -> None:
+    cfg = config().fitted(has_accelerator=False)
+    sets = text.text_sets(cfg, CPU)
+    inputs, targets = sets.train.__getitems__([3, 0])
+    assert inputs.shape == targets.shape == (2, 16)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert torch.equal(inputs[0], text.read_tokens()[48:64])
+    batches = {}
+    for ranks in (1, 2):
+        for rank in range(ranks):
+            order = torch.utils.data.DistributedSampler(sets.train, ranks, rank)
+            loader, _ = text.text_loaders(sets, cfg, 8 // ranks, order, range(1))
+            batches[ranks, rank] = [{*map(tuple, inputs.tolist())} for inputs, _ in loader]
+    assert len(batches[1, 0]) == cfg.steps
+    assert batches[1, 0] == [a | b for a, b in zip(batches[2, 0], batches[2, 1])]
+
+
+def networks(script: ModuleType, *configs: Config) -> list[torch.nn.Module]:
+    made = []
+    for cfg in configs:
+        torch.manual_seed(0)
+        made.append(script.GPT(cfg))
+    return made
+
+
+def test_fused_attention_equals_the_written_out_one(script: ModuleType) -> None:
+    written, fused = networks(script, config(), config(attention="sdpa"))
+    tokens = torch.randint(50257, (2, 17), generator=torch.Generator().manual_seed(0))
+    for network in (written, fused):
+        network(tokens[:, :-1], tokens[:, 1:]).backward()
+    # Each result is a sum of at most 64 products (a block's MLP), of 50,257 in the gradient of the
+    # scores, whose errors are random: √50,257 = 224 roundings.
+    for (name, one), other in zip(written.named_parameters(), fused.parameters()):
+        assert torch.equal(one, other)
+        difference = float((one.grad - other.grad).norm() / one.grad.norm().clamp(min=1e-6))
+        assert difference < 224 * EPS, name
+    # It is causal: the last token changes no earlier score.
+    changed = tokens.clone()
+    changed[:, -2] = 0
+    for network in (written, fused):
+        scores = []
+        hook = network.norm.register_forward_hook(
+            lambda _, inputs, output, to=scores: to.append(output)
+        )
+        for values in (tokens, changed):
+            network(values[:, :-1], values[:, 1:])
+        hook.remove()
+        assert torch.equal(scores[0][:, :-1], scores[1][:, :-1])
+        assert not torch.equal(scores[0][:, -1], scores[1][:, -1])
+
+
+def test_padding_adds_only_scores_of_zero_to_the_loss(script: ModuleType) -> None:
+    plain, padded = networks(script, config(), config(vocabulary_multiple=64))
+    assert padded.tokens.weight.shape == (50304, 16)
+    weights = padded.state_dict() | {"tokens.weight": padded.tokens.weight[:50257]}
+    assert all(torch.equal(weights[name], value) for name, value in plain.state_dict().items())
+    tokens = torch.randint(50257, (2, 17), generator=torch.Generator().manual_seed(0))
+    hidden = []
+    plain.norm.register_forward_hook(lambda _, inputs, output: hidden.append(output))
+    losses = [network(tokens[:, :-1], tokens[:, 1:]).item() for network in (plain, padded)]
+    sums = (hidden[0] @ plain.tokens.weight.T).double().exp().sum(dim=-1)  # of the softmax
+    added = torch.log1p(47 / sums).mean().item()  # of 47 rows, each with exp(0) = 1
+    # A loss of 10.8 has roundings of 8 EPS; it is the mean of sums of 50,257 terms, by halves.
+    assert losses[1] - losses[0] == pytest.approx(added, abs=8 * EPS * math.log2(50257))
+    assert added == pytest.approx(math.log(50304 / 50257), rel=0.01)
+
+
+def test_the_loss_falls_and_micro_batches_train_alike(train: Train) -> None:
+    whole = train(config(steps=6))
+    assert whole.record.status == "ok"
+    assert whole.record.first_loss == pytest.approx(math.log(50257), abs=0.1)  # it knows nothing
+    first, last = whole.record.epochs
+    assert last["val_loss"] < first["val_loss"] < whole.record.first_loss - 0.5
+    for size in (4, 3):  # of eight sequences: two halves; the last of three has two
+        parts = train(config(steps=6, micro_batch=size))
+        assert parts.steps["loss"].tolist() == pytest.approx(whole.steps["loss"].tolist(), rel=1e-4)
+    table = str(report(whole))
+    assert "tokens/s (median)" in table and "images" not in table and "validation loss" in table
+    assert whole.config.context == 16 and whole.record.data == "text"
+
+
+def test_it_resumes_bit_for_bit_and_refuses_another_network(train: Train) -> None:
+    cfg = config(save_every=2, deterministic=True)
+    complete = train(cfg)
+    earlier, last = sorted((complete.folder / "checkpoints").glob("step-*.pt"))
+    assert (earlier.name, last.name) == ("step-000004.pt", "step-000006.pt")
+    resumed = train(cfg, earlier)
+    states = [torch.load(run.folder / "checkpoints" / last.name) for run in (complete, resumed)]
+    for name, weight in states[0]["model"].items():
+        assert torch.equal(weight, states[1]["model"][name]), name
+    assert complete.steps["loss"].tolist()[4:] == resumed.steps["loss"].tolist()
+    others = [("layers", 3, 2), ("heads", 4, 2), ("width", 32, 16), ("context", 8, 16)]
+    for name, value, old in others:
+        words = f"{name}={value}: the checkpoint after step 4 was saved with {name}={old}"
+        with pytest.raises(ValueError, match=words):
+            train(config(save_every=2, **{name: value}), earlier)
+
+
+@pytest.mark.slow
+def test_two_ranks_train_like_one(runs_root: Path) -> None:
+    cfg = config(micro_batch=2)
+    runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=ranks) for ranks in (1, 2)]
+    one, two = launch.wait(runs)
+    assert two.steps["loss"].tolist() == pytest.approx(one.steps["loss"].tolist(), rel=1e-4)
+    assert two.record.val_loss == pytest.approx(one.record.val_loss, rel=1e-4)
+    for evidence in (two.evidence(0), two.evidence(1)):  # one for a bucket, once per update
+        assert evidence.backward_collectives == {"allreduce": 1}
+
+
+def test_bad_input_is_named(script: ModuleType) -> None:
+    (network,) = networks(script, config())
+    tokens = torch.zeros(1, 17, dtype=torch.long)
+    with pytest.raises(ValueError, match="sequences of 17 tokens: expected at most 16"):
+        network(tokens, tokens)
+    with pytest.raises(ValueError, match="vocabulary=0: it must be 1 or more"):
+        config(vocabulary=0)
+    with pytest.raises(ValueError, match="heads=3 cannot share width=16 evenly: choose 1 or 2 or"):
+        config(heads=3)
+    with pytest.raises(ValueError, match="vocabulary=256: the text has 10232 different tokens"):
+        text.text_sets(config(vocabulary=256), CPU)
+    with pytest.raises(ValueError, match="context=99999: the text to validate on has 21683 tokens"):
+        text.text_sets(config(context=99999), CPU)
+    for setting, value in {"image_px": 32, "channels_last": True, "optimizer": "lars"}.items():
+        with pytest.raises(ValueError, match=f"train_gpt.py has no setting '{setting}'"):
+            config(**{setting: value})
+    with pytest.raises(ValueError, match="train_gpt.py has no attention='flash'|choose"):
+        config(attention="flash")

@@ -7,13 +7,13 @@ LIMITS = {
     "names that labs import from them": 127,
     "names that labs reach through modules of the doors": 70,
     "names of `import course`": 31,
-    "lines behind launch, wait and report": 11_100,
-    "lines behind the launch of an own script": 12_565,
+    "lines behind launch, wait and report": 11_150,
+    "lines behind the launch of an own script": 12_620,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 54_650,
+    "lines without tests, but for trainspeed": 54_750,
     "lines of trainspeed": 7_530,
-    "lab.x in notebooks": 400,
+    "lab.x in notebooks": 406,
     "lab.x in the notebook with the most": 30,
 }
 

@@ -36,7 +36,7 @@ class ImageConfig(Config):
     uint8: bool = True  # images are copied as bytes, normalised on the device
     val_images: Count = 0  # maximum of images to validate on; 0: all
 
-    # Learning.
+    # Updates.
     label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
     optimizer: Literal["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon"] = "sgd"
     momentum: Amount = 0.9
@@ -293,10 +293,12 @@ class GPTConfig(Config):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if self.heads and self.width % self.heads:
-            divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-            choices = " or ".join(map(str, divisors))
-            yield f"heads={self.heads} cannot share width={self.width} evenly: choose {choices}"
+        sizes = [(self.heads or size["heads"], self.width or size["width"])
+                 for size in (TINY_GPT, GPT2)]  # fmt: skip
+        if all(width % heads for heads, width in sizes):  # on any device
+            heads, width = sizes[0]
+            divisors = [str(number) for number in range(1, width + 1) if width % number == 0]
+            yield f"heads={heads} cannot share width={width} evenly: choose {' or '.join(divisors)}"
 
     def fitted(self, has_accelerator: bool) -> Config:
         sizes = GPT2 if has_accelerator else TINY_GPT
@@ -307,7 +309,13 @@ class GPTConfig(Config):
         return "text"
 
     @property
+    def has_sizes(self) -> bool:
+        return all(getattr(self, name) for name in GPT2)
+
+    @property
     def samples(self) -> str:
+        if not self.has_sizes:
+            return "a GPT of the device's size"
         return f"{self.layers} layers of width {self.width}, {self.context} tokens"
 
     @property

@@ -60,7 +60,7 @@ LAB = Lab(
             several=_on_several,
         ),
     ),
-    jobs="6",
+    jobs="9",
     prepare="nothing",
     stuck="the loss of a micro-batch needs its weight",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import multiprocessing
 import pickle
 import re
 import shutil
@@ -481,7 +482,15 @@ def _process_options() -> dict[str, Any]:
     pinned = torch.cuda.is_available()
     stager = DefaultStager(StagingOptions(pinned, True, False, False))
     atexit.register(stager.close)
+    atexit.register(_end_writers)
     return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS, "async_stager": stager}
+
+
+def _end_writers() -> None:
+    """End async_save's processes: multiprocessing would wait for them after a blocked SIGTERM."""
+    for child in multiprocessing.active_children():
+        if isinstance(child, multiprocessing.get_context("spawn").Process):
+            child.kill()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from course.data import text
 from course.runs.run import PROJECT
 from course.training.recorder import Recorder, cpu_name, device_name
 from research.loops_in_turns import DEVICE, ON_GPU, Loop, Paused
-from trainspeed.rates import gpu_rates
+from trainspeed.gpus import gpu_rates
 from trainspeed.ratio import centre
 
 WARMUP, ENDLESS = 12, 10**6  # steps

@@ -139,6 +139,7 @@ def main() -> None:
         for way in [options.only] if options.only else ["plain", "course"]:
             begin = time.perf_counter()
             row: dict[str, Any] = {"way": way, "seed": seed, "epochs": options.epochs}
+            row |= {"px": options.px}
             if way == "plain":
                 results = train_plain(seed, *sizes)
             else:

@@ -127,7 +127,12 @@ def test_what_would_be_silently_wrong_is_refused(base: str, changes: dict, messa
 
 
 @pytest.mark.parametrize(
-    "before, after", [*pairwise(LADDER), *pairwise(["channels_last", *config.COMPILED, "autotune"])]
+    "before, after",
+    [
+        *pairwise(LADDER),
+        *pairwise(["channels_last", *config.COMPILED, "autotune"]),
+        *pairwise(sum(config.LADDERS["train_gpt.py"], ())),
+    ],
 )
 def test_rung_changes_one_field(before: str, after: str) -> None:
     fields = [

@@ -10,7 +10,7 @@ from trainspeed.parts import Parts, parts_of
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
 from trainspeed.rates import rates_of
-from trainspeed.text import digits
+from trainspeed.text import digits, flop_rate
 
 NO_LIMIT = "Nothing that is known here would gain 5 %."
 NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
@@ -133,8 +133,7 @@ def _times(values: dict[str, Any]) -> list[str]:
     ]
     lines.append(f"An iteration has {', '.join(counts)}; counted by {values['rule']}.")
     if values["flop_per_s"]:
-        power, unit = (1e12, "TFLOP/s") if values["flop_per_s"] >= 1e12 else (1e9, "GFLOP/s")
-        rate = f"{digits(values['flop_per_s'] / power)} {unit} in products"
+        rate = f"{flop_rate(values['flop_per_s'])} in products"
         share = values["peak_share"]
         lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
     if values["waiting"]:

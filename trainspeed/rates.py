@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ LARGEST_SIDE = 8192  # of the matrices
 # another program may use the core.
 PRODUCT_S = {"cpu": 0.05, "cuda": 0.01}
 RATIO_S = 0.2  # for each product of `cpu_rates`, of which only the ratio counts
-COLUMNS = {"fp32": "fp32", "tf32": "tf32", "bf16": "fp16", "fp16": "fp16"}  # of data sheets
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,11 @@ def published_ceilings(gpu: str) -> Ceilings:
     Raises:
         ValueError: the GPU is not in the tables; the message names those that are.
     """
-    found = _row(gpu)
+    found = gpus.find(gpu)
     if found is None:
         known = ", ".join([*gpus.summary().index, *gpus.cards().index])
         raise ValueError(f"gpu={gpu!r}: not in the tables. Choose one of {known}")
-    return Ceilings(found.name, gpu_rates(gpu), 1e12 * found["tb_per_s"], "data sheet")
+    return Ceilings(found.name, gpus.gpu_rates(gpu), 1e12 * found["tb_per_s"], "data sheet")
 
 
 def rates_of(machine: dict) -> dict[str, float]:
@@ -78,30 +76,7 @@ def rates_of(machine: dict) -> dict[str, float]:
     """
     if machine["device"] == "cpu":
         return cpu_rates(machine["threads"])
-    return gpu_rates(machine["device_name"])
-
-
-def gpu_rates(name: str) -> dict[str, float]:
-    """Return the rates of a GPU by its name; empty if it is not in the tables."""
-    found = _row(name)
-    if found is None:
-        return {}
-    columns = COLUMNS
-    if found["architecture"] in ("Pascal", "Volta", "Turing"):  # no bf16
-        columns = {kind: column for kind, column in columns.items() if kind != "bf16"}
-    return {kind: 1e12 * found[column] for kind, column in columns.items() if found[column] > 0}
-
-
-def _row(name: str) -> Any:
-    """Return a GPU's row of the tables, by any name that contains its words; None without one."""
-    import pandas as pd
-
-    table = pd.concat([gpus.summary(), gpus.cards()])
-    words = re.split(r"[\s-]+", name.upper())
-    matches = [gpu for gpu in table.index if set(gpu.upper().split()) <= set(words)]
-    if not matches or table.loc[max(matches, key=len)].ndim > 1:
-        return None
-    return table.loc[max(matches, key=len)]
+    return gpus.gpu_rates(machine["device_name"])
 
 
 def cpu_rates(threads: int) -> dict[str, float]:

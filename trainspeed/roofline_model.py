@@ -19,7 +19,7 @@ from trainspeed.formats import HALF, tf32_settings
 from trainspeed.memory import PredictionError, fake_step, update_once
 from trainspeed.rates import Ceilings, measure_ceilings, published_ceilings
 from trainspeed.recorder import is_compiled
-from trainspeed.text import digits
+from trainspeed.text import digits, flop_rate
 
 FORMAT_NAMES = {torch.float32: "fp32", **{dtype: name for name, dtype in HALF.items()}}
 TIME_IT = "`trainspeed profile` shows what limits the script that trains it"
@@ -79,7 +79,7 @@ class Roofline:
         lines = [
             f"A step of {self.samples} samples: {digits(self.cost.flop / 1e9)} GFLOP, "
             f"{digits(self.cost.bytes / 1e9)} GB, {digits(self.cost.flop_per_byte)} FLOP per byte",
-            f"{ceilings.machine} ({ceilings.source}): {digits(rate / 1e12)} TFLOP/s in "
+            f"{ceilings.machine} ({ceilings.source}): {flop_rate(rate)} in "
             f"{self.precision}, {digits(ceilings.bytes_per_s / 1e9)} GB/s",
             f"computing takes at least {digits(1e3 * self.compute_s)} ms, moving bytes "
             f"{digits(1e3 * self.memory_s)} ms",

@@ -85,13 +85,14 @@ def end(process: subprocess.Popen) -> None:
         parent = psutil.Process(process.pid)
         family = [*parent.children(recursive=True), parent]
         agents = _agents(family)
-        steps = psutil.Process.suspend, psutil.Process.terminate, psutil.Process.resume
-        for step in steps:  # without the last one, a stopped process does not end
+
+        def stop(member: psutil.Process) -> None:
+            member.kill() if member.pid in agents else member.terminate()
+
+        for act in (psutil.Process.suspend, stop, psutil.Process.resume):
             for member in family:
                 with suppress(psutil.NoSuchProcess):
-                    if member.pid in agents and step == psutil.Process.terminate:
-                        member.kill()
-                    step(member)
+                    act(member)
         _, alive = psutil.wait_procs(family, timeout=GRACE_S)
         for member in alive:
             with suppress(psutil.NoSuchProcess):

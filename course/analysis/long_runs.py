@@ -37,6 +37,7 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
     Raises:
         ValueError: the site has fewer GPUs, the batch cannot be split, or the basis does not fit.
     """
+    config.require_images("the plan of a training on ImageNet")
     site.check_gpus(gpus)
     if config.batch_size % gpus:
         raise ValueError(f"batch_size={config.batch_size}: choose a multiple of gpus={gpus}")

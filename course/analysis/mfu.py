@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from course.runs.run import Run
-from trainspeed.rates import gpu_rates
+from trainspeed.gpus import gpu_rates
 
 
 def mfu(run: Run) -> float | None:

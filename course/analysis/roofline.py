@@ -46,6 +46,7 @@ def operators(config: Config) -> pd.DataFrame:
 
 
 def _count(config: Config) -> list[OperatorCost]:
+    config.require_images("the roofline")
     return _count_once(
         Config(
             model=config.model,
@@ -144,6 +145,7 @@ def points(runs: Iterable[Run] | pd.DataFrame, ceilings: Ceilings) -> pd.DataFra
         _point(row, ceilings)
         for row in records
         if row["status"] == "ok"
+        and not row["config"].get("context")  # of a GPT
         and row.get("images_per_s")
         and row["machine"].startswith(ceilings.machine)
         and row["config"]["precision"] in ceilings.flop_per_s

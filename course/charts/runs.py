@@ -53,15 +53,19 @@ def _ladder(axes: Axes, table: pd.DataFrame) -> None:
         colours=[GREY, *[BLUE] * len(table)],
         room=1.48,
     )
+    samples = "sequences" if table.get("tokens", pd.Series(0)).any() else "images"
     setups = dict.fromkeys(table["machine"] + ", " + table["setup"])
-    label(axes, "\n".join(setups), xlabel="images per second: median, with quartiles")
+    label(axes, "\n".join(setups), xlabel=f"{samples} per second: median, with quartiles")
 
 
 def _speed_words(row: pd.Series) -> str:
     if original := row.get("same_as", ""):  # it did not run
         return f"the same computation as {original}"
     memory = f", {row['peak_gib']:.1f} GiB" if pd.notna(row["peak_gib"]) else ""
-    return f"{digits(row['images_per_s'])} images/s = {digits(row['ratio'])}×{memory}"
+    speed = f"{digits(row['images_per_s'])} images/s"
+    if tokens := row.get("tokens", 0):
+        speed = f"{digits(row['images_per_s'] * tokens)} tokens/s"
+    return f"{speed} = {digits(row['ratio'])}×{memory}"
 
 
 def plot_ladder_progress(table: pd.DataFrame, machine: str, recorded: str) -> Picture:

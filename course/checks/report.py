@@ -169,6 +169,7 @@ def ladder_table(runs: Sequence[Run], same_as: Mapping[str, str] | None = None) 
                 "val_top1": record.val_top1,
                 "machine": record.machine,
                 "setup": run.config.setup,
+                "tokens": run.config.tokens,  # of a sequence; images_per_s are sequences then
                 "emulated": _emulated(record, run.config),
                 "same_as": "",
                 "lacks_half": run.lacks_half,

@@ -209,7 +209,8 @@ def _configs(
     )
     changes = wanted.changes | (wanted.emulated if emulates else {})
     if quick and small and wanted.gpus == 1:
-        settings = (SMALL if not is_timed else FASTER if wanted.faster else {}) | settings
+        sizes = SMALL if not is_timed else FASTER if wanted.faster else {}
+        settings = {name: x for name, x in sizes.items() if config.has(name, x)} | settings
     before = rung(wanted.against, quick=quick, **settings)
     return before, rung(wanted.rung, quick=quick, **settings | changes), is_timed
 
@@ -296,7 +297,7 @@ def _effect(wanted: Exercise, run: Run, against: Run) -> Part:
     part = judge(speedup, faster=wanted.faster)
     if part.verdict == PASSED or not reason:
         return part
-    return Part("effect", UNMEASURABLE, f"{speedup} the images per second; but {reason}")
+    return Part("effect", UNMEASURABLE, f"{speedup} as fast; but {reason}")
 
 
 def judge(speedup: Ratio, *, faster: bool) -> Part:
@@ -309,7 +310,7 @@ def judge(speedup: Ratio, *, faster: bool) -> Part:
     """
     line = 1 if faster else 1 - SURE
     how = f"in {speedup.turns} turns" if speedup.turns else "one run after the other"
-    evidence = f"{speedup} the images per second, {how}"
+    evidence = f"{speedup} as fast, {how}"
     if speedup.low is None:
         return Part("effect", UNMEASURABLE, f"{evidence}: no steps were kept")
     if reason := speedup.noise(line):

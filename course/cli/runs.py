@@ -227,10 +227,12 @@ def ladder(
 ) -> None:
     """Run every rung, and print the ladder that was measured on this machine."""
     from course.checks import report
-    from course.config import COMPILED, LADDER, parse_settings, rung
-    from course.jobs import launch
+    from course.config import COMPILED, LADDER, LADDERS, parse_settings, rung
+    from course.jobs import launch, plan
 
-    rungs = [*LADDER, *(COMPILED if compile_ else ())]
+    name = plan.script_of(plan.find_script(script))
+    rungs, compiled = LADDERS.get(name, (LADDER, COMPILED))
+    rungs = [*rungs, *(compiled if compile_ else ())]
     settings = parse_settings(set_ or [])
     configs = [rung(name, quick=quick, **settings) for name in rungs]
     same_as = _same_computations(configs) if site == "local" else {}

@@ -123,10 +123,12 @@ def show_ladder(table: pd.DataFrame) -> None:
             continue
         speed = ["–"] * 3
         if row.status == "ok" and pd.notna(row.images_per_s):
-            spread = f"{digits(row.images_per_s_q1)} to {digits(row.images_per_s_q3)}"
+            count = row.tokens or 1
+            low, high = digits(row.images_per_s_q1 * count), digits(row.images_per_s_q3 * count)
+            spread = f"{low} to {high}"
             interval = f" ({cell(row.ratio_low)} to {cell(row.ratio_high)})"
             speed = [
-                f"{digits(row.images_per_s)} ({spread})",
+                f"{digits(row.images_per_s * count)} ({spread})",
                 digits(row.ratio) + interval * pd.notna(row.ratio_low),
                 f"{row.peak_gib:.2f}",
             ]
@@ -134,7 +136,7 @@ def show_ladder(table: pd.DataFrame) -> None:
     columns = [
         "rung",
         "status",
-        "images/s (quartiles)",
+        f"{'tokens' if table['tokens'].any() else 'images'}/s (quartiles)",
         "ratio (95 %)",
         "peak GiB",
         "loss",

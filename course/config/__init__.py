@@ -6,5 +6,15 @@
 # ruff: noqa: F401, I001 - they are offered here
 from course.config.common import BOUNDS, CHOICES, DEFAULTS, GIB, HALF_FORMATS, SCRIPTS, Config
 from course.config.common import all_settings, change, from_dict, parse_settings, resolve_half
-from course.config.ladder import COMPILED, FULL_SIZE, LADDER, QUICK, RUNGS, SYNTHETIC, rung, vary
+from course.config.ladder import (
+    COMPILED,
+    FULL_SIZE,
+    LADDER,
+    LADDERS,
+    QUICK,
+    RUNGS,
+    SYNTHETIC,
+    rung,
+    vary,
+)
 from course.config.rules import CROPS_PX, TRACE_WAIT

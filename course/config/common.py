@@ -146,6 +146,14 @@ class Config:
         """Return the config with the sizes that it leaves to the machine."""
         return self
 
+    def require_images(self, what: str) -> None:
+        """Raise ValueError if its script trains with text; `what` is only for images."""
+        if "image_px" not in vars(self):
+            raise ValueError(
+                f"{self.script} trains with text, and {what} is only for images: choose a rung of "
+                f"another script"
+            )
+
     @property
     def is_half(self) -> bool:
         """Whether the forward pass runs in 16 bits."""
@@ -155,6 +163,11 @@ class Config:
     def scales_loss(self) -> bool:
         """Whether its script scales the loss, as training in fp16 requires."""
         return self.has("precision", "fp16")
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether it leaves no size to the machine, so that `fitted` would change nothing."""
+        return True
 
     @property
     def setup(self) -> str:

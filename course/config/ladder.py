@@ -87,6 +87,13 @@ LADDER: dict[str, Config] = {name: RUNGS[name] for name in _LADDER_NAMES}
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1}
 FULL_SIZE = SYNTHETIC | {"batch_size": 256, "steps": 60, "warmup_steps": 20}  # a large GPU is busy
 COMPILED = ("fused", "compile")
+# The same of other scripts.
+LADDERS = {
+    "train_gpt.py": (
+        ("gpt", "gpt_half", "gpt_attention"),
+        ("gpt_compile", "gpt_vocabulary", "gpt_fused"),
+    )
+}
 
 # Small enough for two CPU cores, and large enough to show the effect of a rung: with fewer pixels,
 # the fixed cost of a step hides it. The learning rate is scaled with the batch.

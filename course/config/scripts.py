@@ -36,7 +36,7 @@ class ImageConfig(Config):
     uint8: bool = True  # images are copied as bytes, normalised on the device
     val_images: Count = 0  # maximum of images to validate on; 0: all
 
-    # Learning.
+    # Updates.
     label_smoothing: Fraction = 0.0  # share of each label that is spread over all classes
     optimizer: Literal["sgd", "nesterov", "adamw", "lars", "lamb", "lion", "muon"] = "sgd"
     momentum: Amount = 0.9
@@ -302,14 +302,16 @@ class GPTConfig(Config):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if self.heads and self.width % self.heads:
-            divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-            choices = " or ".join(map(str, divisors))
-            yield f"heads={self.heads} cannot share width={self.width} evenly: choose {choices}"
-        if self.heads % self.tensor:
-            divisors = [ranks for ranks in range(1, self.heads + 1) if self.heads % ranks == 0]
-            choices = " or ".join(map(str, divisors))
-            yield f"tensor={self.tensor} ranks cannot share heads={self.heads}: choose {choices}"
+        sizes = [(self.heads or size["heads"], self.width or size["width"])
+                 for size in (TINY_GPT, GPT2)]  # fmt: skip
+        if all(width % heads for heads, width in sizes):  # on any device
+            heads, width = sizes[0]
+            divisors = [str(number) for number in range(1, width + 1) if width % number == 0]
+            yield f"heads={heads} cannot share width={width} evenly: choose {' or '.join(divisors)}"
+        if all(heads % self.tensor for heads, _ in sizes):
+            heads = sizes[0][0]
+            divisors = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+            yield f"tensor={self.tensor} cannot share heads={heads}: choose {' or '.join(divisors)}"
 
     def fitted(self, has_accelerator: bool) -> Config:
         sizes = GPT2 if has_accelerator else TINY_GPT
@@ -320,7 +322,13 @@ class GPTConfig(Config):
         return "text"
 
     @property
+    def has_sizes(self) -> bool:
+        return all(getattr(self, name) for name in GPT2)
+
+    @property
     def samples(self) -> str:
+        if not self.has_sizes:
+            return "a GPT of the device's size"
         return f"{self.layers} layers of width {self.width}, {self.context} tokens"
 
     @property

@@ -237,6 +237,7 @@ def answer(machine: str, config: Config, gpus: int = 1, added: dict[str, str] | 
     Raises:
         ValueError: no such run was recorded; the message names the most similar runs.
     """
+    config = config.fitted(has_accelerator=config.device != "cpu")
     wanted = {key: value for key, value in all_settings(config).items() if key not in LABELS}
     newest = ((run, run.launched) for run in reversed(recorded_runs(machine)))
     same_script = [(run, request) for run, request in newest if request.get("added") == added]

@@ -135,7 +135,7 @@ class Run:
             return self.__dict__["_computed"]
         requested = self.requested_config
         counted = requested.steps > 0 <= min(requested.val_steps, requested.workers)
-        counted = counted and requested == requested.fitted(has_accelerator=False)
+        counted = counted and requested.has_sizes
         if requested.precision not in ("half", "tf32") and counted:
             return requested
         if not (record := self.record):

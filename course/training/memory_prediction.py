@@ -63,6 +63,7 @@ def fake_step(config: Config) -> Iterator[FakeStep]:
     Raises:
         ValueError: a step that PyTorch refuses, such as BatchNorm over a single value.
     """
+    config.require_images("the prediction of a step")
     try:
         with torch.device("meta"):  # timm reads numbers when it creates a network
             model = models.create(config.model, CLASSES, config.image_px)

@@ -18,10 +18,9 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from course.training import memory
 from electives.attention.gpu_timing import HEADS, WIDTH, written_out
 from electives.attention.tiles import online_softmax_attention
-from trainspeed import Prediction, predict_memory
+from trainspeed import Prediction, measured_memory, predict_memory
 
 BLOCK = 1024  # keys of a tile
 METHODS: dict[str, Callable[..., torch.Tensor]] = {
@@ -105,7 +104,7 @@ def _resident_gib() -> float:
     """
     status = Path("/proc/self/status")
     found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 2**20 if found else memory.peak(torch.device("cpu"))["peak_gib"]
+    return int(found[1]) / 2**20 if found else measured_memory.peak(torch.device("cpu"))["peak_gib"]
 
 
 def _train(method: str, tokens: int) -> float:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from course.lab import Exercise, Lab
+from collections.abc import Iterator
+
+from course import Config, rung
+from course.lab import Exercise, Lab, Recording
+
+RUNGS = ("gpt", "gpt_half", "gpt_attention", "gpt_compile", "gpt_vocabulary", "gpt_fused")
+
+
+def _on_several(gpus: int) -> Iterator[tuple[Config, int]]:
+    """Yield the fastest rung on some of the GPUs and on all, with a batch that grows with them."""
+    for count in (2, 4, 8):
+        if count <= gpus:
+            for batch in (16, 64):
+                yield rung("gpt_fused", batch_size=batch * count), count
+
 
 EXERCISES = {
     "sdpa": Exercise(
@@ -39,6 +53,13 @@ LAB = Lab(
     title="the same ladder on a GPT",
     minutes=60,
     exercises=EXERCISES,
+    recordings=(
+        Recording(
+            "gpt",
+            [*map(rung, RUNGS), rung("gpt_fused", batch_size=64)],
+            several=_on_several,
+        ),
+    ),
     jobs="6",
     prepare="nothing",
     stuck="the loss of a micro-batch needs its weight",

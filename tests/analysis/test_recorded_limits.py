@@ -6,12 +6,12 @@ import pytest
 
 from course import trace_path
 from course.runs import recordings
+from trainspeed.gpus import gpu_rates
 from trainspeed.html import html_of
 from trainspeed.limits import limits_of
 from trainspeed.page import values_of
 from trainspeed.parts import parts_of
 from trainspeed.profile import Profile
-from trainspeed.rates import gpu_rates
 
 GPU = "NVIDIA H100 80GB HBM3"
 STEPS = {  # rung and format of a trace

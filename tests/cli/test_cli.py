@@ -99,6 +99,22 @@ def test_a_ladder_leaves_out_rungs_that_compute_the_same(
         assert [cfg.rung for cfg in configs] == [rung for rung in rungs if rung not in left_out]
 
 
+def test_another_script_has_a_ladder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = []
+
+    def launch_all(_script: str, launched: list, **_options: object) -> list:
+        configs.extend(launched)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(jobs, "launch_all", launch_all)
+    monkeypatch.setattr(precision, "has_units", lambda *_: True)
+    command = ["ladder", "--script", "solutions/train_gpt.py", "--quick"]
+    for words, rungs in ([], 3), (["--compile"], 6):
+        configs.clear()
+        assert CliRunner().invoke(__main__.app, [*command, *words]).exit_code
+        assert [cfg.rung for cfg in configs] == [*sum(config.LADDERS["train_gpt.py"], ())][:rungs]
+
+
 def test_a_recorded_ladder_shows_what_was_not_recorded(runs_root: Path) -> None:
     command = ("ladder", "--site", "recorded-nvidia-h100", "--compile", "--json")
     rows = {row["rung"]: row for row in json.loads(in_process(*command))}

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -15,12 +16,15 @@ import torch
 from job_helpers import prepared
 
 from course.analysis.mfu import mfu
+from course.analysis.roofline import step_cost
+from course.checks import exercises
 from course.checks.report import report
 from course.config import Config, rung
 from course.data import text
 from course.jobs import launch
 from course.runs.record import Record
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
+from course.training.memory_prediction import predict_memory
 from course.training.recorder import recording
 
 EPS = torch.finfo(torch.float32).eps
@@ -188,6 +192,26 @@ def test_the_loss_falls_and_micro_batches_train_alike(train: Train) -> None:
     assert whole.config.context == 16 and whole.record.data == "text"
 
 
+def test_every_view_trains_and_only_padding_changes_the_first_loss(
+    train: Train, script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open exercise changes nothing; a filled one only what the config requests of it."""
+    solution = Path(script.__file__).read_text()
+    names = exercises.names(solution)
+    cfg = config(attention="sdpa", vocabulary_multiple=64, micro_batch=3)
+    losses = []
+    for count in range(len(names) + 1):
+        view = ModuleType("view")
+        exec(exercises.render(solution, names[:count]), vars(view))
+        monkeypatch.setattr(script, "main", view.main)
+        losses.append(train(cfg).record.first_loss)
+    added = math.log(50304 / 50257)  # of scores that are nearly zero, the padding's share
+    before = names.index("padded_vocabulary") + 1
+    assert losses[:before] == pytest.approx([losses[0]] * before, abs=2e-5)
+    after = [losses[0] + added] * len(losses[before:])
+    assert losses[before:] == pytest.approx(after, abs=2e-5)
+
+
 def test_it_resumes_bit_for_bit_and_refuses_another_network(train: Train) -> None:
     cfg = config(save_every=2, deterministic=True)
     complete = train(cfg)
@@ -216,6 +240,19 @@ def test_two_ranks_train_like_one(runs_root: Path) -> None:
         assert evidence.backward_collectives == {"allreduce": 1}
 
 
+@pytest.mark.slow
+@pytest.mark.long
+def test_three_ranks_resume_bit_for_bit(runs_root: Path) -> None:
+    """They add up gradients in the order in which DDP groups them."""
+    cfg = config(batch_size=6, schedule="", save_every=1000, deterministic=True)
+    run = launch.launch("solutions/train_gpt.py", cfg, gpus=3)
+    half = launch.launch("solutions/train_gpt.py", replace(cfg, epochs=1), gpus=3)
+    launch.wait([run, half])
+    (resumed,) = launch.wait([launch.resume(half, {"epochs": 2})])
+    assert resumed.steps["loss"].tolist() == run.steps["loss"].tolist()
+    assert resumed.record.val_loss == run.record.val_loss
+
+
 def test_bad_input_is_named(script: ModuleType) -> None:
     (network,) = networks(script, config())
     tokens = torch.zeros(1, 17, dtype=torch.long)
@@ -225,6 +262,8 @@ def test_bad_input_is_named(script: ModuleType) -> None:
         config(vocabulary=0)
     with pytest.raises(ValueError, match="heads=3 cannot share width=16 evenly: choose 1 or 2 or"):
         config(heads=3)
+    with pytest.raises(ValueError, match="heads=5 cannot share width=32 evenly: choose 1 or 2 or"):
+        rung("gpt", heads=5)  # which divides the width of no device
     with pytest.raises(ValueError, match="vocabulary=256: the text has 10232 different tokens"):
         text.text_sets(config(vocabulary=256), CPU)
     with pytest.raises(ValueError, match="context=99999: the text to validate on has 21683 tokens"):
@@ -232,5 +271,8 @@ def test_bad_input_is_named(script: ModuleType) -> None:
     for setting, value in {"image_px": 32, "channels_last": True, "optimizer": "lars"}.items():
         with pytest.raises(ValueError, match=f"train_gpt.py has no setting '{setting}'"):
             config(**{setting: value})
+    for refusing in (predict_memory, step_cost):
+        with pytest.raises(ValueError, match="train_gpt.py trains with text, and the .* for image"):
+            refusing(rung("gpt"))
     with pytest.raises(ValueError, match="train_gpt.py has no attention='flash'|choose"):
         config(attention="flash")

@@ -144,7 +144,7 @@ def test_ranks_killed_while_they_save_continue_from_the_previous_checkpoint(
 
 
 def test_bad_sizes_are_named() -> None:
-    with pytest.raises(ValueError, match="tensor=3 ranks cannot share heads=4: choose 1 or 2 or 4"):
+    with pytest.raises(ValueError, match="tensor=3 cannot share heads=4: choose 1 or 2 or 4"):
         config(shard="zero3", tensor=3)
     with pytest.raises(ValueError, match="heads=3 cannot share width=16 evenly"):
         config(heads=3, shard="zero3", tensor=3)

@@ -12,16 +12,8 @@ pytestmark = pytest.mark.formats
 CPU = torch.device("cpu")
 
 
-def test_old_and_new_settings_of_tf32_agree() -> None:
+def test_the_half_formats_of_configs_have_types() -> None:
     assert tuple(precision.HALF) == HALF_FORMATS
-    before = precision.tf32_settings()
-    for settings in ((False, False), (True, True), (True, False), (False, True), before):
-        precision.set_tf32(*settings)
-        assert precision.tf32_settings() == settings
-        # An error if they disagreed with the new ones; torch.compile reads them.
-        old = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        assert old == settings
-        assert torch.get_float32_matmul_precision() == ("high" if settings[1] else "highest")
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,35 @@ def test_a_transformer_by_hand() -> None:
     assert found.compute_s == pytest.approx(flop / 989e12, rel=0.01)
 
 
+class Language(nn.Module):
+    """Reads tokens, which are integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(100, 8), nn.Linear(8, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(ids))
+
+
+def test_a_language_model_and_its_loss() -> None:
+    ids = torch.zeros(4, 16, dtype=torch.long)
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+    found = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
+    assert found.cost.flop == 6 * 4 * 16 * 8 * 100 and found.samples == 4
+
+
 def test_the_roof_by_hand() -> None:
-    ceilings = Ceilings("a card", {"fp32": 1e12}, 1e11, "measured")
-    low, high = (Roofline(Cost(flop, 1e9), ceilings, "fp32", 8) for flop in (2e9, 5e10))
+    ceilings = Ceilings("a card", {"fp32": 9e11}, 1e11, "measured")
+    low, high = (Roofline(Cost(flop, 1e9), ceilings, "fp32", 8) for flop in (1.8e9, 4.5e10))
     assert (low.compute_s, low.memory_s, low.bound) == (0.002, 0.01, "memory")
     assert (high.step_s, high.bound, high.share(0.1)) == (0.05, "compute", 0.5)
     assert str(low).splitlines() == [
-        "A step of 8 samples: 2 GFLOP, 1 GB, 2 FLOP per byte",
-        "a card (measured): 1 TFLOP/s in fp32, 100 GB/s",
+        "A step of 8 samples: 1.8 GFLOP, 1 GB, 1.8 FLOP per byte",
+        "a card (measured): 900 GFLOP/s in fp32, 100 GB/s",
         "computing takes at least 2 ms, moving bytes 10 ms",
         "→ memory is the limit: at most 800 samples/s",
     ]

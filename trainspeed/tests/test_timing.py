@@ -10,7 +10,7 @@ from torch import distributed
 
 from trainspeed import timing
 from trainspeed.clocks import clock_for
-from trainspeed.formats import tf32_settings
+from trainspeed.formats import set_tf32, tf32_settings
 
 CPU = torch.device("cpu")
 
@@ -65,6 +65,17 @@ def test_formats() -> None:
         timing.number_format(CPU, "fp8").__enter__()
     with pytest.raises(ValueError, match="precision='tf32' exists only on CUDA"):
         timing.number_format(CPU, "tf32").__enter__()
+
+
+def test_old_and_new_settings_of_tf32_agree() -> None:
+    before = tf32_settings()
+    for settings in ((False, False), (True, True), (True, False), (False, True), before):
+        set_tf32(*settings)
+        assert tf32_settings() == settings
+        # An error if they disagreed with the new ones; torch.compile reads them.
+        old = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        assert old == settings
+        assert torch.get_float32_matmul_precision() == ("high" if settings[1] else "highest")
 
 
 def test_all_reduces_of_a_group() -> None:

@@ -9,6 +9,7 @@ from facts import run, runs
 from course.analysis import read_trace
 from course.charts.base import Picture
 from course.runs.recordings import recorded_runs, trace_path
+from electives import attention as attention
 from electives import fast_step as fast_step
 from electives import inference as inference
 from electives import kernel as kernel
@@ -119,6 +120,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "runs by field": lambda: tracking.plot_run_comparison(
         tracking.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
     ),
+    "time of attention": lambda: attention.plot_times(attention.load_measurements(H200)["time"]),
+    "masks of attention": lambda: attention.plot_masks(attention.load_measurements(H200)["mask"]),
     "tensors of the fast step": lambda: fast_step.plot_tensors(),
     "traffic of a block": lambda: fast_step.plot_traffic(fast_step.block_traffic()),
     "limits of the fast step": lambda: fast_step.plot_limits(

@@ -308,11 +308,12 @@ class Checkpoints:
         It groups them again after a process's first step, in the order in which they were ready.
         With three ranks or more, different groups add up in a different order.
         """
-        px = self.config.image_px
-        if tokens := self.config.tokens:
-            inputs = [torch.zeros(1, tokens, dtype=torch.long, device=self.device)] * 2
+        cfg, px = self.config, self.config.image_px
+        count = cfg.micro_batch or cfg.batch_size // self.run.world_size
+        if tokens := cfg.tokens:  # as many as in a step, or it would be compiled once more
+            inputs = [torch.zeros(count, tokens, dtype=torch.long, device=self.device)] * 2
         else:
-            inputs = [torch.zeros(2, 3, px, px, device=self.device)]
+            inputs = [torch.zeros(count, 3, px, px, device=self.device)]
         if self.config.channels_last:
             inputs = [images.to(memory_format=torch.channels_last) for images in inputs]
         model.train()(*inputs).sum().backward()

@@ -97,14 +97,17 @@ def _measure(method: str, tokens: int) -> float:
     return float(process.stdout.splitlines()[-1])
 
 
-def _resident_gib() -> float:
-    """Return the largest resident size of this process so far.
+def _resident_gib(line: str) -> float:
+    """Return this process's resident size: now (VmRSS) or the largest so far (VmHWM).
 
     On Linux, getrusage includes the size of the process that started this one, and /proc does not.
+    Elsewhere, both are the largest so far.
     """
     status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 2**20 if found else measured_memory.peak(torch.device("cpu"))["peak_gib"]
+    found = re.search(rf"{line}:\s*(\d+) kB", status.read_text()) if status.exists() else None
+    if found:
+        return int(found[1]) / 2**20
+    return measured_memory.peak(torch.device("cpu"))["peak_gib"]
 
 
 def _train(method: str, tokens: int) -> float:
@@ -117,9 +120,9 @@ def _train(method: str, tokens: int) -> float:
         optimizer.zero_grad()
 
     step(torch.randn(1, 16, HEADS * WIDTH))  # libraries, and the optimizer's state
-    before = _resident_gib()
+    before = _resident_gib("VmRSS")
     step(torch.randn(1, tokens, HEADS * WIDTH))
-    return _resident_gib() - before
+    return _resident_gib("VmHWM") - before
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_a_script_that_would_ignore_what_a_config_asks_is_refused(runs_root: Pat
         ("train.py", "accumulated", {}, "train.py has no model='coatnet_pico_rw_224'; train_sha"),
         ("train.py", "baseline", {"micro_batch": 2}, "no setting 'micro_batch'; train_sharded.py"),
         ("train_parallel.py", "mixup", {}, "'mix'; train.py and train_restarted.py have it"),
-        ("train_parallel.py", "large", {"clip": 1}, "'clip'; train_sharded.py and train_gpt.py have it"),
+        ("train_parallel.py", "large", {"clip": 1}, "'clip'; train_sharded.py and train_gpt.py"),
         ("train_restarted.py", "baseline", {"bucket_mb": 1}, "train.py and train_sharded.py have"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -65,3 +65,15 @@ def test_newest_execution_is_the_folder_written_last(tmp_path, monkeypatch) -> N
         folder.mkdir(parents=True)
         (folder / "lab.ipynb").touch()
     assert newest_execution() == folder
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["MFU", "attention", "SDPA", "DeviceMesh", "DTensor", "cuDNN", "NVLink", "optimizer"]
+    + ["scheduler"],
+)
+def test_a_term_of_the_glossary_has_a_link_that_shows_it(term: str) -> None:
+    """The site shows the definition over each link to it."""
+    assert f"\n### {term}\n" in (PROJECT / "docs/glossary.md").read_text()
+    pages = (PROJECT / "notebooks").glob("*.ipynb")
+    assert any(f"glossary.md#{term.lower()})" in page.read_text() for page in pages)

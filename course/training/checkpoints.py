@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import math
 import multiprocessing
+import os
 import pickle
 import re
 import shutil
@@ -480,6 +481,8 @@ def _process_options() -> dict[str, Any]:
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+    # It warns of each shard, because its own group comes after the mesh.
+    os.environ.setdefault("TORCH_LOGS", "-torch.distributed.device_mesh")
     pinned = torch.cuda.is_available()
     stager = DefaultStager(StagingOptions(pinned, True, False, False))
     atexit.register(stager.close)

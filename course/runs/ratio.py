@@ -154,7 +154,7 @@ def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
     Loading is no reason if it is what the run changes, compared with another one.
     """
     config, record = run.config, run.record
-    if record.device == "cpu":
+    if record.device == "cpu" or config.tokens:  # a text is on the device already
         return ""
     if (
         record.load_s
@@ -165,7 +165,7 @@ def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
             f"the GPU waited for images in {record.load_s / record.step_s:.0%} of a step: "
             f'data="synthetic" measures the GPU alone, and more workers load faster'
         )
-    if config.tokens or config.batch_size * config.image_px**2 >= FEW_PIXELS:
+    if config.batch_size * config.image_px**2 >= FEW_PIXELS:
         return ""
     return (
         f"a step of {config.batch_size} images of {config.image_px} px gives a fast GPU so little "

@@ -200,7 +200,7 @@ class Evidence(Operators):
     @property
     def is_observed(self) -> bool:
         """Whether the first step was observed: it is not if the config has no warm-up."""
-        return bool(self.forward_types)
+        return bool(self.forward_types or self.passes)  # a GPT has no convolutions
 
 
 def to_values(part: Any) -> dict[str, Any]:

@@ -191,6 +191,7 @@ def test_the_loss_falls_and_micro_batches_train_alike(train: Train) -> None:
     table = str(report(whole))
     assert "tokens/s (median)" in table and "images" not in table and "validation loss" in table
     assert whole.config.context == 16 and whole.record.data == "text"
+    assert whole.evidence(0).is_observed  # else its checks refuse it
 
 
 def test_every_view_trains_and_only_padding_changes_the_first_loss(

@@ -57,6 +57,7 @@ class Operators:
     statistics: Counts = field(default_factory=dict)  # "batch" or "running"
     loss_types: Counts = field(default_factory=dict)
     recomputed: Counts = field(default_factory=dict)  # forward operators in backward, by name
+    attention: Counts = field(default_factory=dict)  # fused operators in forward, by name
     collectives: Counts = field(default_factory=dict)
     forward_collectives: Counts = field(default_factory=dict)
     backward_collectives: Counts = field(default_factory=dict)

@@ -250,8 +250,8 @@ def test_validation_computes_no_more_at_once_than_training(script: ModuleType) -
 
 @pytest.mark.slow
 def test_two_ranks_train_like_one(runs_root: Path) -> None:
-    cfg = config(micro_batch=2)
-    runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=ranks) for ranks in (1, 2)]
+    cfgs = {ranks: config(micro_batch=2, val_steps=2 // ranks) for ranks in (1, 2)}
+    runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=n) for n, cfg in cfgs.items()]
     one, two = launch.wait(runs)
     assert two.steps["loss"].tolist() == pytest.approx(one.steps["loss"].tolist(), rel=1e-4)
     assert two.record.val_loss == pytest.approx(one.record.val_loss, rel=1e-4)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from trainspeed import rates, roofline
+from trainspeed import gpus, rates, roofline
 from trainspeed.costs import Cost
 from trainspeed.rates import Ceilings, measure_ceilings, published_ceilings
 from trainspeed.roofline_model import Roofline
@@ -140,6 +140,40 @@ def test_data_sheets() -> None:
     assert "bf16" not in published_ceilings("T4").flop_per_s
     with pytest.raises(ValueError, match="gpu='H1000': not in the tables. Choose one of P100, V"):
         published_ceilings("H1000")
+
+
+@pytest.mark.parametrize(
+    "name, tflops, gb_per_s",
+    [
+        ("NVIDIA H100 PCIe", 756, 2000),
+        ("NVIDIA H100 NVL", 835, 3900),
+        ("NVIDIA A100-PCIE-40GB", 312, 1555),
+        ("NVIDIA A100-SXM4-40GB", 312, 1555),
+        ("NVIDIA A100-SXM4-80GB", 312, 2040),
+        ("Tesla V100-PCIE-16GB", 112, 900),
+        ("NVIDIA GeForce RTX 4090", 165.2, 1008),
+        ("NVIDIA GeForce RTX 2080 Ti", 56.9, 616),
+    ],
+)
+def test_variants_have_their_own_rates(name: str, tflops: float, gb_per_s: float) -> None:
+    ceilings = published_ceilings(name)
+    assert ceilings.flop_per_s["fp16"] == pytest.approx(1e12 * tflops)
+    assert ceilings.bytes_per_s == pytest.approx(1e9 * gb_per_s)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H200 NVL",
+        "Tesla P100-PCIE-16GB",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA A10-4Q",
+    ],
+)
+def test_variants_without_a_row_have_no_rates(name: str) -> None:
+    assert gpus.find(name) is None and gpus.gpu_rates(name) == {}
 
 
 class Embedded(nn.Module):

@@ -16,6 +16,12 @@ from trainspeed.recorder import stride
 from trainspeed.traces import assemble
 
 STEP_S = 10.0
+NO_LIMITS = {
+    **dict.fromkeys(("loaders", "optimizers", "forwards"), []),
+    **dict.fromkeys(("waits", "lines"), {}),
+    "is_compiled": False,
+    "machine": {"device": "cuda", "cores": 8},
+}
 
 
 def rank(
@@ -65,6 +71,23 @@ def test_a_rank_waits_until_the_last_one_has_come() -> None:
     assert found.last == [0.5, 0.5] and found.longest == 0
 
 
+def test_equal_work_is_the_mean_of_the_ranks() -> None:
+    waiting = Waiting([0.5, 0.0], [1.0, 0.0], [0.0, 1.0])  # one computes for 0.5 s, one for 1 s
+    profile = Profile(NO_LIMITS, Path())
+    (limit,) = limits_of(profile, Parts(1.0, compute=0.5), {}, waiting)
+    assert limit.name == "imbalance" and limit.gain == pytest.approx(1 / 0.75)
+    assert limit.evidence[1] == "rank 0 waits the longest: 50% of the step"
+
+
+def test_a_rank_does_not_wait_while_another_collective_sends() -> None:
+    # Two communicators: one sends from 62 to 64, and the other waits from 61.5 to 63.5.
+    first = rank(0, [(51, 59), (61, 64), (61.5, 65)])
+    second = rank(1, [(51, 59), (62, 64), (63.5, 65)])
+    found = waiting_of([first, second])
+    assert found.of_step == pytest.approx([1 / 10, 0])
+    assert found.of_communication == pytest.approx([1 / 4, 0])
+
+
 def test_only_iterations_that_all_ranks_traced_count() -> None:
     fast = rank(0, [(52, 58), (62, 68), (72, 78)], first=5)
     slow = rank(1, [(67, 68), (76, 78), (88, 89)], first=6)
@@ -105,13 +128,11 @@ def test_a_rank_without_a_trace() -> None:
 
 
 def test_waiting_and_sending_are_limits_of_their_own() -> None:
-    values = {"loaders": [], "waits": {}, "optimizers": [], "forwards": [], "lines": {}}
-    values |= {"is_compiled": False, "machine": {"device": "cuda", "cores": 8}}
-    profile = Profile(values, Path())
+    profile = Profile(NO_LIMITS, Path())
     parts = Parts(1.0, compute=0.4, communication=0.6, waiting=0.5)
     waiting = Waiting([0.1, 0.5], [0.2, 0.8], [0.9, 0.1])
     found = {limit.name: limit for limit in limits_of(profile, parts, {}, waiting)}
-    assert found["imbalance"].gain == pytest.approx(2)
+    assert found["imbalance"].gain == pytest.approx(1 / 0.7)  # waits of 0.3 on average
     assert found["imbalance"].evidence[0] == "rank 0 begins 90% of the collectives last"
     assert found["communication"].gain == pytest.approx(1 / 0.9)
     parts.waiting = None

@@ -9,6 +9,7 @@ from torchvision.models import resnet18
 
 from trainspeed import gpus, rates, roofline
 from trainspeed.costs import Cost
+from trainspeed.formats import set_tf32, tf32_settings
 from trainspeed.rates import Ceilings, measure_ceilings, published_ceilings
 from trainspeed.roofline_model import Roofline
 
@@ -93,6 +94,63 @@ def test_a_language_model_and_its_loss() -> None:
 
     found = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
     assert found.cost.flop == 6 * 4 * 16 * 8 * 100 and found.samples == 4
+
+
+@pytest.mark.parametrize(
+    "model, settings, gpu, precision",
+    [
+        (nn.Conv2d(3, 8, 3), (True, False), "H100", "tf32"),  # PyTorch's defaults
+        (nn.Conv2d(3, 8, 3), (True, False), "V100", "fp32"),
+        (nn.Conv2d(3, 8, 3), (False, True), "H100", "fp32"),
+        (nn.Linear(64, 64), (True, False), "H100", "fp32"),
+        (nn.Linear(64, 64), (False, True), "H100", "tf32"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(62, 8)), (True, False), "H100", "tf32"),
+    ],
+)
+def test_products_that_may_use_tf32_have_its_rate(
+    model: nn.Module, settings: tuple[bool, bool], gpu: str, precision: str
+) -> None:
+    before = tf32_settings()
+    set_tf32(*settings)
+    try:
+        found = roofline(model, IMAGES, gpu=gpu)
+    finally:
+        set_tf32(*before)
+    assert found.precision == precision
+
+
+class Recurrent(nn.Module):
+    """Reads tokens with an LSTM, between layers whose FLOP are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(100, 8), nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embedding(ids))[0])
+
+
+class Spectral(nn.Linear):
+    """Transforms by Fourier before the product."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.fft.fft(values).abs())
+
+
+@pytest.mark.parametrize(
+    "model, inputs, operator",
+    [
+        (Recurrent(), torch.zeros(4, 16, dtype=torch.long), "mkldnn_rnn_layer_backward"),
+        (Spectral(8, 8), torch.empty(4, 8), "_fft_r2c"),
+    ],
+)
+def test_flop_that_are_not_counted_are_no_bound(model, inputs, operator: str) -> None:
+    if "mkldnn" in operator and not torch.backends.mkldnn.is_available():
+        pytest.skip("without oneDNN, an LSTM is many products, which are counted")
+    with pytest.raises(ValueError, match="are not known: PyTorch counts those of") as error:
+        roofline(model, inputs, gpu="H100")
+    assert operator in str(error.value)
 
 
 def test_the_roof_by_hand() -> None:

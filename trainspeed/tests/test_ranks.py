@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from trainspeed import recorder
 from trainspeed.limits import limits_of
 from trainspeed.parts import Parts
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
-from trainspeed.recorder import stride
 from trainspeed.traces import assemble
 
 STEP_S = 10.0
@@ -98,14 +98,23 @@ def test_only_iterations_that_all_ranks_traced_count() -> None:
     assert waiting_of([fast, slow]).of_step == pytest.approx([5 / 10, 0])  # better than none
 
 
-@pytest.mark.parametrize("iteration_s, expected", [(0.001, 128), (0.02, 8), (9.0, 1)])
+@pytest.mark.parametrize("times_s", [(0.031, 0.0315), (0.0315, 0.031), (0.199, 0.201), (9.0, 9.9)])
 def test_ranks_trace_the_same_iterations(
-    monkeypatch: pytest.MonkeyPatch, iteration_s: float, expected: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times_s: tuple[float, float]
 ) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert stride(iteration_s) == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert stride(iteration_s) == stride(1.1 * iteration_s) == expected  # another rank's clock
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    clock = [0.0]
+    monkeypatch.setattr(recorder, "now", lambda: clock[0])
+    ranks = [recorder.Recorder(recorder.Plan(str(tmp_path), traced=0)) for _ in times_s]
+    for iteration in range(200):
+        for single, seconds in zip(ranks, times_s):
+            clock[0] = iteration * seconds
+            single.mark()
+    counts = [[row.kind for row in single.iterations].count(recorder.TIMED) for single in ranks]
+    for single in ranks:
+        single.finish()
+    assert counts[0] == counts[1] < 100
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ from itertools import islice
 
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own abbreviation
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DistributedSampler
 
 from course.data.text import text_loaders, text_sets
 from course.training import optimizers, precision, profiling, randomness
-from course.training.checkpoints import Checkpoints
+from course.training.checkpoints import Checkpoints, ShardedCheckpoints
 from course.training.meter import Meter
 from course.training.precision import HALF
 from course.training.rank_group import join_group
@@ -28,17 +31,33 @@ def main(run):
     randomness.seed_all(cfg)  # the same initial weights on every rank and every rung
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
+    copies, copy, mesh = run.world_size, run.rank, None  # ranks that get different sequences
+    # Arrange the ranks as copies of the network, each shared by cfg.tensor ranks.
+    if cfg.shard and run.world_size > 1:
+        shape = (run.world_size // cfg.tensor, cfg.tensor)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
+        copies, copy = mesh["data"].size(), mesh["data"].get_local_rank()
     sets = text_sets(cfg, device)
     cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all sequences
-    share = cfg.batch_size // run.world_size
-    sampler = DistributedSampler(sets.train, run.world_size, run.rank, seed=cfg.seed)
-    val_sampler = range(run.rank, len(sets.val), run.world_size)
+    share = cfg.batch_size // copies
+    sampler = DistributedSampler(sets.train, copies, copy, seed=cfg.seed)
+    # With shards, validation is a collective: all copies need the same number of batches.
+    val_sampler = range(copy, len(sets.val) - len(sets.val) % copies, copies)
     train_batches, val_batches = text_loaders(sets, cfg, share, sampler, val_sampler)
 
     net = model = GPT(cfg).to(device)
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
-    if run.world_size > 1:
+    # Divide each block's layers among the ranks of mesh["tensor"].
+    if mesh and cfg.tensor > 1:
+        kinds = {"qkv": ColwiseParallel, "out": RowwiseParallel}
+        kinds |= {"mlp_in": ColwiseParallel, "mlp_out": RowwiseParallel}
+        plan = {f"blocks.*.{name}": kind() for name, kind in kinds.items()}
+        parallelize_module(net, mesh["tensor"], plan)
+    # Shard what a rank has over mesh["data"], block by block.
+    for unit in [*net.blocks, net] if mesh else []:
+        fully_shard(unit, mesh=mesh["data"])
+    if run.world_size > 1 and not cfg.shard:
         model = DDP(model, gradient_as_bucket_view=True)
     matrices = [weight for weight in net.parameters() if weight.ndim > 1]
     vectors = [weight for weight in net.parameters() if weight.ndim <= 1]
@@ -49,7 +68,7 @@ def main(run):
     schedule = optimizers.schedule(optimizer, cfg)
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     parts = {"model": net, "optimizer": optimizer, "schedule": schedule}
-    checkpoints = Checkpoints(run, device, parts)
+    checkpoints = (ShardedCheckpoints if cfg.shard else Checkpoints)(run, device, parts)
     step = checkpoints.resume(train_batches, model)  # completed steps, if it was interrupted
     profiler = torch.profiler.profile(
         schedule=profiling.schedule(cfg), on_trace_ready=run.save_trace, record_shapes=True
@@ -79,7 +98,7 @@ def main(run):
                 meter.lap("backward")
                 step_loss = step_loss + loss.detach()
             if cfg.clip:
-                nn.utils.clip_grad_norm_(net.parameters(), cfg.clip)
+                optimizers.clip_norm(net, cfg.clip)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             meter.lap("optimizer", loss=step_loss)
@@ -132,7 +151,7 @@ class Block(nn.Module):
 
     def __init__(self, cfg):
         super().__init__()
-        self.heads, self.attention = cfg.heads, cfg.attention
+        self.head_width, self.attention = cfg.width // cfg.heads, cfg.attention
         self.norm_1, self.norm_2 = nn.LayerNorm(cfg.width), nn.LayerNorm(cfg.width)
         self.qkv = nn.Linear(cfg.width, 3 * cfg.width)
         self.out = nn.Linear(cfg.width, cfg.width)
@@ -141,8 +160,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         """Return the tokens' new values; x has shape (N, length, width)."""
-        # Three of shape (N, heads, length, width / heads).
-        q, k, v = self.qkv(self.norm_1(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        # Head by head, so that a rank can have some of them: (N, length, heads, 3, head's width).
+        qkv = self.qkv(self.norm_1(x)).unflatten(2, (-1, 3, self.head_width))
+        q, k, v = qkv.permute(3, 0, 2, 1, 4)  # of shape (N, heads, length, head's width)
         attended = None
         # TODO sdpa: with cfg.attention == "sdpa", let one operator compute the attention
         if attended is None:

@@ -5,8 +5,7 @@
 All train in one process, each for a block of steps between two synchronisations with the device.
 Text, vocabulary, attention, sizes, batch and optimizer are equal; on a GPU all are compiled, in
 bf16; on a CPU the sizes are tiny. Ours is the script with its meter, nanoGPT's its train.py with a
-line that waits for its turn. Each loop's line of JSON has tokens/s and MFU, each ratio's its 95 %
-interval.
+line that waits for its turn. Prints a line of JSON per loop, and per ratio with a 95 % interval.
 """
 
 import argparse
@@ -60,11 +59,9 @@ def nanogpt(cfg, step_ended, folder):
     settings += f" gradient_accumulation_steps={cfg.batch_size // micro_batch} bias=True"
     settings += f" n_layer={cfg.layers} n_head={cfg.heads} n_embd={cfg.width} log_interval=10"
     settings += f" grad_clip={cfg.clip} learning_rate={cfg.lr} weight_decay={cfg.weight_decay}"
-    settings += (
-        f" max_iters={ENDLESS} lr_decay_iters={ENDLESS} eval_interval={ENDLESS} eval_iters=1"
-    )
+    settings += f" max_iters={ENDLESS} lr_decay_iters={ENDLESS} eval_interval={ENDLESS}"
     settings += f" compile={bool(cfg.compile)} always_save_checkpoint=False device={DEVICE.type}"
-    settings += f" dtype={'bfloat16' if ON_GPU else 'float32'}"
+    settings += f" eval_iters=1 dtype={'bfloat16' if ON_GPU else 'float32'}"
     sys.argv = ["train.py", *(f"--{setting}" for setting in settings.split())]
     sys.path.insert(0, folder)
     os.chdir(folder)
@@ -108,18 +105,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nanogpt", type=os.path.abspath, default="/tmp/src/nanoGPT")
     parser.add_argument("--loops", nargs="+", default=["ours", "nanogpt", "lightning"])
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--micro-batch", type=int, default=0)
-    parser.add_argument("--turns", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=20, help="of a block")
+    for name, default in {"batch-size": 16, "micro-batch": 0, "turns": 12, "steps": 20}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--compile", default="default" * ON_GPU, help="torch.compile's mode")
     parser.add_argument("--out", type=os.path.abspath, default=os.devnull)
     args = parser.parse_args()
     changes = {"batch_size": args.batch_size, "micro_batch": args.micro_batch, "epochs": 1}
     cfg = rung("gpt_fused", steps=ENDLESS, val_steps=0, compile=args.compile, **changes)
     cfg = replace(cfg.fitted(ON_GPU), precision="bf16" if ON_GPU else "fp32")
-    trainings = {"ours": ours, "nanogpt": partial(nanogpt, folder=args.nanogpt)}
-    trainings |= {"lightning": lightning}
+    beside = {"nanogpt": partial(nanogpt, folder=args.nanogpt), "lightning": lightning}
+    trainings = {"ours": ours} | beside
     loops = {name: Loop(name, partial(trainings[name], cfg)) for name in args.loops}
     for loop in [*loops.values()] * 2:  # the second time, for settings that another loop changed
         if not loop.is_alive():
@@ -134,11 +129,9 @@ def main():
     peak = gpu_rates(machine).get("bf16")
     common = {"machine": machine, "torch": torch.__version__, "setup": cfg.setup}
     common |= {"micro_batch": cfg.micro_batch, "compile": cfg.compile, "steps": args.steps}
-    lines = []
+    lines, tokens = [], cfg.batch_size * cfg.context * args.steps
     for name, times in seconds.items():
-        speeds = np.percentile(
-            cfg.batch_size * cfg.context * args.steps / np.array(times), [50, 25, 75]
-        )
+        speeds = np.percentile(tokens / np.array(times), [50, 25, 75])
         line = {"loop": name} | dict(zip(("tokens_per_s", "q1", "q3"), speeds.round().tolist()))
         mfu = round(speeds[0] * cfg.flop_per_token / peak, 4) if peak else None
         lines.append(line | {"mfu": mfu} | common)

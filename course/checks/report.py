@@ -307,6 +307,9 @@ def describe_speedup(run: Run, against: Run) -> list[str]:
         if member.record.images_per_s is None:
             why = member.record.not_measured or "no step"
             return [f"No ratio: {member.name} is not measured: {why}."]
+    if run.config.unit != against.config.unit:
+        counts = f"{run.name} counts {run.config.unit}, {against.name} {against.config.unit}"
+        return [f"No ratio: {counts}."]
     compared = pair(run, against)
     records = [compared[1].record, run.record]
     return [*_speed_sentences(run, against, records, ratio_of_pair(*compared))]

@@ -280,16 +280,25 @@ class GPTConfig(Config):
     vocabulary: Positive = 50257  # token ids: by default as many as GPT-2 has
     vocabulary_multiple: Positive = 1  # pad the table of tokens to a multiple of this
 
+    shard: Literal["", "zero3"] = ""
+    tensor: Positive = 1  # ranks that share each layer; data parallelism over the rest
+
     save_every: Count = 0
     async_save: bool = False
+    async_process: bool = False  # in a process, whose Python leaves that of training alone
     deterministic: bool = False
 
     MAY_BECOME_ANOTHER = False
     LIMITS = {"micro_batch": "batch_size"}
     RULES = (
         *COMMON,
+        ("tensor", ANY, {"shard": ["zero3"]}, "DDP averages weights that all ranks have"),
+        ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
+        ("shard", ANY, {"compile": [""]}, "shards are gathered between the blocks"),
         ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
-    )
+        ("async_process", [True], {"async_save": [True], "shard": ["zero3"]},
+         "it writes shards in the background"),
+    )  # fmt: skip
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -299,6 +308,10 @@ class GPTConfig(Config):
             heads, width = sizes[0]
             divisors = [str(number) for number in range(1, width + 1) if width % number == 0]
             yield f"heads={heads} cannot share width={width} evenly: choose {' or '.join(divisors)}"
+        if all(heads % self.tensor for heads, _ in sizes):
+            heads = sizes[0][0]
+            divisors = [str(number) for number in range(1, heads + 1) if heads % number == 0]
+            yield f"tensor={self.tensor} cannot share heads={heads}: choose {' or '.join(divisors)}"
 
     def fitted(self, has_accelerator: bool) -> Config:
         sizes = GPT2 if has_accelerator else TINY_GPT

@@ -66,8 +66,8 @@ def text_sets(cfg: Config, device: torch.device) -> TextSets:
     """Return the sequences of a config.
 
     Raises:
-        ValueError: the vocabulary is smaller than the text's, or the context longer than a part of
-            the text.
+        ValueError: the vocabulary is smaller than the text's, the context longer than a part of the
+            text, or the batch larger than the sequences to train on.
     """
     tokens = read_tokens()
     if (used := int(tokens.max()) + 1) > cfg.vocabulary:
@@ -82,17 +82,26 @@ def text_sets(cfg: Config, device: torch.device) -> TextSets:
             f"{longest} or less"
         )
     parts = tokens.to(device).tensor_split([split])
-    return TextSets(*(Sequences(part, cfg.context) for part in parts))
+    sets = TextSets(*(Sequences(part, cfg.context) for part in parts))
+    if len(sets.train) < cfg.batch_size:
+        raise ValueError(
+            f"batch_size={cfg.batch_size}: the text has {len(sets.train)} sequences of "
+            f"context={cfg.context} tokens to train on: lower one of the two"
+        )
+    return sets
 
 
 def text_loaders(
     sets: TextSets, cfg: Config, share: int, sampler: Sampler, val_sampler: Iterable[int]
 ) -> tuple[DataLoader, DataLoader]:
-    """Return the batches of a rank: to train on, each of `share` sequences, and to validate on."""
+    """Return the batches of a rank: to train on, each of `share` sequences, and to validate on.
+
+    Those to validate on have the size of a micro-batch, because they are computed at once.
+    """
     random = torch.Generator().manual_seed(cfg.seed)  # unused, but it leaves PyTorch's alone
-    options = {"batch_size": share, "collate_fn": lambda batch: batch, "generator": random}
+    options = {"collate_fn": lambda batch: batch, "generator": random}
     train = EpochSampler(sampler, share * cfg.steps, cfg.epochs)
     return (
-        DataLoader(sets.train, sampler=train, **options),
-        DataLoader(sets.val, sampler=val_sampler, **options),
+        DataLoader(sets.train, share, sampler=train, **options),
+        DataLoader(sets.val, cfg.micro_batch or share, sampler=val_sampler, **options),
     )

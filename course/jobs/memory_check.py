@@ -35,11 +35,7 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
         on_gpu = free is not None
         # A GPU has one process of each run; the host's memory has all processes of this node.
         configs = [
-            replace(
-                run.config.fitted(on_gpu),
-                device="auto",
-                batch_size=run.config.batch_size // run.gpus,
-            )
+            _share(run.config.fitted(on_gpu), run.gpus)
             for run in runs
             for _ in range(1 if on_gpu else run.gpus)
         ]
@@ -51,18 +47,26 @@ def why_not_together(runs: Sequence[Run], context: BaseContext) -> str:
     if needed <= free:
         return ""
     where = "the GPU's memory" if on_gpu else "the host's memory"
-    return f"together they need about {needed:.0f} GiB of {where}, and {max(0, free):.0f} are free"
+    return f"together they need up to {needed:.0f} GiB of {where}, and {max(0, free):.0f} are free"
+
+
+def _share(config: Config, gpus: int) -> Config:
+    """Return the config of what one of several GPUs computes."""
+    share = config.batch_size // gpus
+    sizes = {"batch_size": share, "micro_batch": min(config.micro_batch, share)}
+    sizes = {name: size for name, size in sizes.items() if config.has(name, size)}
+    return replace(config, device="auto", **sizes)
 
 
 def _upper_bound_gib(config: Config) -> float:
     """Return what a step needs at most: of images, without weights, which are small."""
     if not config.tokens:
         return IMAGE_GIB * config.batch_size * (config.image_px / 224) ** 2
-    scores = 4 * config.heads * config.context * (config.attention == "")
+    scores = 4 * config.heads * config.context  # written out, as long as the exercise is open
     values = 3 * config.vocabulary + config.layers * (40 * config.width + scores)  # of a token
     sequences = config.micro_batch or config.batch_size
-    # Weights, gradients and AdamW's two means; all in fp32.
-    return 4 * (4 * config.weights + sequences * config.context * values) / GIB
+    # Weights, gradients, AdamW's two means and what its update computes; all in fp32.
+    return 4 * (6 * config.weights + sequences * config.context * values) / GIB
 
 
 def _peaks_gib(configs: Sequence[Config]) -> float:

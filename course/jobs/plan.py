@@ -172,8 +172,8 @@ def _check_parallel(config: Config, gpus: int) -> None:
     """Raise ValueError if these ranks cannot split the network or batch as the config requests."""
     if gpus % config.tensor:
         raise ValueError(
-            f"tensor={config.tensor} ranks share each MLP, and gpus={gpus} make no whole number of "
-            f"such groups: choose a multiple of {config.tensor}"
+            f"tensor={config.tensor} ranks share each layer, and gpus={gpus} make no whole number "
+            f"of such groups: choose a multiple of {config.tensor}"
         )
     passes = config.batch_size // (config.micro_batch or config.batch_size)
     if config.pipeline in ("interleaved", "zero_bubble") and passes % gpus:

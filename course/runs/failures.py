@@ -22,11 +22,12 @@ SHARED = "/dev/shm"  # DataLoader workers pass their batches through it
 SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers to it
 PATIENCE_S = 120  # a batch that takes longer will not arrive
 _ADVICE = {
-    "oom": "It needs more memory than is available: lower batch_size, image_px or context. If "
-    "Slurm ended it, request more memory for the host, as with mem-per-gpu in your site's entry.",
+    "oom": "It needs more memory than is available: lower batch_size, or the size of an image or "
+    "a sequence. If Slurm ended it, request more memory for the host, as with mem-per-gpu in your "
+    "site's entry.",
     "timeout": "Give it more time (time_min=…) or fewer steps.",
     "cancelled": "Launch it again if you still need it.",
-    "lost": "If memory ran out, lower batch_size, image_px or context; otherwise, launch it again.",
+    "lost": "If memory ran out, lower batch_size; otherwise, launch it again.",
 }
 _NOT_THE_SCRIPT = {
     "disk": "This is not the script's fault: free some disk space, and launch it again.",

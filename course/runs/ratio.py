@@ -27,14 +27,14 @@ WAITING = 0.3  # share of a step in which a GPU waits for images, from which tha
 
 
 def ratio(run: Run, against: Run) -> Ratio:
-    """Compute images per second of `run` over those of `against`.
+    """Compute images or tokens per second of `run` over those of `against`.
 
     If they took turns (`launch(…, against=…)`), each turn gives one ratio of neighbouring blocks,
     and the value is their `centre`. Otherwise it is the ratio of medians, with a bootstrap over the
     steps of both, which does not include changes of the machine between the runs.
 
     Raises:
-        ValueError: a run measured nothing.
+        ValueError: a run measured nothing, or one counts images and the other tokens.
     """
     return ratio_of_pair(*pair(run, against))
 
@@ -46,18 +46,21 @@ def ratio_of_pair(top: Run, bottom: Run) -> Ratio:
     for side in (top, bottom):
         if side.record is None or side.record.images_per_s is None:
             raise ValueError(f"{side} measured nothing: a ratio needs runs that ended ok")
+    if top.config.unit != bottom.config.unit:
+        raise ValueError(f"{top.name} counts {top.config.unit}, {bottom.name} {bottom.config.unit}")
     loads = [side.record.load for side in (top, bottom) if side.record.load is not None]
     load = max(loads, default=None)
     if len(ratios := _turn_ratios(top, bottom)):
         return Ratio(*centre(ratios), turns=len(ratios), load=load)
-    value = top.record.images_per_s / bottom.record.images_per_s
+    speeds = [side.record.images_per_s * (side.config.tokens or 1) for side in (top, bottom)]
+    value = speeds[0] / speeds[1]
     times = [_step_times(side) for side in (top, bottom)]
     steps = min(map(len, times))
     if steps == 0:  # their files were not kept
         return Ratio(value, load=load)
     random = np.random.default_rng(0)
     speeds = [
-        side.config.batch_size / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
+        _step_size(side) / np.median(random.choice(t, (RESAMPLES, len(t))), axis=1)
         for side, t in zip((top, bottom), times)
     ]
     low, high = np.percentile(speeds[0] / speeds[1], [2.5, 97.5])
@@ -99,12 +102,17 @@ def _turn_ratios(run: Run, partner: Run) -> np.ndarray:
 
 
 def _speed_by_turn(run: Run) -> pd.Series | None:
-    """Return images per second of each turn; None without turns."""
+    """Return images or tokens per second of each turn; None without turns."""
     steps = run.steps
     if "turn" not in steps:
         return None
     steps = steps[steps["turn"] > 0]
-    return run.config.batch_size / steps.groupby("turn")["step_s"].mean()
+    return _step_size(run) / steps.groupby("turn")["step_s"].mean()
+
+
+def _step_size(run: Run) -> int:
+    """Return the images or tokens of a step."""
+    return run.config.batch_size * (run.config.tokens or 1)
 
 
 def explain_ratio(result: Ratio, run: Run) -> str:
@@ -146,7 +154,7 @@ def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
     Loading is no reason if it is what the run changes, compared with another one.
     """
     config, record = run.config, run.record
-    if record.device == "cpu":
+    if record.device == "cpu" or config.tokens:  # a text is on the device already
         return ""
     if (
         record.load_s
@@ -157,7 +165,7 @@ def idle_gpu_warning(run: Run, against: Run | None = None) -> str:
             f"the GPU waited for images in {record.load_s / record.step_s:.0%} of a step: "
             f'data="synthetic" measures the GPU alone, and more workers load faster'
         )
-    if config.tokens or config.batch_size * config.image_px**2 >= FEW_PIXELS:
+    if config.batch_size * config.image_px**2 >= FEW_PIXELS:
         return ""
     return (
         f"a step of {config.batch_size} images of {config.image_px} px gives a fast GPU so little "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import math
+import multiprocessing
+import os
 import pickle
 import re
 import shutil
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +109,8 @@ def _read(path: Path) -> dict[str, Any]:
         except CheckpointException as error:  # it is not an Exception, which callers catch
             raise OSError(_last_line(error)) from error
         saved = torch.load(file, map_location="cpu", weights_only=False)
+    if "tensors" not in saved:
+        raise ValueError("it has the shards of several ranks: resume it with shard set")
     structure = pickle.loads(saved["rest"])
     return tree_map_only(_Placeholder, lambda tensor: saved["tensors"][tensor.name], structure)
 
@@ -250,7 +255,7 @@ class Checkpoints:
         randomness.set_states(saved["random"], self.device)
         step = saved["step"]
         self.first_epoch = max(step - 1, 0) // cfg.steps
-        skip(batches, step % cfg.steps * (cfg.batch_size // self.run.world_size))
+        skip(batches, step % cfg.steps * (cfg.batch_size * cfg.tensor // self.run.world_size))
         if self.run.rank == 0:
             print(f"continues from the checkpoint after step {step}", flush=True)
         return step
@@ -304,11 +309,12 @@ class Checkpoints:
         It groups them again after a process's first step, in the order in which they were ready.
         With three ranks or more, different groups add up in a different order.
         """
-        px = self.config.image_px
-        if tokens := self.config.tokens:
-            inputs = [torch.zeros(1, tokens, dtype=torch.long, device=self.device)] * 2
+        cfg, px = self.config, self.config.image_px
+        count = cfg.micro_batch or cfg.batch_size // self.run.world_size
+        if tokens := cfg.tokens:  # as many as in a step, or it would be compiled once more
+            inputs = [torch.zeros(count, tokens, dtype=torch.long, device=self.device)] * 2
         else:
-            inputs = [torch.zeros(2, 3, px, px, device=self.device)]
+            inputs = [torch.zeros(count, 3, px, px, device=self.device)]
         if self.config.channels_last:
             inputs = [images.to(memory_format=torch.channels_last) for images in inputs]
         model.train()(*inputs).sum().backward()
@@ -383,11 +389,18 @@ class ShardedCheckpoints(Checkpoints):
     """Checkpoints of a network that ranks share: each writes its part (distributed.checkpoint).
 
     They can be loaded by another number of ranks. "model" and "optimizer" must be among the parts.
+    With `cfg.async_process`, a second process of each rank writes it, whose Python keeps none from
+    training; one rank that has no process group writes in a thread instead.
     """
 
     def __init__(self, run: Recorder, device: torch.device, parts: dict[str, Any]) -> None:
         super().__init__(run, device, parts)
         self._pending: Any = None
+        self._options: dict[str, Any] = {}  # of async_save
+        if self._writer:
+            self._options["process_group"] = self._writer.group  # apart from the training's
+        if self.config.async_process and distributed.is_initialized():
+            self._options |= _process_options()
 
     def _sharded(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -437,8 +450,8 @@ class ShardedCheckpoints(Checkpoints):
         state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
         path = place / file_name(step).removesuffix(".pt")
         if self.config.async_save:
-            group = self._writer.group  # apart from the training's
-            self._pending = dcp.async_save(state, checkpoint_id=path, process_group=group)
+            with _deferred_signals():
+                self._pending = dcp.async_save(state, checkpoint_id=path, **self._options)
         else:
             dcp.save(state, checkpoint_id=path)
             self._remove_old()
@@ -461,6 +474,40 @@ class ShardedCheckpoints(Checkpoints):
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         return get_model_state_dict(net, options=options)
+
+
+def _process_options() -> dict[str, Any]:
+    """Return the options of async_save for a process that writes from shared memory."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+    # It warns of each shard, because its own group comes after the mesh.
+    os.environ.setdefault("TORCH_LOGS", "-torch.distributed.device_mesh")
+    pinned = torch.cuda.is_available()
+    stager = DefaultStager(StagingOptions(pinned, True, False, False))
+    atexit.register(stager.close)
+    atexit.register(_end_writers)
+    return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS, "async_stager": stager}
+
+
+def _end_writers() -> None:
+    """End async_save's processes: multiprocessing would wait for them after a blocked SIGTERM."""
+    for child in multiprocessing.active_children():
+        if isinstance(child, multiprocessing.get_context("spawn").Process):
+            child.kill()
+
+
+@contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Let threads that begin here, and their processes, leave SIGNALS to the main thread.
+
+    Slurm sends them to all processes, and a writer must outlive the step that saves because of it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _image_count(batches: Any) -> int | None:

@@ -115,6 +115,24 @@ def keep_settings(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
     return state | {"param_groups": groups + state["param_groups"][len(groups) :]}
 
 
+def clip_norm(network: nn.Module, limit: float) -> torch.Tensor:
+    """Scale all gradients of a network so that their norm is at most `limit`; return their norm.
+
+    It is PyTorch's `clip_grad_norm_` for weights on several meshes, whose norms it cannot combine:
+    those that ranks share as parts of layers, and those that they only shard.
+    """
+    meshes: dict[Any, list[nn.Parameter]] = {}
+    for weight in network.parameters():
+        if weight.grad is not None:
+            meshes.setdefault(getattr(weight, "device_mesh", None), []).append(weight)
+    norms = [nn.utils.get_total_norm([w.grad for w in weights]) for weights in meshes.values()]
+    parts = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    total = torch.linalg.vector_norm(torch.stack(parts))
+    for weights in meshes.values():
+        nn.utils.clip_grads_with_norm_(weights, limit, total)
+    return total
+
+
 class Constant:
     """A constant learning rate, which has no state to save."""
 

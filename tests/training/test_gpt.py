@@ -18,11 +18,12 @@ from job_helpers import prepared
 from course.analysis.mfu import mfu
 from course.analysis.roofline import step_cost
 from course.checks import exercises
-from course.checks.report import report
+from course.checks.report import describe_speedup, report
 from course.config import Config, rung
 from course.data import text
 from course.jobs import launch
-from course.runs.record import Record
+from course.runs.ratio import ratio
+from course.runs.record import Record, write_record
 from course.runs.run import FOLDER_VARIABLE, PROJECT, Run
 from course.training.memory_prediction import predict_memory
 from course.training.recorder import recording
@@ -229,10 +230,28 @@ def test_it_resumes_bit_for_bit_and_refuses_another_network(train: Train) -> Non
             train(config(save_every=2, **{name: value}), earlier)
 
 
+def test_a_ratio_counts_tokens_and_not_sequences(train: Train, tmp_path: Path) -> None:
+    short, long = train(config()), train(config(context=32))
+    speeds = [run.record.images_per_s * run.config.tokens for run in (short, long)]
+    assert ratio(long, short).value == pytest.approx(speeds[1] / speeds[0])
+    images = prepared(tmp_path / "images", "", rung("baseline"))
+    write_record(images.folder, Record("ok", images_per_s=9.0))
+    with pytest.raises(ValueError, match="counts tokens, images images"):
+        ratio(short, images)
+    assert "counts tokens" in " ".join(describe_speedup(short, images))
+
+
+def test_validation_computes_no_more_at_once_than_training(script: ModuleType) -> None:
+    cfg = config(micro_batch=2)
+    sets = text.text_sets(cfg, CPU)
+    _, batches = text.text_loaders(sets, cfg, 8, range(8), range(8))
+    assert {len(inputs) for inputs, _ in batches} == {2}
+
+
 @pytest.mark.slow
 def test_two_ranks_train_like_one(runs_root: Path) -> None:
-    cfg = config(micro_batch=2)
-    runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=ranks) for ranks in (1, 2)]
+    cfgs = {ranks: config(micro_batch=2, val_steps=2 // ranks) for ranks in (1, 2)}
+    runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=n) for n, cfg in cfgs.items()]
     one, two = launch.wait(runs)
     assert two.steps["loss"].tolist() == pytest.approx(one.steps["loss"].tolist(), rel=1e-4)
     assert two.record.val_loss == pytest.approx(one.record.val_loss, rel=1e-4)
@@ -268,11 +287,13 @@ def test_bad_input_is_named(script: ModuleType) -> None:
         text.text_sets(config(vocabulary=256), CPU)
     with pytest.raises(ValueError, match="context=99999: the text to validate on has 21683 tokens"):
         text.text_sets(config(context=99999), CPU)
+    with pytest.raises(ValueError, match="batch_size=16: the text has 13 sequences of context=150"):
+        text.text_sets(config(context=15_000, batch_size=16), CPU)
     for setting, value in {"image_px": 32, "channels_last": True, "optimizer": "lars"}.items():
         with pytest.raises(ValueError, match=f"train_gpt.py has no setting '{setting}'"):
             config(**{setting: value})
     for refusing in (predict_memory, step_cost):
         with pytest.raises(ValueError, match="train_gpt.py trains with text, and the .* for image"):
             refusing(rung("gpt"))
-    with pytest.raises(ValueError, match="train_gpt.py has no attention='flash'|choose"):
+    with pytest.raises(ValueError, match="attention='flash': choose \"\" or sdpa"):
         config(attention="flash")

@@ -22,7 +22,7 @@ from course._compat import TorchDispatchMode, active_ddp, base_of, group_named
 from course.config import GIB
 from course.runs.evidence import NOT_APPLICABLE, Ddp, NotApplicable, Operators
 from course.training.attempts import attempted
-from course.training.evidence.shards import Order
+from course.training.evidence.shards import Order, part
 
 SUM = 2  # PyTorch's number for reduction="sum", which adds up the losses instead of averaging them
 COLLECTIVES = ("c10d", "_c10d_functional")  # in-place operators, and functional ones
@@ -179,7 +179,7 @@ class Kept:
     def _note_size(self, tensor: torch.Tensor) -> None:
         of = base_of(tensor)
         if not (of.is_leaf and of.requires_grad):
-            storage = tensor.untyped_storage()
+            storage = part(tensor).untyped_storage()
             self._sizes[storage.data_ptr()] = storage.nbytes()
 
     def end_pass(self) -> None:

@@ -1,0 +1,1 @@
+"""Lab: Two dimensions at work."""

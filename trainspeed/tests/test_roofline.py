@@ -44,9 +44,9 @@ def test_a_resnet_by_hand() -> None:
         network(torch.zeros(1, 3, 64, 64))
     for hook in hooks:
         hook.remove()
-    found = roofline(network, IMAGES, optimizer="sgd", gpu="H100")
-    numbers = {row.operator: row.bytes / 16 / 4 for row in found.operators}  # per image
-    calls = {row.operator: row.calls for row in found.operators}
+    roof = roofline(network, IMAGES, optimizer="sgd", gpu="H100")
+    numbers = {row.operator: row.bytes / 16 / 4 for row in roof.operators}  # per image
+    calls = {row.operator: row.calls for row in roof.operators}
     inputs, outputs = map(sum, zip(*sizes))
     weights = sum(convolution.weight.numel() for convolution in convolutions) / 16
     assert numbers["convolution"] == pytest.approx(inputs + outputs + weights)
@@ -63,16 +63,16 @@ def test_a_resnet_by_hand() -> None:
 
 
 def test_a_transformer_by_hand() -> None:
-    found = roofline(vit, IMAGES, gpu="H100", autocast=torch.bfloat16)
+    roof = roofline(vit, IMAGES, gpu="H100", autocast=torch.bfloat16)
     tokens, width = 16 * 16, 64  # of the batch
     in_blocks = 2 * (4 + 2 * 4) * width**2  # parameters of matrices: attention's 4, the MLP's 8
     flop = 6 * tokens * (in_blocks + 10 * width)
     flop += 4 * tokens * 3 * 16**2 * width  # patches, whose images need no gradient
     flop += 2 * 14 * tokens * 16 * width  # attention: 2 products forward, 5 backward, 2 FLOP each
-    assert found.cost.flop == pytest.approx(flop)
-    assert (found.samples, found.precision) == (16, "bf16")
-    assert found.step_s == max(found.compute_s, found.memory_s)
-    assert found.compute_s == pytest.approx(flop / 989e12, rel=0.01)
+    assert roof.cost.flop == pytest.approx(flop)
+    assert (roof.samples, roof.precision) == (16, "bf16")
+    assert roof.step_s == max(roof.compute_s, roof.memory_s)
+    assert roof.compute_s == pytest.approx(flop / 989e12, rel=0.01)
 
 
 class Language(nn.Module):
@@ -92,8 +92,8 @@ def test_a_language_model_and_its_loss() -> None:
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    found = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
-    assert found.cost.flop == 6 * 4 * 16 * 8 * 100 and found.samples == 4
+    roof = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
+    assert roof.cost.flop == 6 * 4 * 16 * 8 * 100 and roof.samples == 4
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_products_that_may_use_tf32_have_its_rate(
     before = tf32_settings()
     set_tf32(*settings)
     try:
-        found = roofline(model, IMAGES, gpu=gpu)
+        roof = roofline(model, IMAGES, gpu=gpu)
     finally:
         set_tf32(*before)
-    assert found.precision == precision
+    assert roof.precision == precision
 
 
 class Recurrent(nn.Module):
@@ -177,9 +177,9 @@ def test_larger_batches_have_more_flop_per_byte() -> None:
 def test_a_machine_reaches_what_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rates.COPY_BYTES, "cpu", 2**24)
     monkeypatch.setitem(rates.PRODUCT_S, "cpu", 0.001)
-    found = roofline(nn.Linear(8, 8), torch.empty(4, 8))
-    assert set(found.ceilings.flop_per_s) == {"fp32"} and found.ceilings.source == "measured"
-    assert found.ceilings.flop_per_s["fp32"] > 1e8 and found.ceilings.bytes_per_s > 1e8
+    roof = roofline(nn.Linear(8, 8), torch.empty(4, 8))
+    assert set(roof.ceilings.flop_per_s) == {"fp32"} and roof.ceilings.source == "measured"
+    assert roof.ceilings.flop_per_s["fp32"] > 1e8 and roof.ceilings.bytes_per_s > 1e8
     assert set(measure_ceilings(CPU, ["bf16"]).flop_per_s) == {"bf16"}
 
 

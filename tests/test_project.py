@@ -193,7 +193,17 @@ def test_files_that_name_the_version_agree() -> None:
     assert citation["date-released"] == newest[2]
 
 
-@pytest.mark.parametrize("arguments", [["-c", "import course"], ["-m", "course", "--help"]])
+MFU_OF_A_CPU = """
+from types import SimpleNamespace as Namespace
+from course import report
+from course.analysis.mfu import mfu
+assert mfu(Namespace(record=Namespace(images_per_s=1.0, device="cpu"))) is None
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-c", "import course"], ["-m", "course", "--help"], ["-c", MFU_OF_A_CPU]]
+)
 def test_starts_without_torch(arguments: list[str]) -> None:
     result = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments], capture_output=True, text=True, check=True

@@ -274,12 +274,12 @@ def as_groups(params: Any) -> list[dict[str, Any]]:
         return []
     rows = [*params]
     groups = rows if rows and isinstance(rows[0], dict) else [{"params": rows}]
-    found = []
+    copies = []
     for group in groups:
         inside = group["params"]
         inside = [inside] if isinstance(inside, torch.Tensor) else [*inside]
-        found.append(group | {"params": inside})
-    return found
+        copies.append(group | {"params": inside})
+    return copies
 
 
 def parameters_in(groups: list[dict[str, Any]]) -> list[torch.Tensor]:

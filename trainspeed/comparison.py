@@ -130,12 +130,12 @@ class Comparison:
             "alternated": self.alternated,
             "ratios": {
                 name: {
-                    "value": found.value,
-                    "low": found.low,
-                    "high": found.high,
+                    "value": ratio.value,
+                    "low": ratio.low,
+                    "high": ratio.high,
                     "noise": self.noise(name),
                 }
-                for name, found in self.ratios.items()
+                for name, ratio in self.ratios.items()
             },
         }
 
@@ -553,12 +553,12 @@ def _summarise(sides: Sequence[Side], ended: str) -> Comparison:
     if min(counts) > 0 and (max(counts) > 1.01 * min(counts) or len({*rules}) > 1):
         unit = SAMPLES
     factors = samples if unit == SAMPLES else dict.fromkeys(samples, 1.0)
-    found = {
+    ratios = {
         side.name: _ratio(side, base, factors[side.name] / factors[base.name]) for side in sides[1:]
     }
     return Comparison(
         base=base.name,
-        ratios={name: ratio for name, ratio in found.items() if ratio},
+        ratios={name: ratio for name, ratio in ratios.items() if ratio},
         speeds={
             side.name: factors[side.name]
             * statistics.median([block.per_s for block in side.blocks] or [0.0])

@@ -15,7 +15,8 @@ def counter(device: torch.device) -> Callable[[], float] | None:
     """Return a function that reads the joules used so far, or None without a counter.
 
     NVIDIA GPUs have one since Volta (nvmlDeviceGetTotalEnergyConsumption, in millijoules). It
-    counts the whole board with its memory, but neither the host nor the cooling.
+    counts the whole board with its memory, but neither the host nor the cooling. The function
+    raises pynvml.NVMLError if the driver stops answering.
     """
     if not _is_nvidia(device):
         return None

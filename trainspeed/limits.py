@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from dataclasses import dataclass, field
 
 from trainspeed.parts import Parts
@@ -55,7 +56,7 @@ def limits_of(
         rates: FLOP/s of products by format, as far as known: fp32, tf32, bf16.
         waiting: of the ranks for each other, if it is known.
     """
-    found = [
+    candidates = [
         _data(profile, parts),
         _waits(profile, parts),
         _launch(profile, parts),
@@ -66,7 +67,7 @@ def limits_of(
         _imbalance(parts, waiting),
         _communication(parts),
     ]
-    worth = [limit for limit in found if limit and limit.gain >= LEAST_GAIN]
+    worth = [limit for limit in candidates if limit and limit.gain >= LEAST_GAIN]
     return sorted(worth, key=lambda limit: -limit.gain)[:MOST]
 
 
@@ -256,10 +257,10 @@ def _imbalance(parts: Parts, waiting: Waiting | None) -> Limit | None:
     if waiting is None:
         return None
     slowest, longest = waiting.slowest, waiting.longest
-    saved = max(parts.waiting or 0.0, waiting.of_step[longest] * parts.step)
+    saved = statistics.mean(waiting.of_step) * parts.step  # equal work is the mean of all
     evidence = [
         f"rank {slowest} begins {waiting.last[slowest]:.0%} of the collectives last",
-        f"rank {longest} waits the longest: {_share(saved, parts)}",
+        f"rank {longest} waits the longest: {waiting.of_step[longest]:.0%} of the step",
     ]
     change = "as much work for each rank: equal batches, and as many cores for loading"
     title = "ranks wait until the slowest one has computed its gradients"

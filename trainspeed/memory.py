@@ -364,25 +364,25 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
             if len(kinds) == 1 and any(True for child in sequence for _ in child.children()):
                 sizes = {b: sum(p.numel() for p in b.parameters()) for b in sequence}
                 repeated.setdefault(kinds.pop(), {}).update(sizes)
-    found = [blocks for blocks in repeated.values() if len(blocks) > 1]
-    if not found:
+    repetitions = [blocks for blocks in repeated.values() if len(blocks) > 1]
+    if not repetitions:
         raise PredictionError(
             f"checkpointing='blocks': {type(model).__name__} has no list of equal blocks. Name the "
             f"modules that recompute their activations"
         )
-    most = max(sum(blocks.values()) for blocks in found)
-    return [*max((blocks for blocks in found if 2 * sum(blocks.values()) >= most), key=len)]
+    most = max(sum(blocks.values()) for blocks in repetitions)
+    return [*max((blocks for blocks in repetitions if 2 * sum(blocks.values()) >= most), key=len)]
 
 
 def _mean(output: Any, *targets: torch.Tensor) -> torch.Tensor:
     tensors = tensors_in(output) or tensors_in(getattr(output, "__dict__", ()))
-    found = [tensor for tensor in tensors if tensor.is_floating_point()]
-    if not found:
+    outputs = [tensor for tensor in tensors if tensor.is_floating_point()]
+    if not outputs:
         raise PredictionError(
             f"the model returns {type(output).__name__}, without a tensor: pass `loss`, a function "
             f"of the output"
         )
-    return found[0].mean()
+    return outputs[0].mean()
 
 
 def _call(model: nn.Module, inputs: Any) -> Any:

@@ -177,10 +177,10 @@ def find(name: str) -> Callable[..., Any]:
             module = pkgutil.resolve_name(where)
     except Exception as error:  # whatever a user's module raises
         raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    maker = getattr(module, function, None)
+    if not callable(maker):
         raise ValueError(f"{name}: {where} has no function {function}")
-    return found
+    return maker
 
 
 def parse_gib(text: str) -> float:

@@ -133,8 +133,8 @@ def usual_windows(profile: Profile, windows: pd.DataFrame) -> pd.DataFrame:
 
 def _ranges(trace: Trace, prefix: str) -> list[tuple[float, float]]:
     rows = [trace.ranges, trace.operators]
-    found = [table[table["name"].str.startswith(prefix)] for table in rows]
-    return merge_intervals([i for table in found for i in intervals_of(table)])
+    tables = [table[table["name"].str.startswith(prefix)] for table in rows]
+    return merge_intervals([i for table in tables for i in intervals_of(table)])
 
 
 def _inside(intervals: Any, spans: Any) -> float:

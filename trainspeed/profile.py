@@ -130,15 +130,15 @@ def trimmed_mean(values: np.ndarray) -> float:
 
 def read_processes(folder: Path) -> list[dict[str, Any]]:
     """Return what the training processes wrote: those with the most iterations, by rank."""
-    found = []
+    processes = []
     for path in sorted(folder.glob("process-*.json")):
         values = json.loads(path.read_text())
         if values["iterations"] or values["loaders"] or values["optimizers"]:
-            found.append(values)
-    if not found:
+            processes.append(values)
+    if not processes:
         return []
-    most = max(found, key=lambda values: len(values["iterations"]))
-    same = [v for v in found if v["world_size"] == most["world_size"]]
+    most = max(processes, key=lambda values: len(values["iterations"]))
+    same = [v for v in processes if v["world_size"] == most["world_size"]]
     by_rank: dict[int, dict[str, Any]] = {}
     for values in sorted(same, key=lambda values: len(values["iterations"])):
         alike = [v for v in same if v["rank"] == values["rank"] and v["rule"] == values["rule"]]

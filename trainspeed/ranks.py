@@ -67,14 +67,19 @@ def waiting_of(profiles: Sequence[Profile]) -> Waiting | None:
     # A rank whose profiler takes longer to start lets the others wait.
     starts = {_first_traced(profile) for profile in profiles}
     common = {key for key in common if key[0] not in starts} or common
-    begins = {key: max(found[key][0] for found in spans) for key in common}
+    begins = {key: max(rank_spans[key][0] for rank_spans in spans) for key in common}
     last = Counter(max(range(len(spans)), key=lambda r: spans[r][key][0]) for key in common)
     of_step, of_communication = [], []
-    for profile, trace, found in zip(profiles, traces, spans):
+    for profile, trace, rank_spans in zip(profiles, traces, spans):
         busy = [(a + trace.origin_s, b + trace.origin_s) for a, b in computing(trace)]
-        waits = [(found[key][0], min(begins[key], found[key][1])) for key in common]
-        wait_s = _exposed_s(waits, busy)
-        all_s = _exposed_s([found[key] for key in common], busy)
+        waits, sends = [], []
+        for begin, end, last_begin in ((*rank_spans[key], begins[key]) for key in common):
+            middle = min(last_begin, end)
+            waits.append((begin, middle))
+            sends.append((middle, end))
+        # While another collective sends, the rank doesn't wait.
+        wait_s = _exposed_s(waits, merge_intervals([*busy, *sends]))
+        all_s = _exposed_s([rank_spans[key] for key in common], busy)
         window_s = _window_s(profile, trace, {key[0] for key in common})
         of_step.append(min(1.0, wait_s / window_s) if window_s else 0.0)
         of_communication.append(wait_s / all_s if all_s else 0.0)
@@ -90,14 +95,14 @@ def _first_traced(profile: Profile) -> int:
 
 def _collectives(profile: Profile, trace: Trace, ranks: int) -> dict[Key, tuple[float, float]]:
     """Return begin and end of the collectives of all ranks, by the machine's clock."""
-    first, counts, found = _first_traced(profile), Counter(), {}
+    first, counts, spans = _first_traced(profile), Counter(), {}
     for row in trace.collectives.sort_values("start_s").itertuples():
         if row.group_size == ranks and row.step >= 0:
             kind = (first + row.step, row.operation, row.type, row.bytes)
             begin = trace.origin_s + row.start_s
-            found[(*kind, counts[kind])] = begin, begin + row.duration_s
+            spans[(*kind, counts[kind])] = begin, begin + row.duration_s
             counts[kind] += 1
-    return found
+    return spans
 
 
 def _exposed_s(spans: Intervals, busy: Intervals) -> float:

@@ -62,11 +62,11 @@ def published_ceilings(gpu: str) -> Ceilings:
     Raises:
         ValueError: the GPU is not in the tables; the message names those that are.
     """
-    found = gpus.find(gpu)
-    if found is None:
+    row = gpus.find(gpu)
+    if row is None:
         known = ", ".join([*gpus.summary().index, *gpus.cards().index])
         raise ValueError(f"gpu={gpu!r}: not in the tables. Choose one of {known}")
-    return Ceilings(found.name, gpus.gpu_rates(gpu), 1e12 * found["tb_per_s"], "data sheet")
+    return Ceilings(row.name, gpus.gpu_rates(gpu), 1e12 * row["tb_per_s"], "data sheet")
 
 
 def rates_of(machine: dict) -> dict[str, float]:

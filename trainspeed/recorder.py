@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import functools
 import json
-import math
 import os
 import statistics
 import sys
@@ -35,7 +34,7 @@ WARM_UP, TIMED, TRACED, OBSERVED, REST = "warm-up", "timed", "traced", "observed
 # Methods of a tensor that wait until the accelerator has computed it.
 WAITING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 WAITING += ("__format__", "__repr__", "nonzero")
-STRIDE_S = 0.25  # in which ranks reach the same iteration
+AHEAD, AHEAD_S = 8, 0.25  # iterations, or seconds, by which a rank may be ahead of another
 OBSERVED_S, OBSERVED_COUNT = 1.0, 3  # seconds for which the stack is sampled, and iterations
 
 
@@ -301,8 +300,8 @@ class Recorder:
             self._enter(TIMED)
         elif self.state == TIMED:
             is_enough = count >= plan.timed and seconds >= plan.timed_s
-            is_enough &= count == plan.timed or count % stride(seconds / count) == 0
-            if is_enough or (count >= 3 and seconds >= plan.most_s):
+            is_enough |= count >= 3 and seconds >= plan.most_s
+            if self._is_last_timed(count, seconds / count, is_enough):
                 self._enter(TRACED if plan.traced and self._start_trace() else OBSERVED)
         elif self.state == TRACED:
             if count >= plan.traced:
@@ -317,6 +316,23 @@ class Recorder:
                 self._stop_observing()
                 self._enter(REST)
                 self.write()
+
+    def _is_last_timed(self, count: int, iteration_s: float, is_enough: bool) -> bool:
+        """Return whether the next state follows, which ranks must enter after the same iteration.
+
+        Their clocks differ, so the first one that has enough chooses it, ahead of all of them.
+        """
+        if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+            return is_enough
+        # A link with its target is created at once, or not at all if another rank was first.
+        path = Path(self.plan.folder, f"timed-{os.environ.get('MASTER_PORT', '')}")
+        with contextlib.suppress(OSError):
+            if is_enough:
+                os.symlink(str(count + 1 + min(AHEAD, int(AHEAD_S / iteration_s))), path)
+        try:
+            return count >= int(os.readlink(path))
+        except OSError:  # not chosen yet, or a file system without links
+            return is_enough
 
     def _enter(self, state: str) -> None:
         self.state, self._since = state, len(self.iterations)
@@ -460,15 +476,6 @@ def _unload_tracing_afterwards() -> None:
 
 def _record(step: int) -> torch.profiler.ProfilerAction:
     return torch.profiler.ProfilerAction.RECORD  # with a schedule, each iteration is a range
-
-
-def stride(iteration_s: float) -> int:
-    """Return of which iterations the next state may follow: with ranks, every 2nd, 4th, 8th, ….
-
-    The clocks of ranks differ by a little, and they should trace the same iterations.
-    """
-    exponent = int(math.log2(STRIDE_S / iteration_s)) if "WORLD_SIZE" in os.environ else 0
-    return 2 ** max(0, exponent)
 
 
 def device_type() -> str:

@@ -7,6 +7,7 @@ performance model", CACM 52(4), 2009.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from trainspeed.recorder import is_compiled
 from trainspeed.text import digits, flop_rate
 
 FORMAT_NAMES = {torch.float32: "fp32", **{dtype: name for name, dtype in HALF.items()}}
+# Operators that compute much, and whose FLOP PyTorch may not count.
+# The fused cells of PyTorch (_thnn_…) only compute element by element.
+HEAVY = re.compile(r"(?!_thnn_).*(?:rnn|lstm|gru|_mm$|trilinear|cdist|fft|linalg)")
 TIME_IT = "`trainspeed profile` shows what limits the script that trains it"
 
 
@@ -112,7 +116,7 @@ def roofline(
             f"{type(model).__name__} is compiled: operators are counted one by one, and a compiler "
             f"fuses them. Pass the model as it was before torch.compile"
         )
-    found = published_ceilings(gpu) if gpu else None
+    ceilings = published_ceilings(gpu) if gpu else None
     with fake_step(model, inputs, advice=TIME_IT, **options) as step:
         update_once(step.optimizer)  # creates the optimizer's state
         operators = count_operators(step.run)
@@ -123,15 +127,30 @@ def roofline(
             f"no FLOP of the model are known: PyTorch counts those of convolutions, matrix "
             f"products and attention. {TIME_IT}"
         )
-    if found is None:
-        device = _device_of(model)
-        if device.type == "cuda" and precision == "fp32" and all(tf32_settings()):
-            precision = "tf32"
-        found = measure_ceilings(device, [precision])
-    if precision not in found.flop_per_s:
-        known = ", ".join(found.flop_per_s)
-        raise ValueError(f"{found.machine} has no rate in {precision}: it has {known}")
-    return Roofline(cost, found, precision, samples, operators)
+    uncounted = [row.operator for row in operators if not row.flop and HEAVY.match(row.operator)]
+    if uncounted:
+        raise PredictionError(
+            f"the FLOP of {', '.join(uncounted)} are not known: PyTorch counts those of "
+            f"convolutions, matrix products and attention. {TIME_IT}"
+        )
+    device = _device_of(model)
+    if precision == "fp32" and (ceilings or device.type == "cuda") and _uses_tf32(operators):
+        precision = "tf32" if ceilings is None or "tf32" in ceilings.flop_per_s else "fp32"
+    ceilings = ceilings or measure_ceilings(device, [precision])
+    if precision not in ceilings.flop_per_s:
+        known = ", ".join(ceilings.flop_per_s)
+        raise ValueError(f"{ceilings.machine} has no rate in {precision}: it has {known}")
+    return Roofline(cost, ceilings, precision, samples, operators)
+
+
+def _uses_tf32(operators: Sequence[OperatorCost]) -> bool:
+    """Return whether some products use TF32, as convolutions do by default.
+
+    The bound is then that of a step with all products in TF32.
+    """
+    for_convolutions, for_products = tf32_settings()
+    names = [row.operator for row in operators if row.flop]
+    return any(for_convolutions if "conv" in name else for_products for name in names)
 
 
 def _format_of(model: nn.Module, autocast: torch.dtype | None) -> str:

@@ -21,6 +21,7 @@ from trainspeed.text import digits
 
 ROUNDS = 4  # of `time_stages`
 LARGE = 2**20  # bytes, from which a CPU needs long for an all-reduce
+READ_S = 0.05  # between readings of the energy counter, each of which delays a call
 AHEAD = 16  # calls that the host may request before it waits
 
 
@@ -148,7 +149,8 @@ def measure_energy(
         device: the GPU; by default the current one.
 
     Raises:
-        ValueError: the device has no energy counter, or the time is too short for it.
+        ValueError: the device has no energy counter, its driver stops answering, or the time is
+            too short for the counter.
     """
     if seconds < MIN_SECONDS:
         raise ValueError(
@@ -162,18 +164,27 @@ def measure_energy(
             f"{device.type}: no energy counter is known. NVIDIA's GPUs have one since Volta: "
             f"measure there"
         )
+    import pynvml
+
     step()
     synchronize(device)
-    meter, calls, begin = EnergyMeter(read), 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        meter.start()
-        step()
-        calls += 1
-        if calls % AHEAD == 0:
-            synchronize(device)  # or the host would request minutes of work
-    synchronize(device)
-    passed = time.perf_counter() - begin
-    meter.stop()
+    meter, calls = EnergyMeter(read), 0
+    begin = now = next_read = time.perf_counter()
+    try:
+        while now - begin < seconds:
+            if now >= next_read:
+                meter.start()
+                next_read = now + READ_S
+            step()
+            calls += 1
+            if calls % AHEAD == 0:
+                synchronize(device)  # or the host would request minutes of work
+            now = time.perf_counter()
+        synchronize(device)
+        passed = time.perf_counter() - begin
+        meter.stop()
+    except pynvml.NVMLError as error:
+        raise ValueError(f"the driver of {device} stopped answering ({error})") from error
     if meter.watts is None:
         raise ValueError(f"the counter of {device} did not change in {passed:.1f} s")
     return Energy(meter.watts * passed / calls, meter.watts, passed / calls)

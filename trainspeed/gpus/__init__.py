@@ -9,6 +9,8 @@ import pandas as pd
 
 HERE = Path(__file__).parent
 COLUMNS = {"fp32": "fp32", "tf32": "tf32", "bf16": "fp16", "fp16": "fp16"}  # of data sheets
+# Words of names whose GPU is slower, or faster, than the one without them; 8Q is a virtual GPU.
+VARIANT = re.compile(r"PCIE|NVL|MIG|LAPTOP|MOBILE|MAX|TI|SUPER|D|\d+[ABCQ]")
 
 
 def summary() -> pd.DataFrame:
@@ -37,20 +39,25 @@ def precisions() -> pd.DataFrame:
 
 def gpu_rates(name: str) -> dict[str, float]:
     """Return the rates of a GPU by its name; empty if it is not in the tables."""
-    found = find(name)
-    if found is None:
+    gpu = find(name)
+    if gpu is None:
         return {}
     columns = COLUMNS
-    if found["architecture"] in ("Pascal", "Volta", "Turing"):  # no bf16
+    if gpu["architecture"] in ("Pascal", "Volta", "Turing"):  # no bf16
         columns = {kind: column for kind, column in columns.items() if kind != "bf16"}
-    return {kind: 1e12 * found[column] for kind, column in columns.items() if found[column] > 0}
+    return {kind: 1e12 * gpu[column] for kind, column in columns.items() if gpu[column] > 0}
 
 
 def find(name: str) -> pd.Series | None:
-    """Return a GPU's row of the tables, by any name that contains its words; None without one."""
-    table = pd.concat([summary(), cards()])
-    words = re.split(r"[\s-]+", name.upper())
-    matches = [gpu for gpu in table.index if set(gpu.upper().split()) <= set(words)]
-    if not matches or table.loc[max(matches, key=len)].ndim > 1:
+    """Return a GPU's row of the tables, by any name that contains its words; None without one.
+
+    A variant, such as a laptop's GPU or a MIG slice, only has a row of its own.
+    """
+    variants = pd.read_csv(HERE / "variants.csv", index_col="gpu")
+    table = pd.concat([summary(), cards(), variants])
+    words = {*re.split(r"[\s-]+", name.upper())}
+    matches = [gpu for gpu in table.index if set(gpu.upper().split()) <= words]
+    gpu = max(matches, key=len, default="")
+    if not gpu or any(VARIANT.fullmatch(word) for word in words - {*gpu.upper().split()}):
         return None
-    return table.loc[max(matches, key=len)]
+    return table.loc[gpu]

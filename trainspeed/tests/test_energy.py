@@ -2,10 +2,11 @@
 
 import time
 
+import pynvml
 import pytest
 import torch
 
-from trainspeed import measure_energy, timing
+from trainspeed import energy, measure_energy, timing
 from trainspeed.energy import EnergyMeter, counter
 
 CPU = torch.device("cpu")
@@ -102,6 +103,39 @@ def test_the_energy_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.joules == pytest.approx(12, rel=0.05)
     assert (found.watts, found.seconds) == pytest.approx((300, 0.04), rel=0.05)
     assert str(timing.Energy(12, 300, 0.04)) == "12 J per call: 300 W for 40 ms"
+
+
+def test_readings_are_no_part_of_short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def read() -> float:
+        now[0] += 0.001
+        return 300 * (now[0] // TICK_S) * TICK_S
+
+    def step() -> None:
+        now[0] += 0.001
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing, "counter", lambda device: read)
+    found = measure_energy(step, seconds=2, device=CPU)
+    assert found.seconds == pytest.approx(0.001, rel=0.05)
+    assert found.watts == pytest.approx(300, rel=0.1)
+
+
+def test_a_driver_that_fails_is_a_value_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, answers = [100.0], [5000, 5000, 6000]
+
+    def consumption(handle: str) -> int:
+        if not answers:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return answers.pop()
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(energy, "_is_nvidia", lambda device: True)
+    monkeypatch.setattr(energy, "nvml_handle", lambda device: "a handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", consumption)
+    with pytest.raises(ValueError, match=r"the driver of cpu stopped answering \(GPU is lost\)"):
+        measure_energy(lambda: now.__setitem__(0, now[0] + 0.5), seconds=2, device=CPU)
 
 
 def test_a_step_whose_energy_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from trainspeed.resources import GIB
 CPU = torch.device("cpu")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with /proc, which only Linux has")
 def test_the_peak_contains_what_the_process_allocated() -> None:
     before = memory.peak(CPU)
     tensor = torch.ones(int(0.25 * GIB) // 4)

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from trainspeed import recorder
 from trainspeed.limits import limits_of
 from trainspeed.parts import Parts
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
-from trainspeed.recorder import stride
 from trainspeed.traces import assemble
 
 STEP_S = 10.0
+NO_LIMITS = {
+    **dict.fromkeys(("loaders", "optimizers", "forwards"), []),
+    **dict.fromkeys(("waits", "lines"), {}),
+    "is_compiled": False,
+    "machine": {"device": "cuda", "cores": 8},
+}
 
 
 def rank(
@@ -58,31 +64,57 @@ def rank(
 def test_a_rank_waits_until_the_last_one_has_come() -> None:
     fast = rank(0, [(51, 59), (62, 68), (72, 74)], computing=[(63, 64)])
     slow = rank(1, [(51, 59), (67, 68), (71, 74)])
-    found = waiting_of([fast, slow])
+    waiting = waiting_of([fast, slow])
     # The first waits from 62 to 67, and computes for one second of it; the other from 71 to 72.
-    assert found.of_step == pytest.approx([4 / 20, 1 / 20])
-    assert found.of_communication == pytest.approx([4 / 7, 1 / 4])
-    assert found.last == [0.5, 0.5] and found.longest == 0
+    assert waiting.of_step == pytest.approx([4 / 20, 1 / 20])
+    assert waiting.of_communication == pytest.approx([4 / 7, 1 / 4])
+    assert waiting.last == [0.5, 0.5] and waiting.longest == 0
+
+
+def test_equal_work_is_the_mean_of_the_ranks() -> None:
+    waiting = Waiting([0.5, 0.0], [1.0, 0.0], [0.0, 1.0])  # one computes for 0.5 s, one for 1 s
+    profile = Profile(NO_LIMITS, Path())
+    (limit,) = limits_of(profile, Parts(1.0, compute=0.5), {}, waiting)
+    assert limit.name == "imbalance" and limit.gain == pytest.approx(1 / 0.75)
+    assert limit.evidence[1] == "rank 0 waits the longest: 50% of the step"
+
+
+def test_a_rank_does_not_wait_while_another_collective_sends() -> None:
+    # Two communicators: one sends from 62 to 64, and the other waits from 61.5 to 63.5.
+    first = rank(0, [(51, 59), (61, 64), (61.5, 65)])
+    second = rank(1, [(51, 59), (62, 64), (63.5, 65)])
+    waiting = waiting_of([first, second])
+    assert waiting.of_step == pytest.approx([1 / 10, 0])
+    assert waiting.of_communication == pytest.approx([1 / 4, 0])
 
 
 def test_only_iterations_that_all_ranks_traced_count() -> None:
     fast = rank(0, [(52, 58), (62, 68), (72, 78)], first=5)
     slow = rank(1, [(67, 68), (76, 78), (88, 89)], first=6)
-    found = waiting_of([fast, slow])  # in the one in which no profiler started, from 70 to 80
-    assert found.of_step == pytest.approx([4 / 10, 0]) and found.last == [0, 1]
-    assert found.slowest == 1
+    waiting = waiting_of([fast, slow])  # in the one in which no profiler started, from 70 to 80
+    assert waiting.of_step == pytest.approx([4 / 10, 0]) and waiting.last == [0, 1]
+    assert waiting.slowest == 1
     slow = rank(1, [(77, 78), (82, 83), (92, 93)], first=7)
     assert waiting_of([fast, slow]).of_step == pytest.approx([5 / 10, 0])  # better than none
 
 
-@pytest.mark.parametrize("iteration_s, expected", [(0.001, 128), (0.02, 8), (9.0, 1)])
+@pytest.mark.parametrize("times_s", [(0.031, 0.0315), (0.0315, 0.031), (0.199, 0.201), (9.0, 9.9)])
 def test_ranks_trace_the_same_iterations(
-    monkeypatch: pytest.MonkeyPatch, iteration_s: float, expected: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times_s: tuple[float, float]
 ) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert stride(iteration_s) == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert stride(iteration_s) == stride(1.1 * iteration_s) == expected  # another rank's clock
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    clock = [0.0]
+    monkeypatch.setattr(recorder, "now", lambda: clock[0])
+    ranks = [recorder.Recorder(recorder.Plan(str(tmp_path), traced=0)) for _ in times_s]
+    for iteration in range(200):
+        for single, seconds in zip(ranks, times_s):
+            clock[0] = iteration * seconds
+            single.mark()
+    counts = [[row.kind for row in single.iterations].count(recorder.TIMED) for single in ranks]
+    for single in ranks:
+        single.finish()
+    assert counts[0] == counts[1] < 100
 
 
 @pytest.mark.parametrize(
@@ -105,15 +137,13 @@ def test_a_rank_without_a_trace() -> None:
 
 
 def test_waiting_and_sending_are_limits_of_their_own() -> None:
-    values = {"loaders": [], "waits": {}, "optimizers": [], "forwards": [], "lines": {}}
-    values |= {"is_compiled": False, "machine": {"device": "cuda", "cores": 8}}
-    profile = Profile(values, Path())
+    profile = Profile(NO_LIMITS, Path())
     parts = Parts(1.0, compute=0.4, communication=0.6, waiting=0.5)
     waiting = Waiting([0.1, 0.5], [0.2, 0.8], [0.9, 0.1])
-    found = {limit.name: limit for limit in limits_of(profile, parts, {}, waiting)}
-    assert found["imbalance"].gain == pytest.approx(2)
-    assert found["imbalance"].evidence[0] == "rank 0 begins 90% of the collectives last"
-    assert found["communication"].gain == pytest.approx(1 / 0.9)
+    limits = {limit.name: limit for limit in limits_of(profile, parts, {}, waiting)}
+    assert limits["imbalance"].gain == pytest.approx(1 / 0.7)  # waits of 0.3 on average
+    assert limits["imbalance"].evidence[0] == "rank 0 begins 90% of the collectives last"
+    assert limits["communication"].gain == pytest.approx(1 / 0.9)
     parts.waiting = None
     (alone,) = limits_of(profile, parts, {})
     assert alone.name == "communication" and alone.gain == pytest.approx(1 / 0.4)
@@ -145,7 +175,7 @@ def test_traces_of_nccl_are_joined_by_the_clock_of_the_machine(tmp_path: Path) -
         (tmp_path / f"{number}.json").write_text(json.dumps(content))
         kinds = [{"kind": "traced"}] * 2
         profiles.append(Profile({"trace": f"{number}.json", "iterations": kinds}, tmp_path))
-    found = waiting_of(profiles)
+    waiting = waiting_of(profiles)
     # The first waits from 1300 to 1500, and its product runs until 1350.
-    assert found.of_step == pytest.approx([0.15, 0]) and found.last == [0, 1]
-    assert found.of_communication == pytest.approx([150 / 250, 0])
+    assert waiting.of_step == pytest.approx([0.15, 0]) and waiting.last == [0, 1]
+    assert waiting.of_communication == pytest.approx([150 / 250, 0])

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from trainspeed import rates, roofline
+from trainspeed import gpus, rates, roofline
 from trainspeed.costs import Cost
+from trainspeed.formats import set_tf32, tf32_settings
 from trainspeed.rates import Ceilings, measure_ceilings, published_ceilings
 from trainspeed.roofline_model import Roofline
 
@@ -43,9 +44,9 @@ def test_a_resnet_by_hand() -> None:
         network(torch.zeros(1, 3, 64, 64))
     for hook in hooks:
         hook.remove()
-    found = roofline(network, IMAGES, optimizer="sgd", gpu="H100")
-    numbers = {row.operator: row.bytes / 16 / 4 for row in found.operators}  # per image
-    calls = {row.operator: row.calls for row in found.operators}
+    roof = roofline(network, IMAGES, optimizer="sgd", gpu="H100")
+    numbers = {row.operator: row.bytes / 16 / 4 for row in roof.operators}  # per image
+    calls = {row.operator: row.calls for row in roof.operators}
     inputs, outputs = map(sum, zip(*sizes))
     weights = sum(convolution.weight.numel() for convolution in convolutions) / 16
     assert numbers["convolution"] == pytest.approx(inputs + outputs + weights)
@@ -62,16 +63,16 @@ def test_a_resnet_by_hand() -> None:
 
 
 def test_a_transformer_by_hand() -> None:
-    found = roofline(vit, IMAGES, gpu="H100", autocast=torch.bfloat16)
+    roof = roofline(vit, IMAGES, gpu="H100", autocast=torch.bfloat16)
     tokens, width = 16 * 16, 64  # of the batch
     in_blocks = 2 * (4 + 2 * 4) * width**2  # parameters of matrices: attention's 4, the MLP's 8
     flop = 6 * tokens * (in_blocks + 10 * width)
     flop += 4 * tokens * 3 * 16**2 * width  # patches, whose images need no gradient
     flop += 2 * 14 * tokens * 16 * width  # attention: 2 products forward, 5 backward, 2 FLOP each
-    assert found.cost.flop == pytest.approx(flop)
-    assert (found.samples, found.precision) == (16, "bf16")
-    assert found.step_s == max(found.compute_s, found.memory_s)
-    assert found.compute_s == pytest.approx(flop / 989e12, rel=0.01)
+    assert roof.cost.flop == pytest.approx(flop)
+    assert (roof.samples, roof.precision) == (16, "bf16")
+    assert roof.step_s == max(roof.compute_s, roof.memory_s)
+    assert roof.compute_s == pytest.approx(flop / 989e12, rel=0.01)
 
 
 class Language(nn.Module):
@@ -91,8 +92,65 @@ def test_a_language_model_and_its_loss() -> None:
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    found = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
-    assert found.cost.flop == 6 * 4 * 16 * 8 * 100 and found.samples == 4
+    roof = roofline(Language(), {"ids": ids}, targets=ids, loss=loss, gpu="A100")
+    assert roof.cost.flop == 6 * 4 * 16 * 8 * 100 and roof.samples == 4
+
+
+@pytest.mark.parametrize(
+    "model, settings, gpu, precision",
+    [
+        (nn.Conv2d(3, 8, 3), (True, False), "H100", "tf32"),  # PyTorch's defaults
+        (nn.Conv2d(3, 8, 3), (True, False), "V100", "fp32"),
+        (nn.Conv2d(3, 8, 3), (False, True), "H100", "fp32"),
+        (nn.Linear(64, 64), (True, False), "H100", "fp32"),
+        (nn.Linear(64, 64), (False, True), "H100", "tf32"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(62, 8)), (True, False), "H100", "tf32"),
+    ],
+)
+def test_products_that_may_use_tf32_have_its_rate(
+    model: nn.Module, settings: tuple[bool, bool], gpu: str, precision: str
+) -> None:
+    before = tf32_settings()
+    set_tf32(*settings)
+    try:
+        roof = roofline(model, IMAGES, gpu=gpu)
+    finally:
+        set_tf32(*before)
+    assert roof.precision == precision
+
+
+class Recurrent(nn.Module):
+    """Reads tokens with an LSTM, between layers whose FLOP are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(100, 8), nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 100)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embedding(ids))[0])
+
+
+class Spectral(nn.Linear):
+    """Transforms by Fourier before the product."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.fft.fft(values).abs())
+
+
+@pytest.mark.parametrize(
+    "model, inputs, operator",
+    [
+        (Recurrent(), torch.zeros(4, 16, dtype=torch.long), "mkldnn_rnn_layer_backward"),
+        (Spectral(8, 8), torch.empty(4, 8), "_fft_r2c"),
+    ],
+)
+def test_flop_that_are_not_counted_are_no_bound(model, inputs, operator: str) -> None:
+    if "mkldnn" in operator and not torch.backends.mkldnn.is_available():
+        pytest.skip("without oneDNN, an LSTM is many products, which are counted")
+    with pytest.raises(ValueError, match="are not known: PyTorch counts those of") as error:
+        roofline(model, inputs, gpu="H100")
+    assert operator in str(error.value)
 
 
 def test_the_roof_by_hand() -> None:
@@ -119,9 +177,9 @@ def test_larger_batches_have_more_flop_per_byte() -> None:
 def test_a_machine_reaches_what_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rates.COPY_BYTES, "cpu", 2**24)
     monkeypatch.setitem(rates.PRODUCT_S, "cpu", 0.001)
-    found = roofline(nn.Linear(8, 8), torch.empty(4, 8))
-    assert set(found.ceilings.flop_per_s) == {"fp32"} and found.ceilings.source == "measured"
-    assert found.ceilings.flop_per_s["fp32"] > 1e8 and found.ceilings.bytes_per_s > 1e8
+    roof = roofline(nn.Linear(8, 8), torch.empty(4, 8))
+    assert set(roof.ceilings.flop_per_s) == {"fp32"} and roof.ceilings.source == "measured"
+    assert roof.ceilings.flop_per_s["fp32"] > 1e8 and roof.ceilings.bytes_per_s > 1e8
     assert set(measure_ceilings(CPU, ["bf16"]).flop_per_s) == {"bf16"}
 
 
@@ -140,6 +198,40 @@ def test_data_sheets() -> None:
     assert "bf16" not in published_ceilings("T4").flop_per_s
     with pytest.raises(ValueError, match="gpu='H1000': not in the tables. Choose one of P100, V"):
         published_ceilings("H1000")
+
+
+@pytest.mark.parametrize(
+    "name, tflops, gb_per_s",
+    [
+        ("NVIDIA H100 PCIe", 756, 2000),
+        ("NVIDIA H100 NVL", 835, 3900),
+        ("NVIDIA A100-PCIE-40GB", 312, 1555),
+        ("NVIDIA A100-SXM4-40GB", 312, 1555),
+        ("NVIDIA A100-SXM4-80GB", 312, 2040),
+        ("Tesla V100-PCIE-16GB", 112, 900),
+        ("NVIDIA GeForce RTX 4090", 165.2, 1008),
+        ("NVIDIA GeForce RTX 2080 Ti", 56.9, 616),
+    ],
+)
+def test_variants_have_their_own_rates(name: str, tflops: float, gb_per_s: float) -> None:
+    ceilings = published_ceilings(name)
+    assert ceilings.flop_per_s["fp16"] == pytest.approx(1e12 * tflops)
+    assert ceilings.bytes_per_s == pytest.approx(1e9 * gb_per_s)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H200 NVL",
+        "Tesla P100-PCIE-16GB",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA A10-4Q",
+    ],
+)
+def test_variants_without_a_row_have_no_rates(name: str) -> None:
+    assert gpus.find(name) is None and gpus.gpu_rates(name) == {}
 
 
 class Embedded(nn.Module):

@@ -57,6 +57,7 @@ class Operators:
     statistics: Counts = field(default_factory=dict)  # "batch" or "running"
     loss_types: Counts = field(default_factory=dict)
     recomputed: Counts = field(default_factory=dict)  # forward operators in backward, by name
+    attention: Counts = field(default_factory=dict)  # fused operators in forward, by name
     collectives: Counts = field(default_factory=dict)
     forward_collectives: Counts = field(default_factory=dict)
     backward_collectives: Counts = field(default_factory=dict)
@@ -200,7 +201,7 @@ class Evidence(Operators):
     @property
     def is_observed(self) -> bool:
         """Whether the first step was observed: it is not if the config has no warm-up."""
-        return bool(self.forward_types)
+        return bool(self.forward_types or self.passes)  # a GPT has no convolutions
 
 
 def to_values(part: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course import Config, rung
-from course.lab import Exercise, Lab, Recording
+from course import Config, Run, rung
+from course.lab import Exercise, Lab, Recording, expect
 
 RUNGS = ("gpt", "gpt_half", "gpt_attention", "gpt_compile", "gpt_vocabulary", "gpt_fused")
 
@@ -18,17 +18,29 @@ def _on_several(gpus: int) -> Iterator[tuple[Config, int]]:
                 yield rung("gpt_fused", batch_size=batch * count), count
 
 
+def _describe_attention(run: Run) -> str:
+    operators = run.evidence(0).attention
+    expect(
+        operators,
+        "no block's attention was one operator in the first step: with cfg.attention == "
+        '"sdpa", call F.scaled_dot_product_attention',
+    )
+    return "; ".join(f"{count} calls of {name}" for name, count in operators.items())
+
+
 EXERCISES = {
     "sdpa": Exercise(
         title="one operator computes the attention",
         rung="gpt_attention",
         against="gpt_half",
         configs=({"rung": "gpt_half"}, {}),
+        describe=_describe_attention,
         on_cpu="a CPU's step mostly computes the scores of the vocabulary",
     ),
     "padded_vocabulary": Exercise(
         title="the table of tokens has a multiple of 64 rows",
         rung="gpt_vocabulary",
+        shows={"weights": "parameters"},
         against="gpt_compile",
         configs=({"rung": "gpt_compile"}, {}, {"vocabulary": 50300, "vocabulary_multiple": 128}),
         small={"compile": ""},
@@ -39,7 +51,8 @@ EXERCISES = {
         title="a batch in parts trains like the full batch",
         rung="gpt",
         against="gpt",
-        changes={"micro_batch": 4},
+        changes={"micro_batch": 3},
+        shows={"tokens and factor of the loss of each micro-batch": "passes"},
         configs=(
             {"micro_batch": 0},
             {"micro_batch": 3},  # the last one has two sequences
@@ -60,7 +73,7 @@ LAB = Lab(
             several=_on_several,
         ),
     ),
-    jobs="6",
+    jobs="9",
     prepare="nothing",
     stuck="the loss of a micro-batch needs its weight",
 )

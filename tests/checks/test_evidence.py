@@ -27,6 +27,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], int]] = {
     "one rank": ("channels_last", {"val_steps": 2}, 1),
     "traced": ("channels_last", {"profile_steps": 1}, 1),
     "scaled": ("amp", {"precision": "fp16", "overflow_step": 1}, 1),
+    "attention": ("gpt_attention", {}, 1),
     "mixed": ("mixup", {"workers": 2}, 1),
     "compiled": ("compile", {}, 1),
     "restarted": ("restarted", {"save_every": 2}, 1),

@@ -191,6 +191,7 @@ def test_the_loss_falls_and_micro_batches_train_alike(train: Train) -> None:
     table = str(report(whole))
     assert "tokens/s (median)" in table and "images" not in table and "validation loss" in table
     assert whole.config.context == 16 and whole.record.data == "text"
+    assert whole.evidence(0).is_observed  # else its checks refuse it
 
 
 def test_every_view_trains_and_only_padding_changes_the_first_loss(
@@ -205,7 +206,9 @@ def test_every_view_trains_and_only_padding_changes_the_first_loss(
         view = ModuleType("view")
         exec(exercises.render(solution, names[:count]), vars(view))
         monkeypatch.setattr(script, "main", view.main)
-        losses.append(train(cfg).record.first_loss)
+        run = train(cfg)
+        losses.append(run.record.first_loss)
+        assert bool(run.evidence(0).attention) == ("sdpa" in names[:count])
     added = math.log(50304 / 50257)  # of scores that are nearly zero, the padding's share
     before = names.index("padded_vocabulary") + 1
     assert losses[:before] == pytest.approx([losses[0]] * before, abs=2e-5)

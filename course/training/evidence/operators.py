@@ -65,6 +65,8 @@ class Observer(TorchDispatchMode):
         phase, operator = self._phase(), func.name()
         if operator in COMPUTED and phase == "backward":  # backward itself uses other operators
             self._count("recomputed", func.overloadpacket.__name__)
+        if "scaled_dot_product" in operator and phase == "forward":
+            self._count("attention", func.overloadpacket.__name__.lstrip("_"))
         if operator in PRODUCTS:
             self._order.computed(phase)
         if operator == FORWARD and phase != "load":  # augmentation may use convolutions, too

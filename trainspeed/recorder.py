@@ -197,6 +197,7 @@ class Recorder:
         self._loaders: dict[int, Loader] = {}
         self._optimizers: dict[int, UsedOptimizer] = {}
         self._objects: list[Any] = []  # kept, so that no id is used again
+        self._restarts = 0  # of counting, by another rule
         self._since = 0  # index of the state's first iteration
         self._profiler: Any = None
         self._trace = ""
@@ -217,6 +218,7 @@ class Recorder:
                 self._stop_observing()
             self.iterations.clear()
             self._current, self._trace = None, ""
+            self._restarts += 1
             self._enter(WARM_UP)
         self.rule = rule
 
@@ -325,7 +327,8 @@ class Recorder:
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:
             return is_enough
         # A link with its target is created at once, or not at all if another rank was first.
-        path = Path(self.plan.folder, f"timed-{os.environ.get('MASTER_PORT', '')}")
+        name = f"timed-{os.environ.get('MASTER_PORT', '')}-{self._restarts}"
+        path = Path(self.plan.folder, name)
         with contextlib.suppress(OSError):
             if is_enough:
                 os.symlink(str(count + 1 + min(AHEAD, int(AHEAD_S / iteration_s))), path)

@@ -34,7 +34,8 @@ class Progress:
         self._first = first + config.warmup_steps
         self._steps = config.epochs * config.steps
         self._began = self._written_at = 0.0
-        self._must_judge = True
+        # A folder that no launch made, as for another profiler, has no time limit.
+        self._must_judge = bool(recorder.run and recorder.run.launched.get("time_min"))
 
     def update(self, step: int) -> None:
         """Note the number of completed steps; write the file if the last one is old."""

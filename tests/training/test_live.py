@@ -115,3 +115,17 @@ def test_a_time_limit_that_is_too_short_is_reported_once(
     out = capsys.readouterr().out
     assert out.count("about 6:40:00 of training are left") == 1
     assert "its job ends 1:00:00 after its start; it saves no checkpoint" in out
+
+
+def test_a_run_that_no_launch_made_has_no_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As of a script that another profiler starts with the folder of a config."""
+    (tmp_path / "config.json").write_text(rung("baseline", epochs=1, steps=16).to_json())
+    now = iter(range(4000, 10**6, 4000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
+    count = progress.Progress(Recorder(Run(tmp_path)), first=0)
+    for step in (8, 9, 10):
+        count.update(step)
+    captured = capsys.readouterr()
+    assert "time limit" not in captured.out + captured.err

@@ -117,6 +117,26 @@ def test_ranks_trace_the_same_iterations(
     assert counts[0] == counts[1] < 100
 
 
+def test_a_rank_that_counts_by_another_rule_times_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    clock = [0.0]
+    monkeypatch.setattr(recorder, "now", lambda: clock[0])
+    single = recorder.Recorder(recorder.Plan(str(tmp_path), traced=0), "batches")
+    for rule, seconds in (("batches", 0.1), ("optimizer steps", 0.01)):
+        if rule != single.rule:
+            single.count_by(rule)
+        for _ in range(300):
+            single.mark()
+            clock[0] += seconds
+            if single.state == recorder.OBSERVED:
+                break
+    single.finish()
+    count = [row.kind for row in single.iterations].count(recorder.TIMED)
+    assert single.rule == "optimizer steps" and count * 0.01 >= single.plan.timed_s
+
+
 @pytest.mark.parametrize(
     "profiles",
     [

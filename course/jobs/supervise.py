@@ -504,7 +504,8 @@ class SupervisedRank:
             headline = f"the script ended with code {code}"
             if lines := last_words.strip().splitlines():  # Python prints the exception last
                 headline = f"{lines[-1]} ({headline})"
-            if place := failures.place_in(self.run.tail(err=True, lines=TRACEBACK_LINES)):
+            place = failures.place_in(self.run.tail(err=True, lines=TRACEBACK_LINES))
+            if place and failures.fault_of(last_words) in ("", "environment"):
                 headline += f" {place}"
             if explanation := failures.advice(last_words):
                 headline += f". {explanation}"

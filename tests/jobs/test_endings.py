@@ -197,6 +197,19 @@ def test_a_helper_or_no_one_is_blamed(runs_root, tmp_path):
     assert "The error names no line of" in run.explain()
 
 
+def test_a_killed_worker_blames_no_line_even_without_a_record(runs_root, tmp_path):
+    """A second worker's death can interrupt the script while it writes down the first one's."""
+    printed = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+        "RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed."
+    )
+    dies = f"import os; print({printed!r}, file=sys.stderr, flush=True); os._exit(1)"
+    run = over(jobs.launch(steps_script(tmp_path, inside=dies), SHORT))
+    headline = run.record.error.splitlines()[0]
+    assert "with code 1)" in headline and "ended from outside" in headline, headline
+    assert ", line" not in headline
+
+
 def test_a_missing_compiler_is_not_the_scripts_fault(runs_root, tmp_path):
     lines = (
         "import torch._inductor.config as c; c.cpp.cxx = (None, '/nowhere/g++'); "

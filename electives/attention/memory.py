@@ -104,9 +104,9 @@ def _resident_gib(line: str) -> float:
     Elsewhere, both are the largest so far.
     """
     status = Path("/proc/self/status")
-    found = re.search(rf"{line}:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    if found:
-        return int(found[1]) / 2**20
+    match = re.search(rf"{line}:\s*(\d+) kB", status.read_text()) if status.exists() else None
+    if match:
+        return int(match[1]) / 2**20
     return measured_memory.peak(torch.device("cpu"))["peak_gib"]
 
 

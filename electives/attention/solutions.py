@@ -28,8 +28,8 @@ def add_tile(scores, values, top, total, result):
     """Add a tile of keys to a running softmax.
 
     scores: (queries, keys), −∞ where masked. values: (keys, D). top, total: (queries,), the
-    largest score so far, and the sum of the powers. result: (queries, D), the sum of powers times
-    values. Returns the three, updated.
+    largest score so far, and the sum of the exponentials. result: (queries, D), the sum of
+    exponentials times values. Returns the three, updated.
     """
     new_top = tl.maximum(top, tl.max(scores, 1))
     shrink = tl.exp(top - new_top)

@@ -21,7 +21,7 @@ from labs.saving_memory.timeline import MemoryTimeline
 
 # Tokens, block, width of a head: one tile; full tiles; a last tile that is not full; few tokens.
 SIZES = ((8, 8, 4), (12, 4, 8), (10, 4, 8), (33, 16, 16), (5, 16, 4), (1, 1, 4))
-LARGE = 40.0  # factor of queries whose powers overflow unless the maximum is subtracted
+LARGE = 40.0  # factor of queries whose exponentials overflow unless the maximum is subtracted
 LONG, NARROW, WIDTH = 2048, 32, 8  # tokens, block and width of a head, for the memory
 CAUSES = {  # changes of a right answer, and what to say to an answer that equals one of them
     "scale=1": "the scores are not divided by √D",
@@ -35,7 +35,7 @@ CAUSES = {  # changes of a right answer, and what to say to an answer that equal
     "rescale_sum=False, rescale_out=False": (
         "when the largest score grows, multiply the old `total` and `out` by exp(old − new)"
     ),
-    "divide=False": "the result is not divided by the sum of the powers",
+    "divide=False": "the result is not divided by the sum of the exponentials",
 }
 
 
@@ -101,7 +101,7 @@ def _attend(attend: Attend, inputs: tuple[torch.Tensor, ...], block: int) -> tor
 
 
 def check_tiles(attend: Attend) -> str:
-    """Check the results, with tiles of any size, and with scores whose powers would overflow."""
+    """Check the results, with tiles of any size, and scores whose exponentials would overflow."""
     for tokens, block, width in SIZES:
         inputs = _inputs(tokens, width)
         result = _attend(attend, inputs, block)
@@ -121,7 +121,7 @@ def check_tiles(attend: Attend) -> str:
     expected = scaled_dot_product_attention(*inputs, is_causal=True)
     assert torch.allclose(result, expected, atol=1e-3), (
         "with scores of several hundred, the results are wrong: subtract the largest score so far, "
-        "of each query, before you take powers"
+        "of each query, before you take exponentials"
     )
     return "all results are right, in tiles of 1 to 16 keys, also with scores of several hundred"
 
@@ -133,9 +133,9 @@ def check_tile_memory(attend: Attend) -> str:
     with torch.no_grad():
         with MemoryTimeline() as timeline:
             attend(*inputs, NARROW)
-        few = [tensor[:, :, : 8 * NARROW] for tensor in inputs]
+        narrow = [tensor[:, :, : 8 * NARROW] for tensor in inputs]
         with FlopCounterMode(display=False) as counter:
-            calls = operator_calls(lambda: attend(*few, NARROW), _last_side)
+            calls = operator_calls(lambda: attend(*narrow, NARROW), _last_side)
     table = timeline.table()
     assert not calls["operator"].str.contains("scaled_dot").any(), (
         "it calls PyTorch's own attention, and this one should be yours"
@@ -148,11 +148,11 @@ def check_tile_memory(attend: Attend) -> str:
     peak, square = int(table["bytes"].max()), LONG**2
     assert peak < square, (
         f"{LONG:,} tokens in tiles of {NARROW}: {peak / 2**20:.0f} MiB exist at once, at least one "
-        f"byte for each of the {LONG:,} × {LONG:,} pairs. Scores, powers and masks may have only "
-        f"the keys of a tile"
+        f"byte for each of the {LONG:,} × {LONG:,} pairs. Scores, exponentials and masks may have "
+        f"only the keys of a tile"
     )
     # Of both products, with masked pairs.
-    share = counter.get_total_flops() / (4 * few[0].shape[2] ** 2 * WIDTH)
+    share = counter.get_total_flops() / (4 * narrow[0].shape[2] ** 2 * WIDTH)
     assert share <= 1, (
         f"its products take {share:.3g} times the operations of one pass over the keys: compute "
         f"the scores of a tile once, and correct the sums so far by a factor"
@@ -188,14 +188,14 @@ def check_add_tile(step: Any) -> str:
 
 
 def check_kernel_traffic(step: Any) -> str:
-    """Check that no tile is read twice, and that `tl.dot` multiplies the powers by the values."""
+    """Check that no tile is read twice, and that `tl.dot` multiplies exponentials by values."""
     # In 16 bits, as on a GPU: there, both factors of a product must have one type.
     inputs = tuple(tensor.half() for tensor in _inputs(64, 16))
     _, traffic = run_kernel(step, *inputs, rows=16, block=16)
     pairs = 6 * (1 + 2 + 3 + 4)  # heads, and tiles of keys for each tile of queries
     assert traffic.dots == 2 * pairs, (
         f"{traffic.dots} times `tl.dot` for {pairs} pairs of tiles, expected two for each: the "
-        f"kernel's for the scores, and yours for powers and values"
+        f"kernel's for the scores, and yours for exponentials and values"
     )
     return f"{traffic.dots} products of tiles; {traffic.read + traffic.written:,} bytes moved"
 

@@ -75,5 +75,5 @@ LAB = Lab(
     ),
     jobs="9",
     prepare="nothing",
-    stuck="the loss of a micro-batch needs its weight",
+    stuck="each micro-batch's loss counts by its share",
 )

@@ -51,7 +51,7 @@ def gpu_rates(name: str) -> dict[str, float]:
 def find(name: str) -> pd.Series | None:
     """Return a GPU's row of the tables, by any name that contains its words; None without one.
 
-    A variant, such as a laptop's GPU or a MIG slice, only has a row of its own.
+    A variant, such as a laptop's GPU or a MIG slice, is only found if the table has a row for it.
     """
     variants = pd.read_csv(HERE / "variants.csv", index_col="gpu")
     table = pd.concat([summary(), cards(), variants])

@@ -99,9 +99,9 @@ def test_the_energy_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def step() -> None:
         now[0] += 0.04
 
-    found = measure_energy(step, seconds=4, device=CPU)
-    assert found.joules == pytest.approx(12, rel=0.05)
-    assert (found.watts, found.seconds) == pytest.approx((300, 0.04), rel=0.05)
+    energy = measure_energy(step, seconds=4, device=CPU)
+    assert energy.joules == pytest.approx(12, rel=0.05)
+    assert (energy.watts, energy.seconds) == pytest.approx((300, 0.04), rel=0.05)
     assert str(timing.Energy(12, 300, 0.04)) == "12 J per call: 300 W for 40 ms"
 
 
@@ -117,9 +117,9 @@ def test_readings_are_no_part_of_short_calls(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(timing, "counter", lambda device: read)
-    found = measure_energy(step, seconds=2, device=CPU)
-    assert found.seconds == pytest.approx(0.001, rel=0.05)
-    assert found.watts == pytest.approx(300, rel=0.1)
+    energy = measure_energy(step, seconds=2, device=CPU)
+    assert energy.seconds == pytest.approx(0.001, rel=0.05)
+    assert energy.watts == pytest.approx(300, rel=0.1)
 
 
 def test_a_driver_that_fails_is_a_value_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ WRONG_TILES = {
     (SCORES, UPDATE, "(out / total).sum(1)"): r"shape \(2, 8, 4\), expected that of q",
     (SCORES, WHOLE, "out"): "takes the softmax of complete rows",
     (SCORES, WHOLE_BY_HAND, "out"): "exist at once, at least one byte for each of the 2,048",
-    (FULL_MASK, UPDATE, RESULT): "MiB exist at once.*Scores, powers and masks may have only",
+    (FULL_MASK, UPDATE, RESULT): "MiB exist at once.*Scores, exponentials and masks may have",
     KEPT: "MiB exist at once",
     (SCORES, AGAIN, RESULT): "take 1.5 times the operations of one pass over the keys",
     (

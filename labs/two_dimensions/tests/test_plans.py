@@ -108,8 +108,8 @@ def test_the_fastest_plan_that_fits(
 
 def test_plans_divide_heads_layers_and_the_batch() -> None:
     network = GPT2._replace(heads=3, layers=2)
-    found = {str(plan) for plan in plans(network, NODE._replace(gpus=6), batch=2)}
-    assert found == {"DDP 2 × tensor 3", "FSDP2 2 × tensor 3", "tensor 3 × pipeline 2"}
+    names = {str(plan) for plan in plans(network, NODE._replace(gpus=6), batch=2)}
+    assert names == {"DDP 2 × tensor 3", "FSDP2 2 × tensor 3", "tensor 3 × pipeline 2"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Keep the places of labs up to date: each notebook's heading, and each link to a notebook.
+"""Keep the places of labs up to date: headings, links to notebooks, and which lab is next.
 
 A notebook's name gives the lab's place. `python -m tools.pages --labs` writes what follows from it.
 """
@@ -17,6 +17,7 @@ from course.runs.run import PROJECT
 LINK = re.compile(r"\[([^\[\]]*)\]\(((?:[\w./-]*/)?)(\w+)\.ipynb((?:#[^)\s]*)?)\)")
 HEADING = re.compile(r"^# Lab.*$", re.MULTILINE)
 NUMBER = re.compile(r"\b\d\.\d\b")
+NEXT = re.compile(r"(## Next\n\n(?:.|\n)*?)\[Lab \d\.\d: [^\[\]]*\]\(\w+\.ipynb\)")
 # Numbers outside of links would not follow a lab that moves.
 TYPED = re.compile(r"\b[Ll]abs? \d\.\d\b(?![^\[\]]*\]\([^)]*\.ipynb)")
 
@@ -39,6 +40,14 @@ def heading(lab: Lab) -> str:
     return f"# Lab {lab.number}: {lab.title}" if lab.number else f"# Lab: {lab.title}"
 
 
+def lead_on(text: str, lab: Lab | None) -> str:
+    """Return Markdown whose section "Next" links to this lab, if it names a lab by its number."""
+    if not lab or not lab.number:
+        return text
+    words = heading(lab).removeprefix("# ")
+    return NEXT.sub(lambda match: f"{match[1]}[{words}]({lab.notebook}.ipynb)", text)
+
+
 def update(text: str) -> str:
     """Return Markdown whose links to labs have the notebooks' current names and numbers."""
     labs = {lab.name: lab for lab in discovery.labs()}
@@ -56,7 +65,9 @@ def update(text: str) -> str:
 
 def write(*, check: bool = False) -> list[str]:
     """Update headings and links in all notebooks and pages, unless `check`; return stale files."""
-    by_notebook = {lab.notebook: lab for lab in discovery.labs()}
+    labs = discovery.labs()
+    by_notebook = {lab.notebook: lab for lab in labs}
+    successors = dict(zip(by_notebook, labs[1:]))
     stale = []
     for path in [*sorted(discovery.NOTEBOOKS.glob("*.ipynb")), *pages()]:
         text = path.read_text(encoding="utf-8")
@@ -64,7 +75,10 @@ def write(*, check: bool = False) -> list[str]:
             new = update(text)
         else:
             first = heading(by_notebook[path.stem]) if path.stem in by_notebook else None
-            new = _map_markdown(text, lambda source, title=first: _cell(source, title))
+            then = successors.get(path.stem)
+            new = _map_markdown(
+                text, lambda source, title=first, lab=then: lead_on(_cell(source, title), lab)
+            )
         if new != text:
             stale.append(str(path.relative_to(PROJECT)))
             if not check:

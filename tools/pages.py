@@ -54,8 +54,8 @@ DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, worke
 DAYS = {  # by the first part of the notebooks' names, in order
     "day0": "0: the machine",
     "day1": "1: one GPU",
-    "day2": "2: several GPUs",
-    "day3": "3: data, compiling",
+    "day2": "2: data and compiler",
+    "day3": "3: many GPUs",
     "day4": "4: large networks",
     "race": "race",
     "lab": "electives",
@@ -164,7 +164,7 @@ def _tensor_core_share(record: Record, machine: str) -> float:
 
 
 def day_2(one: str, several: str, network: str) -> str:
-    """Return the table of Day 2: one GPU that loads files, several GPUs, and pretended hosts."""
+    """Return the table of one GPU that loads files, several GPUs, and simulated hosts."""
     loaded, scaled = _loaded(one), _scaled(several)
     rows = [*loaded, *scaled]
     sources = [f"Lab {link('dataloader')}: {loaded[0]['machine']}, {loaded[0]['cores']} cores"]
@@ -323,7 +323,7 @@ def labs_by_day() -> str:
     days: dict[str, list[Lab]] = {}
     for lab in discovery.labs():
         if (key := lab.notebook.split("_")[0]) not in DAYS:
-            names = f"lab_{lab.name}.ipynb, or day2_5_{lab.name}.ipynb for Day 2's fifth lab"
+            names = f"lab_{lab.name}.ipynb, or day2_6_{lab.name}.ipynb for Day 2's sixth lab"
             raise ValueError(
                 f"{lab.folder.parent.name}/{lab.name} has no notebook: name it notebooks/{names}"
             )
@@ -468,8 +468,8 @@ PAGES = {
     "README.md": {"labs": labs_by_day},
     "docs/results.md": {
         "ladder": partial(ladder, "nvidia-h100", "nvidia-h200"),
-        "ladder of Day 2": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
-        "formats of Day 3": partial(formats, "nvidia-h200"),
+        "ladder of files and GPUs": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
+        "formats": partial(formats, "nvidia-h200"),
     },
     "docs/performance.md": {"eight GPUs": eight_gpus},
     "docs/memory.md": {"peaks": partial(memory, "nvidia-h100", "nvidia-h200")},

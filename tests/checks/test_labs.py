@@ -162,7 +162,7 @@ def test_a_lab_moves_by_renaming_its_notebook(clone: Path) -> None:
     changed = python(update, clone)
     texts = [path.read_text() for path in {*files, away} - {home}]
     assert "# Lab 7.3: the DataLoader and its workers" in away.read_text()
-    assert "docs/glossary.md" in changed and "day1_3_mixed_precision" not in changed
+    assert "docs/glossary.md" in changed and "day1_4_mixed_precision" not in changed
     assert not any(re.search(r"day2_1_dataloader|[Ll]abs? 2\.1", text) for text in texts)
     assert any("[lab 7.3](day7_3_dataloader.ipynb)" in text for text in texts)
     away.rename(home)

@@ -26,13 +26,22 @@ from course.jobs import launch as jobs
 
 
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
-    configs = [replace(CONFIG, seed=seed) for seed in range(8)]
-    # The time limit is shorter than all runs together: waiting must not count.
-    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs, time_min=3.8 / 60)
+    configs = [replace(CONFIG, seed=seed) for seed in range(4)]
+    launched = jobs.launch_all(SCRIPTS / "sleeps.py", configs)
     assert jobs.wait(launched, timeout_s=DEADLINE_S) == launched
     intervals = [json.loads((run.folder / "interval.json").read_text()) for run in launched]
     for (_, ended), (began, _) in zip(intervals, intervals[1:]):
         assert ended <= began
+
+
+def test_the_time_in_the_queue_is_not_part_of_the_time_limit(runs_root):
+    limit_s = 10.0  # ample for a run that only sleeps for half a second
+    first = launch_running("holds.py")
+    waiting = launch("sleeps.py", time_min=limit_s / 60)
+    time.sleep(limit_s)
+    assert jobs.refresh(waiting) == "queued"
+    release(first)
+    assert over(waiting).status == "ok"
 
 
 def test_runs_of_two_runs_folders_take_turns(runs_root, tmp_path):

@@ -3,12 +3,11 @@
 import lazy_loader
 
 _NAMES = {
-    "disk": "IMAGENET SHARD_IMAGES measure_disk shared_files",
+    "disk": "shared_files",
     "figures": (
-        "plot_core_costs plot_disk plot_epoch_orders plot_format_speeds plot_losses "
-        "plot_shared_files"
+        "plot_core_costs plot_epoch_orders plot_format_speeds plot_losses plot_shared_files"
     ),
-    "formats": "core_costs epoch_orders reader_speeds shard_members",
+    "formats": "core_costs",
     "lab": "FORMAT_SETTINGS",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

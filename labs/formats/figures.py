@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from course.charts import (
     lines,
     mark,
     stack,
+    strip,
 )
 from course.lab import digits
 from labs.formats.formats import STAGES
@@ -39,6 +41,31 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
     stack(axes, list(table.index), {stage: table[stage] for stage in STAGES}, words=words, **look)
     label(axes, "one core of this machine", xlabel="milliseconds of one core for one image")
     legend(picture)
+    return picture
+
+
+def plot_readers(shards: int = 8, ranks: int = 2, workers: int = 2) -> Picture:
+    """Draw which shards each worker of each rank reads, by three rules, one panel each."""
+    rules = {
+        "no rule": lambda rank, worker: range(shards),
+        "divided among ranks": lambda rank, worker: range(rank, shards, ranks),
+        "among all readers": lambda rank, worker: range(
+            rank * workers + worker, shards, ranks * workers
+        ),
+    }
+    picture = Picture(10.5, 0.9 + 0.35 * ranks * workers)
+    grid = picture.panels(1, len(rules), sharey=True)
+    for axes, (name, rule) in zip(grid, rules.items()):
+        rows, reads = {}, 0
+        for reader in product(range(ranks), range(workers)):
+            read = rule(*reader)
+            reads += len(read)
+            rows["rank {}, worker {}".format(*reader)] = [
+                (BLUE, str(shard)) if shard in read else (GREY + "40", "")
+                for shard in range(shards)
+            ]
+        strip(axes, rows)
+        label(axes, f"{name}: each read {reads // shards}×", size=9.5)
     return picture
 
 

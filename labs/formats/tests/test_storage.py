@@ -29,6 +29,12 @@ def test_costs_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "crop and resize: files: " in lab.plot_core_costs(table).alt
 
 
+def test_readers_of_shards_are_drawn() -> None:
+    alt = lab.plot_readers(shards=8).alt
+    assert "divided among ranks: each read 2×" in alt
+    assert "among all readers: each read 1×; rank 0, worker 0: 0, 4" in alt
+
+
 def test_orders_are_drawn_side_by_side() -> None:
     picture = lab.plot_epoch_orders({"in order": range(8), "reversed": range(7, -1, -1)})
     assert len(picture.axes) == 2 and "reversed" in picture.alt

@@ -468,7 +468,9 @@ PAGES = {
     "README.md": {"labs": labs_by_day},
     "docs/results.md": {
         "ladder": partial(ladder, "nvidia-h100", "nvidia-h200"),
-        "ladder of files and GPUs": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
+        "ladder of files and GPUs": partial(
+            day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"
+        ),
         "formats": partial(formats, "nvidia-h200"),
     },
     "docs/performance.md": {"eight GPUs": eight_gpus},

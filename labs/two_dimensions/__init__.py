@@ -4,9 +4,9 @@ import lazy_loader
 
 _NAMES = {
     "figures": "plot_shards",
-    "meshes": "SAVING mesh_config saving_times stored_mib",
-    "plans": "Machines Network Plan possible_plans step_s",
-    "verify": "recorded_choices",
+    "meshes": "mesh_config saving_times stored_mib",
+    "plans": "possible_plans step_s",
+    "verify": "EXAMPLES recorded_choices",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -54,7 +54,11 @@ def saving_times(runs: Mapping[str, Run]) -> pd.DataFrame:
     rows = {}
     for name, run in runs.items():
         ms, every = 1e3 * run.steps.set_index("step")["step_s"], run.config.save_every
-        rows[name] = {"step_ms": ms.median(), "first_ms": ms[every], "mean_ms": ms[2 * every :].mean()}
+        rows[name] = {
+            "step_ms": ms.median(),
+            "first_ms": ms[every],
+            "mean_ms": ms[2 * every :].mean(),
+        }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -89,8 +89,8 @@ def _problem(
     times = [step_s(network, machines, plan, batch, knee) for plan in (result, expected)]
     other = _described(network, expected, batch)
     if times[0] > times[1]:
-        return f"{words} takes {times[0] / times[1]:.2f} times as long as {other}"
-    return f"{words} is as fast as {other}, which comes before it: keep the simplest"
+        return f"{words} takes {times[0] / times[1]:.2f} times as long as {other}, which fits"
+    return f"{words} is as fast as {other}, which fits and comes first"
 
 
 def check_recordings(function: ChoosePlan) -> str:

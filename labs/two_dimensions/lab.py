@@ -18,17 +18,22 @@ MESH = (
          "\"data\" is the first dimension, \"tensor\" the second", "epoch"),
 )  # fmt: skip
 SHARDS = (
-    Fact("number of fully_shard's calls", lambda rank: len(rank.notes.shard_calls),
-         "one for each block of net.blocks, and one for the network, which takes the rest"),
     Fact("list of the numbers of weights in fully_shard's calls", sharding("weights"),
-         "each block first, then the network"),
+         "each block of net.blocks first, then the network, which takes the rest"),
+    Fact("number of fully_shard's calls", lambda rank: len(rank.notes.shard_calls),
+         "one for each block, and one for the network"),
     Fact("mesh of fully_shard", sharding("mesh"),
          "pass mesh=mesh[\"data\"]: the ranks that keep the same part of the network"),
 )  # fmt: skip
+STYLES = (
+    "qkv and mlp_in compute columns (ColwiseParallel), out and mlp_out add up rows "
+    "(RowwiseParallel); all over mesh[\"tensor\"], before fully_shard"
+)
 PARTS = (
-    Fact("", lambda rank: rank.evidence.spread.placements,
-         "qkv and mlp_in compute columns (ColwiseParallel), out and mlp_out add up rows "
-         "(RowwiseParallel); all over mesh[\"tensor\"], before fully_shard"),
+    Fact("order of the styles in a pair of layers",
+         lambda rank: "another" if "ropagation failed" in rank.error else "columns, then rows",
+         STYLES),
+    Fact("", lambda rank: rank.evidence.spread.placements, STYLES),
     Fact("group of the all-reduces in the forward pass", facts.kinds("forward_groups"),
          "divide layers among the ranks of mesh[\"tensor\"]"),
 )  # fmt: skip

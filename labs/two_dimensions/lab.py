@@ -27,7 +27,7 @@ SHARDS = (
 )  # fmt: skip
 STYLES = (
     "qkv and mlp_in compute columns (ColwiseParallel), out and mlp_out add up rows "
-    "(RowwiseParallel); all over mesh[\"tensor\"], before fully_shard"
+    '(RowwiseParallel); all over mesh["tensor"], before fully_shard'
 )
 PARTS = (
     Fact("order of the styles in a pair of layers",

@@ -92,7 +92,7 @@ NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
 PLAIN, AGAIN = (
-    "[(n, '') for n in sizes if n >= min(32, batch_size)]",
+    "[(n, '') for n in sizes if n >= min(knee, batch_size)]",
     "[(n, 'every') for n in sizes]",
 )
 FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
@@ -146,7 +146,7 @@ RIGHT = {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
             "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
-            f"[*filter(lambda pair: pair[0] in (batch_size, *range(32, 9999)), "
+            f"[*filter(lambda pair: pair[0] in (batch_size, *range(knee, 9999)), "
             f"[(n, '') for n in sizes]), *{AGAIN}]",
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
         ),
@@ -308,6 +308,7 @@ WRONG = {
         (HALVES, f"[(n, '') for n in sizes] + {AGAIN}", FITS): "the GPU waits for Python",
         (HALVES, PLAIN, FITS): r"10 GiB: None. Expected \(64, 'every'\), which takes 8.4",
         (HALVES, f"[*reversed({PLAIN})] + {AGAIN}", FITS): "begin with the largest",
+        (HALVES, f"{PLAIN.replace('knee', '32')} + {AGAIN}", FITS): "8 GiB, knee=8: .32, 'every'.",
         ("pass", f"{PLAIN} + {AGAIN}", FITS): r"Expected \(64, ''\)|the batch, halved|nothing is",
         (
             "sizes += range(batch_size - 1, 0, -1)",

@@ -4,7 +4,7 @@ import lazy_loader
 
 _NAMES = {
     "batch_script": "check_batch_script write_broken_script",
-    "figures": "plot_node plot_supercomputer",
+    "figures": "plot_backfill plot_node plot_supercomputer",
     "nodes": "cluster machine",
     "nvidia_smi": "gpu_processes gpu_status gpu_usage",
 }

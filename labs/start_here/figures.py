@@ -1,4 +1,4 @@
-"""Drawings of a node and a supercomputer."""
+"""Drawings of a node, a supercomputer and backfill."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from course.charts import (
     DARK,
     GREEN,
     GREY,
+    ORANGE,
     PURPLE,
     SKY,
     Picture,
     bars,
     describe,
     label,
+    limit,
+    mark,
     strip,
+    timeline,
 )
 from labs.start_here.nodes import Machine
 
@@ -94,6 +98,24 @@ def plot_supercomputer() -> Picture:
     }
     for place, (name, use) in enumerate(uses.items()):
         _box(axes, 2.55 + 1.65 * place, 0.7, name, use)
+    return picture
+
+
+def plot_backfill() -> Picture:
+    """Sketch how eight nodes are used: a large job waits, and short jobs fill the gap before it."""
+    picture = Picture(9.5, 3.6)
+    axes = picture.panel()
+    running = [(0, 60, GREY, "running")]
+    short = [(0, 50, GREEN, "50 min"), (60, 120, ORANGE, "large job")]
+    lanes = {f"node {number}": running + short[1:] for number in (1, 2, 3)}
+    lanes |= {"node 4": short, "node 5": [(0, 19.5, GREEN, "20 min"), (20, 30, GREEN, "30 min")]}
+    lanes["node 5"] += short[1:]
+    lanes |= {f"node {number}": short[1:] for number in (6, 7, 8)}
+    timeline(axes, lanes)
+    limit(axes, 60, along="x")
+    mark(axes, 0, 6, "idle: a 20-hour job doesn't fit", size=8.5)
+    ticks = {"xticks": (0, 60, 120, 180), "xticklabels": ("now", "1 h", "2 h", "3 h")}
+    label(axes, "a sketch", xlim=(0, 185), **ticks)
     return picture
 
 

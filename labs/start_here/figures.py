@@ -23,13 +23,14 @@ from course.charts import (
     strip,
     timeline,
 )
-from labs.start_here.nodes import Machine
+from labs.start_here.nodes import Machine, this_machine
 
 FEWEST_CELLS = 12  # in the width of a row, so that a few cores are not drawn huge
 
 
-def plot_node(machine: Machine) -> Picture:
-    """Draw a node: its cores, GPUs, memory and disks."""
+def plot_node(machine: Machine | None = None) -> Picture:
+    """Draw a node, by default this one: its cores, GPUs, memory and disks."""
+    machine = machine or this_machine()
     picture = Picture(10, 2.9 + 0.45 * (machine.sockets + len(machine.disks)))
     heights = [machine.sockets, 1.4, 0.8 * (1 + len(machine.disks))]
     cores, gpus, storage = picture.panels(3, height_ratios=heights)

@@ -77,7 +77,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
     "queues of host and GPU": gpu.plot_queues,
     "backfill": machine.plot_backfill,
-    "predicted peaks": lambda: memory.plot_prediction_errors(memory.recorded_peaks(H100)),
+    "memory of a step": memory.plot_step_memory,
+    "limits of a step": profiler.plot_limits_tree,
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),

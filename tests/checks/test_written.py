@@ -18,6 +18,7 @@ from electives.rounding import verify
 from electives.rounding.updates import add_with_carry
 
 CELLS = {
+    "gpu.timing": ("gpu", "device_time_s"),
     "layout.first_lost": ("channels_last", "first_lost"),
     "profiler.limit_of": ("profiler", "limit_of"),
     "rounding.carry": ("rounding", "add_with_carry"),
@@ -34,7 +35,7 @@ CELLS = {
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
-    "tracking.energy": ("tracking", "energy_kwh"),
+    "tracking.energy": ("scale", "energy_kwh"),
 }
 
 
@@ -120,7 +121,27 @@ def energy_lines(*changed: str) -> tuple[str]:
     return ("\n    ".join(new.get(line.split()[0], line) for line in lines),)
 
 
+WARM, LOOP = "call(); wait(); begin = clock()", "[call() for _ in range(repeats)]"
+MEAN_S = "return (clock() - begin) / repeats"
+
+
+def timing_lines(*lines: str) -> tuple[str]:
+    """Return the lines of a timing function."""
+    return ("\n    ".join(lines),)
+
+
 RIGHT = {
+    "gpu.timing": [
+        timing_lines(WARM, LOOP, "wait()", MEAN_S),
+        timing_lines(
+            "for _ in range(3): call()",
+            "wait(); start = clock()",
+            "for _ in range(repeats): call()",
+            "wait()",
+            "end = clock()",
+            "return end / repeats - start / repeats",
+        ),
+    ],
     "tracking.energy": [
         energy_lines(),
         (
@@ -241,6 +262,17 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "gpu.timing": {
+        timing_lines(WARM, LOOP, MEAN_S): "the clock stops before the device has finished",
+        timing_lines("begin = clock()", LOOP, "wait()", MEAN_S): "the first call counts",
+        timing_lines("call(); begin = clock()", LOOP, "wait()", MEAN_S): "still in the queue",
+        timing_lines(WARM, "[(call(), wait()) for _ in range(repeats)]", MEAN_S): "wait once",
+        timing_lines(WARM, LOOP, "wait()", "return clock() - begin"): "divide by `repeats`",
+        timing_lines("[(call(), wait()) for _ in range(9)]", WARM, LOOP, "wait()", MEAN_S): (
+            "it makes 11 calls, expected 1 that count"
+        ),
+        timing_lines(WARM, LOOP, "wait()", "return begin"): "read `clock\\(\\)` right before",
+    },
     "tracking.energy": {
         energy_lines("return watts * seconds * host * pue"): "these are joules: divide by 3.6 mil",
         energy_lines("return watts * seconds * host * pue / 3600"): "these are watt-hours",

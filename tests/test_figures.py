@@ -79,8 +79,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),
-    "bits of formats": lambda: precision.plot_bits(precision.formats()),
-    "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
+    "bits of formats": precision.plot_bits,
+    "step of mixed precision": precision.plot_step,
     "inside a GPU": layout.plot_gpu,
     "recorded convolution": lambda: layout.plot_convolution_times(
         layout.recorded_convolution(H100, "bf16")

@@ -98,22 +98,20 @@ def _draw_number(axes: Axes, x: float, y: float, image: int, channel: int, pixel
     axes.text(x + 0.47, y + 0.44, letter, **style)
 
 
-def plot_time_by_part(tables: dict[str, pd.DataFrame]) -> Picture:
+def plot_time_by_part(table: pd.DataFrame) -> Picture:
     """Draw the GPU time of each part, one bar per trace.
 
     Args:
-        tables: from `lab.time_by_part`, by the name of the trace.
+        table: from `lab.time_by_part`.
     """
-    picture = Picture(9, 1.0 + 0.55 * len(tables))
+    picture = Picture(9, 1.0 + 0.55 * len(table.columns))
     axes = picture.panel()
-    wide = pd.DataFrame({name: table.set_index("part")["ms"] for name, table in tables.items()})
-    parts = dict(zip(wide.index, wide.to_numpy()))
-    words = [f"{total:.1f}" for total in wide.sum()]
+    parts = dict(zip(table.index, table.to_numpy()))
+    words = [f"{total:.1f}" for total in table.sum()]
     stack(
-        axes, list(wide), parts, words=words, inside="{value:.1f}", colours=PART_COLOURS, room=1.1
+        axes, list(table), parts, words=words, inside="{value:.1f}", colours=PART_COLOURS, room=1.1
     )
-    machines = ", ".join(sorted({table["machine"].iloc[0] for table in tables.values()}))
-    label(axes, xlabel=f"milliseconds of GPU time in the traced step ({machines})")
+    label(axes, xlabel=f"milliseconds of GPU time in the traced step ({table.attrs['machine']})")
     legend(picture, len(PART_COLOURS))
     return picture
 

@@ -163,7 +163,7 @@ def _tensor_core_share(record: Record, machine: str) -> float:
     return report["tensor_core_s"].sum() / report["gpu_s"].sum()
 
 
-def day_2(one: str, several: str, network: str) -> str:
+def files_and_gpus(one: str, several: str, network: str) -> str:
     """Return the table of one GPU that loads files, several GPUs, and simulated hosts."""
     loaded, scaled = _loaded(one), _scaled(several)
     rows = [*loaded, *scaled]
@@ -468,7 +468,9 @@ PAGES = {
     "README.md": {"labs": labs_by_day},
     "docs/results.md": {
         "ladder": partial(ladder, "nvidia-h100", "nvidia-h200"),
-        "ladder of files and GPUs": partial(day_2, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"),
+        "ladder of files and GPUs": partial(
+            files_and_gpus, "nvidia-h200", "nvidia-h200-x4", "nvidia-h100-x4"
+        ),
         "formats": partial(formats, "nvidia-h200"),
     },
     "docs/performance.md": {"eight GPUs": eight_gpus},

@@ -109,9 +109,9 @@ def test_exercises_have_one_script_and_the_order_of_the_labs() -> None:
     for names in of_scripts:
         assert names == [name for name in discovery.exercises() if name in names]
     assert exercises.solution_of("offloading") == LATER
-    assert exercises.place("grad_scaler") == f"3 of {TOTAL} in train.py"
-    assert exercises.upto("grad_scaler") == ["device", "amp", "grad_scaler"]
-    problem = r"no exercise 'ampp' \(did you mean 'amp'\?\): train.py has device, amp, .*; train_"
+    assert exercises.place("grad_scaler") == f"4 of {TOTAL} in train.py"
+    assert exercises.upto("grad_scaler") == ["device", "profiler", "amp", "grad_scaler"]
+    problem = r"no exercise 'ampp' \(did you mean 'amp'\?\): train.py has device, profiler, .*; train_"
     with pytest.raises(ValueError, match=problem):
         exercises.solution_of("ampp")
 
@@ -229,9 +229,9 @@ def with_own_amp(view: str) -> str:
 def test_catching_up_keeps_what_the_learner_has_filled(workshop: Path) -> None:
     mine = with_own_amp(exercises.render(TEXT, ["device"]))
     workshop.write_text(mine)
-    backup = exercises.catch_up("profiler")["train.py"]
+    backup = exercises.catch_up("channels_last")["train.py"]
     assert backup.read_text() == mine
-    solution = exercises.render(TEXT, exercises.upto("profiler"))
+    solution = exercises.render(TEXT, exercises.upto("channels_last"))
     first, _, rest = solution.partition("    # TODO amp, solved")
     last = "enabled=cfg.precision in HALF)\n"
     rest = rest[rest.index(last) + len(last) :]
@@ -278,7 +278,7 @@ def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
     workshop.write_text(with_own_amp(exercises.render(TEXT, ["device"])))
     shown = CliRunner().invoke(app, ["exercises", "--upto", "channels_last"])
     assert shown.exit_code == 0, shown.output
-    words = "filled grad_scaler, channels_last; kept device, amp; the file as it was is "
+    words = "filled profiler, grad_scaler, channels_last; kept device, amp; the file as it was is "
     assert words in shown.output.replace("\n", " ")
 
 

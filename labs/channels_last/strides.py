@@ -106,16 +106,13 @@ def time_by_part(machine: str, *rungs: str) -> pd.DataFrame:
     return table.rename_axis("ms of GPU time")
 
 
-def ms_by_channels(trace: traces.Trace, operator: str) -> pd.Series:
-    """Return the GPU milliseconds of an operator, by the channels of its first input (N, C, H, W).
-
-    Raises:
-        ValueError: the operator has no such kernel in the trace.
-    """
-    rows = trace.kernels[trace.kernels["operator"] == operator]
-    rows = rows[[bool(shapes) and len(shapes[0]) == 4 for shapes in rows["input_shapes"]]]
-    if rows.empty:
-        operators = ", ".join(sorted(set(trace.kernels["operator"]) - {""}))
-        raise ValueError(f"{operator!r} has no kernel with a 4-d input; operators are {operators}")
-    channels = pd.Series([shapes[0][1] for shapes in rows["input_shapes"]], rows.index)
-    return (rows["duration_s"] * 1e3).groupby(channels).sum().rename_axis("channels").rename("ms")
+def batch_norm_by_channels(machine: str, *rungs: str) -> pd.DataFrame:
+    """Return the GPU milliseconds of BatchNorm's backward by channels, with a column per rung."""
+    columns = {}
+    for rung in rungs:
+        rows = read_trace(trace_path(machine, rung)).kernels
+        rows = rows[rows["operator"] == "aten::native_batch_norm_backward"]
+        rows = rows[rows["input_shapes"].map(lambda shapes: bool(shapes) and len(shapes[0]) == 4)]
+        channels = rows["input_shapes"].map(lambda shapes: shapes[0][1])
+        columns[rung] = 1e3 * rows["duration_s"].groupby(channels).sum()
+    return pd.DataFrame(columns).rename_axis("channels")

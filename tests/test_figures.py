@@ -75,7 +75,8 @@ def ladder():
 FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
     "launch queue": gpu.plot_launch_queue,
-    "predicted peaks": lambda: memory.plot_prediction_errors(memory.recorded_peaks(H100)),
+    "memory of a step": memory.plot_step_memory,
+    "limits of a step": profiler.plot_limits_tree,
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),

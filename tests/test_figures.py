@@ -82,12 +82,12 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),
-    "bits of formats": lambda: precision.plot_bits(precision.formats()),
-    "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
-    "inside a GPU": layout.plot_gpu,
-    "recorded convolution": lambda: layout.plot_convolution_times(
-        layout.recorded_convolution(H100, "bf16")
-    ),
+    "bits of formats": precision.plot_bits,
+    "step of mixed precision": precision.plot_step,
+    "inside a GPU": kernel.plot_gpu,
+    "busy multiprocessors": lambda: layout.plot_busy_multiprocessors(H100, 64, 512),
+    "time by part": lambda: layout.plot_time_by_part(H100, "amp", "channels_last"),
+    "recorded convolution": lambda: layout.plot_convolution_times(H100),
     "predicted node": lambda: scaling.plot_scaling(
         scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
         scaling.node_with_prediction("compile"),

@@ -19,6 +19,7 @@ from electives.rounding.updates import add_with_carry
 
 CELLS = {
     "gpu.timing": ("gpu", "device_time_s"),
+    "precision.scaled_step": ("mixed_precision", "scaled_step"),
     "layout.first_lost": ("channels_last", "first_lost"),
     "profiler.limit_of": ("profiler", "limit_of"),
     "rounding.carry": ("rounding", "add_with_carry"),
@@ -78,6 +79,10 @@ ADDED = "[free - arrival for arrival in arrivals[first : first + count]]"
 SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 
+DIVIDED = "for gradient in gradients: gradient /= scale"
+OVERFLOW = "not all(gradient.isfinite().all() for gradient in gradients)"
+SKIPPED = "return scale / 2, 0"
+GROWN = "good_steps += 1\n    if good_steps == interval: scale, good_steps = 2 * scale, 0"
 REFUSED = "if limit_min <= overhead_min: raise ValueError"
 TRAINED = "(limit_min - overhead_min)"
 
@@ -178,6 +183,15 @@ RIGHT = {
             "(tensor.square().sum().sqrt().item() for tensor in (weight, grad))",
             "not weight_norm * grad_norm",
             "coefficient / (grad_norm / weight_norm + weight_decay + eps / weight_norm)",
+        ),
+    ],
+    "precision.scaled_step": [
+        (DIVIDED, OVERFLOW, SKIPPED, GROWN),
+        (
+            "[gradient.div_(scale) for gradient in gradients]",
+            "any(gradient.isinf().any() or gradient.isnan().any() for gradient in gradients)",
+            "return scale * 0.5, 0",
+            "good_steps = (good_steps + 1) % interval; scale *= 1 if good_steps else 2",
         ),
     ],
     "layout.first_lost": [
@@ -380,6 +394,22 @@ WRONG = {
         ("weight.abs().sum(), grad.abs().sum()", ZERO, RATIO): "the root of the sum of squares",
         ("weight.norm(dim=1), grad.norm(dim=1)", "False", RATIO): "16 numbers of shape .4, 2, 2.",
         ("weight.mul_(2).norm(), grad.norm()", ZERO, RATIO): "it changes its argument `weight`",
+    },
+    "precision.scaled_step": {
+        ("gradients = [g / scale for g in gradients]", OVERFLOW, SKIPPED, GROWN): "in place",
+        ("pass", OVERFLOW, SKIPPED, GROWN): "Divide every gradient",
+        (DIVIDED, "any(g.isinf().any() for g in gradients)", SKIPPED, GROWN): "an element nan",
+        (DIVIDED, "any(g.max().isinf() for g in gradients)", SKIPPED, GROWN): "an element -inf",
+        (DIVIDED, "not gradients[0].isfinite().all()", SKIPPED, GROWN): "an element inf",
+        (DIVIDED, "False", SKIPPED, GROWN): "an element inf",
+        (DIVIDED, OVERFLOW, "scale /= 2", GROWN): "the weights or the momentum changed",
+        (DIVIDED, OVERFLOW, "return scale / 2, good_steps", GROWN): "half the scale, and no good",
+        (DIVIDED, OVERFLOW, "return scale / 2", GROWN): "expected two numbers",
+        (DIVIDED, OVERFLOW, SKIPPED, "good_steps += 1"): "after 3 good steps with interval=3",
+        (DIVIDED, OVERFLOW, SKIPPED, "pass"): "after 1 good steps",
+        (DIVIDED, OVERFLOW, SKIPPED, GROWN.replace("2 * scale, 0", "2 * scale, good_steps")): (
+            "count from 0"
+        ),
     },
     "layout.first_lost": {
         ("lost.append(name)", HOOK, RUN, FIRST): "is_contiguous.. without an argument",

@@ -23,12 +23,13 @@ from labs import large_batch as large_batch
 from labs import memory as memory
 from labs import mixed_precision as precision
 from labs import profiler as profiler
+from labs import scale as scale
 from labs import scaling as scaling
 from labs import search as search
 from labs import start_here as machine
 from labs import tensor_parallel as parallel
-from labs import tracking as tracking
-from labs.tracking.counters import energy_kwh
+from labs.scale.counters import energy_kwh
+from labs.scale.full_training import full_training
 from trainspeed.traces import tables
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
@@ -74,7 +75,8 @@ def ladder():
 
 FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
-    "launch queue": gpu.plot_launch_queue,
+    "queues of host and GPU": gpu.plot_queues,
+    "backfill": machine.plot_backfill,
     "memory of a step": memory.plot_step_memory,
     "limits of a step": profiler.plot_limits_tree,
     "time by operator": lambda: profiler.plot_time_by(
@@ -116,11 +118,10 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "held-out images": lambda: search.plot_holdout(
         search.holdout_table(searched()).query("search == 'seeds'")
     ),
-    "dashboard": lambda: tracking.plot_dashboard(searched()),
-    "errors of a counter": lambda: tracking.plot_energy_errors(tracking.power_errors(energy_kwh)),
-    "runs by field": lambda: tracking.plot_run_comparison(
-        tracking.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
+    "energy as an area": lambda: scale.plot_energy(
+        scale.costs_on_one_gpu(full_training), scale.costs_on_several_gpus(full_training)
     ),
+    "errors of a counter": lambda: scale.plot_energy_errors(energy_kwh),
     "time of attention": lambda: attention.plot_times(attention.load_measurements(H200)["time"]),
     "masks of attention": lambda: attention.plot_masks(attention.load_measurements(H200)["mask"]),
     "tensors of the fast step": lambda: fast_step.plot_tensors(),

@@ -18,6 +18,7 @@ from electives.rounding import verify
 from electives.rounding.updates import add_with_carry
 
 CELLS = {
+    "gpu.timing": ("gpu", "device_time_s"),
     "precision.scaled_step": ("mixed_precision", "scaled_step"),
     "layout.first_lost": ("channels_last", "first_lost"),
     "profiler.limit_of": ("profiler", "limit_of"),
@@ -35,7 +36,7 @@ CELLS = {
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
-    "tracking.energy": ("tracking", "energy_kwh"),
+    "tracking.energy": ("scale", "energy_kwh"),
 }
 
 
@@ -97,7 +98,7 @@ NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
 PLAIN, AGAIN = (
-    "[(n, '') for n in sizes if n >= min(32, batch_size)]",
+    "[(n, '') for n in sizes if n >= min(knee, batch_size)]",
     "[(n, 'every') for n in sizes]",
 )
 FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
@@ -125,7 +126,27 @@ def energy_lines(*changed: str) -> tuple[str]:
     return ("\n    ".join(new.get(line.split()[0], line) for line in lines),)
 
 
+WARM, LOOP = "call(); wait(); begin = clock()", "[call() for _ in range(repeats)]"
+MEAN_S = "return (clock() - begin) / repeats"
+
+
+def timing_lines(*lines: str) -> tuple[str]:
+    """Return the lines of a timing function."""
+    return ("\n    ".join(lines),)
+
+
 RIGHT = {
+    "gpu.timing": [
+        timing_lines(WARM, LOOP, "wait()", MEAN_S),
+        timing_lines(
+            "for _ in range(3): call()",
+            "wait(); start = clock()",
+            "for _ in range(repeats): call()",
+            "wait()",
+            "end = clock()",
+            "return end / repeats - start / repeats",
+        ),
+    ],
     "tracking.energy": [
         energy_lines(),
         (
@@ -151,7 +172,7 @@ RIGHT = {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
             "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
-            f"[*filter(lambda pair: pair[0] in (batch_size, *range(32, 9999)), "
+            f"[*filter(lambda pair: pair[0] in (batch_size, *range(knee, 9999)), "
             f"[(n, '') for n in sizes]), *{AGAIN}]",
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
         ),
@@ -255,6 +276,17 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "gpu.timing": {
+        timing_lines(WARM, LOOP, MEAN_S): "the clock stops before the device has finished",
+        timing_lines("begin = clock()", LOOP, "wait()", MEAN_S): "the first call counts",
+        timing_lines("call(); begin = clock()", LOOP, "wait()", MEAN_S): "still in the queue",
+        timing_lines(WARM, "[(call(), wait()) for _ in range(repeats)]", MEAN_S): "wait once",
+        timing_lines(WARM, LOOP, "wait()", "return clock() - begin"): "divide by `repeats`",
+        timing_lines("[(call(), wait()) for _ in range(9)]", WARM, LOOP, "wait()", MEAN_S): (
+            "it makes 11 calls, expected 1 that count"
+        ),
+        timing_lines(WARM, LOOP, "wait()", "return begin"): "read `clock\\(\\)` right before",
+    },
     "tracking.energy": {
         energy_lines("return watts * seconds * host * pue"): "these are joules: divide by 3.6 mil",
         energy_lines("return watts * seconds * host * pue / 3600"): "these are watt-hours",
@@ -322,6 +354,7 @@ WRONG = {
         (HALVES, f"[(n, '') for n in sizes] + {AGAIN}", FITS): "the GPU waits for Python",
         (HALVES, PLAIN, FITS): r"10 GiB: None. Expected \(64, 'every'\), which takes 8.4",
         (HALVES, f"[*reversed({PLAIN})] + {AGAIN}", FITS): "begin with the largest",
+        (HALVES, f"{PLAIN.replace('knee', '32')} + {AGAIN}", FITS): "8 GiB, knee=8: .32, 'every'.",
         ("pass", f"{PLAIN} + {AGAIN}", FITS): r"Expected \(64, ''\)|the batch, halved|nothing is",
         (
             "sizes += range(batch_size - 1, 0, -1)",

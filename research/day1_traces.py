@@ -12,6 +12,9 @@ memory       memory.csv.gz, memory.json: each allocation and free of one step, b
 benchmark    benchmark.csv, benchmark_first_steps.csv, benchmark_sizes.csv
 contiguous   contiguous.csv: milliseconds per step with `.contiguous()` after some blocks
 caches       caches.csv: TB/s of a copy over its size, read and written, from L2 to memory
+waits        waits.csv: milliseconds per step in which the host waits for the device never, once, or
+             after each convolution, by batch size
+nsys         nsys.sqlite: two steps recorded by NVIDIA's Nsight Systems, whose `nsys` it needs
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import gc
 import json
 import multiprocessing
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -255,6 +259,53 @@ def captured(training: Training) -> Callable[[], None] | None:
     with torch.cuda.graph(graph):
         training.step()
     return graph.replay
+
+
+def measure_waits(folder: Path) -> None:
+    """Time a step in which the host waits never, once, or after each convolution."""
+    rows = []
+    for images in (4, 32, 128, 256):
+        training = Training("channels_last", images)
+        convolutions = [m for m in training.model.modules() if isinstance(m, nn.Conv2d)]
+        for waits in (0, 1, len(convolutions)):
+            hooked = convolutions[-waits:] if waits else []  # one wait: late in the forward pass
+            handles = [m.register_forward_hook(lambda *_: synchronize()) for m in hooked]
+            ms = _median_ms(training.step, 1 if TINY else 20)
+            for handle in handles:
+                handle.remove()
+            rows.append({"batch_size": len(training.images), "waits": waits, "ms": ms})
+            print(f"  {rows[-1]}", flush=True)
+            pd.DataFrame(rows).to_csv(folder / "waits.csv", index=False)
+
+
+NSYS_STEPS = """
+import torch
+from research.day1_traces import Training
+training = Training("channels_last", 256)
+for _ in range(5):
+    training.step()
+torch.cuda.synchronize()
+with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx():
+    for number in range(2):
+        with torch.cuda.nvtx.range(f"ProfilerStep#{number}"):
+            training.step(training.load())
+    torch.cuda.synchronize()
+"""
+
+
+def measure_nsys(folder: Path) -> None:
+    """Record two steps with Nsight Systems, and export them to SQLite.
+
+    Raises:
+        FileNotFoundError: `nsys` is not installed.
+        CalledProcessError: it failed.
+    """
+    report = folder / "nsys.nsys-rep"
+    command = ["nsys", "profile", "--trace=cuda,nvtx", "--capture-range=cudaProfilerApi"]
+    command += ["--force-overwrite=true", f"--output={report}", sys.executable, "-c", NSYS_STEPS]
+    subprocess.run(command, check=True)
+    export = ["nsys", "export", "--type=sqlite", "--force-overwrite=true"]
+    subprocess.run([*export, f"--output={folder / 'nsys.sqlite'}", report], check=True)
 
 
 # --- the allocator's memory snapshot
@@ -529,6 +580,8 @@ PARTS = {
     "contiguous": measure_contiguous,
     "caches": measure_caches,
     "benchmark": measure_benchmark,
+    "waits": measure_waits,
+    "nsys": measure_nsys,
 }
 
 

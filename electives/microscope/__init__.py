@@ -4,7 +4,7 @@ import lazy_loader
 
 _NAMES = {
     "cases": "Convolution Product",
-    "figures": "plot_far_map plot_largest_rates plot_near_map plot_odd_sides",
+    "figures": "plot_far_map plot_largest_rates plot_near_map plot_odd_sides plot_tensor_cores",
     "kernel_names": "example_kernels",
     "measurements": "measure_gpu time_cases",
     "permission": "counter_permission",

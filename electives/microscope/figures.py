@@ -12,6 +12,7 @@ from course.charts import (
     DARK,
     FORMAT_COLOURS,
     GREEN,
+    GREY,
     ORANGE,
     PURPLE,
     SKY,
@@ -21,11 +22,20 @@ from course.charts import (
     heading,
     label,
     legend,
+    stack,
 )
 from course.lab import digits
 from electives.microscope.kernel_names import family
 from electives.microscope.records import ITEMSIZE, widest_load
 
+# Parts of the time in the Tensor Core picture: column, name in the legend, colour.
+PARTS = (
+    ("tensor_core", "in Tensor Core kernels", GREEN),
+    ("eligible", "eligible operator, other kernel", ORANGE),
+    ("layout", "eligible operator, layout rewritten", ACCENT),
+    ("not_eligible", "not eligible", GREY),
+    ("unknown", "unknown", DARK),
+)
 LOAD_COLOURS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
 SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}
 
@@ -110,4 +120,25 @@ def plot_largest_rates(table: pd.DataFrame) -> Picture:
     label(axes, xlabel="TFLOP/s: measured (bar), with zeros (stroke), data sheet (pale)")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     heading(picture, table["machine"].iloc[0])
+    return picture
+
+
+def plot_tensor_cores(table: pd.DataFrame, machine: str) -> Picture:
+    """Plot GPU time in milliseconds as stacked bars: in Tensor Cores, eligible, not, unknown.
+
+    Args:
+        table: from `tensor_core_summary`; it draws a bar for each trace.
+        machine: where it was measured.
+    """
+    shares = table.set_index("name")
+    parts = {column: 1e3 * shares[f"{column}_share"] * shares["gpu_s"] for column, *_ in PARTS}
+    parts["eligible"] -= parts["layout"]
+    picture = Picture(9.5, 1.6 + 0.34 * len(table))
+    axes = picture.panel()
+    lengths = {name: parts[column] for column, name, _ in PARTS}
+    colours = {name: colour for _, name, colour in PARTS}
+    words = [f"{share:.0%} on Tensor Cores" for share in table["tensor_core_share"]]
+    stack(axes, list(shares.index), lengths, words=words, colours=colours, room=1.22)
+    label(axes, machine, size=10, xlabel="milliseconds of GPU time in the complete trace")
+    legend(picture, 3)
     return picture

@@ -20,7 +20,7 @@ def _prune() -> FunctionCheck:
 
 LAB = Lab(
     title="Tensor Cores under the microscope",
-    minutes=60,
+    minutes=70,
     functions={
         "microscope.names": Function("a kernel's name shows whether Tensor Cores ran", _names),
         "microscope.prune": Function("2:4 sparsity: two of each four weights remain", _prune),

@@ -1,4 +1,4 @@
-"""Figures of memory: over the batch size, by part of the network, predicted and measured."""
+"""Figures of memory: over the batch size, by part of the network, over the side of an image."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from course import Config
 from course.charts import (
     ACCENT,
     BLUE,
-    DARK,
-    FORMAT_COLOURS,
     GREEN,
     GREY,
     ORANGE,
@@ -28,7 +27,8 @@ from course.charts import (
     stack,
 )
 from course.lab import digits
-from labs.memory.batch_sweep import Fit
+from labs.memory.batch_sweep import Fit, fit
+from labs.memory.memory_parts import memory_by_part
 
 KIND_COLOURS = {
     "weights": BLUE,
@@ -41,32 +41,29 @@ KIND_COLOURS = {
 
 
 def plot_batch_sweep(
-    table: pd.DataFrame,
-    fit: Fit,
-    predicted: pd.Series | None = None,
-    limit_gib: float = 0.0,
+    table: pd.DataFrame, predicted: pd.Series | None = None, limit_gib: float = 0.0
 ) -> Picture:
-    """Draw peak memory and throughput over the batch size.
+    """Draw peak memory, with a line through it, and throughput over the batch size.
 
     A run that ran out of memory is a cross, at the height of the line.
 
     Args:
         table: from `lab.sweep`.
-        fit: from `lab.fit`; drawn as the part that grows on top of the part that does not.
         predicted: predicted peaks in GiB, by batch size.
         limit_gib: the device's memory, a dashed line like the runs' own limits (`memory_gib`).
     """
+    line = fit(table)
     picture = Picture(10, 3.8)
     memory, speed = picture.panels(1, 2)
     ok, failed = table[table["status"] == "ok"], table[table["status"] != "ok"]
-    _draw_fit(memory, fit, table["batch_size"].max() * 1.06)
+    _draw_fit(memory, line, table["batch_size"].max() * 1.06)
     scatter_fit(memory, {"measured": (ok["batch_size"], ok["peak_gib"])}, colours=BLUE)
     if predicted is not None:
         points = {"predicted": (predicted.index, predicted)}
         scatter_fit(memory, points, colours=ACCENT, markers="D", hollow=True, size=9)
-    _draw_failures(memory, failed, fit.peak_gib(failed["batch_size"]))
+    _draw_failures(memory, failed, line.peak_gib(failed["batch_size"]))
     for gib in sorted({limit_gib, *table["memory_gib"]} - {0}):
-        limit(memory, gib, f"limit: {gib:.3g} GiB, enough for batch {fit.largest_batch(gib)}")
+        limit(memory, gib, f"limit: {gib:.3g} GiB, enough for batch {line.largest_batch(gib)}")
     memory.legend(frameon=False, fontsize=8, loc="upper left")
     kinds = " or ".join(table["memory_kind"].dropna().unique()) or "unknown"
     label(memory, f"peak memory ({kinds})", size=10, xlabel="images per batch", ylabel="GiB")
@@ -75,24 +72,27 @@ def plot_batch_sweep(
     speeds = {"": (ok["batch_size"], ok["images_per_s"])}
     lines(speed, speeds, errors=spread, marker="o", colours=BLUE)
     _draw_failures(speed, failed, 0 * failed["batch_size"])
-    _set_batch_axis(speed, table, "images per batch")
-    label(speed, "images per second: median, quartiles", size=10)
+    title = "images per second: median, quartiles"
+    label(speed, title, size=10, xlabel="images per batch")
+    speed.set_xscale("log", base=2)
+    speed.set_xticks(table["batch_size"].unique(), table["batch_size"].unique())
+    speed.minorticks_off()
     speed.set_ylim(bottom=0)
     titles = table["machine"] + "; " + table["model"] + ", " + table["inputs"]
     heading(picture, "\n".join(titles.dropna().unique()))
     return picture
 
 
-def _draw_fit(axes: Axes, fit: Fit, edge: float) -> None:
+def _draw_fit(axes: Axes, line: Fit, edge: float) -> None:
     ends = np.array([0, edge])
-    line = fit.peak_gib(ends)
-    grows = f"grows: {fit.per_image_gib * 1024:.1f} MiB per image"
-    axes.fill_between(ends, fit.fixed_gib, line, color=SKY, alpha=0.45, lw=0, label=grows)
-    fixed = f"does not grow: {fit.fixed_gib:.2f} GiB"
-    axes.fill_between(ends, 0, fit.fixed_gib, color=GREY, alpha=0.6, lw=0, label=fixed)
-    near = f"line: within {max(fit.largest_error, 0.001):.1%} of {fit.sizes} sizes"
-    name = "line through two sizes: no test" if fit.sizes == 2 else near
-    scatter_fit(axes, {}, {name: (ends, line)}, colours=BLUE)
+    peaks = line.peak_gib(ends)
+    grows = f"grows: {line.per_image_gib * 1024:.1f} MiB per image"
+    axes.fill_between(ends, line.fixed_gib, peaks, color=SKY, alpha=0.45, lw=0, label=grows)
+    fixed = f"does not grow: {line.fixed_gib:.2f} GiB"
+    axes.fill_between(ends, 0, line.fixed_gib, color=GREY, alpha=0.6, lw=0, label=fixed)
+    near = f"line: within {max(line.largest_error, 0.001):.1%} of {line.sizes} sizes"
+    name = "line through two sizes: no test" if line.sizes == 2 else near
+    scatter_fit(axes, {}, {name: (ends, peaks)}, colours=BLUE)
 
 
 def _draw_failures(axes: Axes, failed: pd.DataFrame, heights: pd.Series) -> None:
@@ -105,12 +105,9 @@ def _draw_failures(axes: Axes, failed: pd.DataFrame, heights: pd.Series) -> None
         axes.annotate(words, (batch, height), (-9, 9 + 11 * line), **style)
 
 
-def plot_memory_by_part(table: pd.DataFrame) -> Picture:
-    """Draw a step's memory by part of the network, and in total.
-
-    Args:
-        table: from `lab.memory_by_part`.
-    """
+def plot_memory_by_part(config: Config) -> Picture:
+    """Draw the memory of a config's step by part of the network, and in total; nothing runs."""
+    table = memory_by_part(config)
     wide = table.pivot_table("gib", "part", "kind", "sum", sort=False)[list(KIND_COLOURS)]
     growing, fixed = wide[["batch", "activations"]], wide.drop(columns=["batch", "activations"])
     sums = pd.DataFrame({"grows": growing.sum(), "does not": fixed.sum()}).T
@@ -158,42 +155,3 @@ def plot_memory_by_side(
     title = "U-Net, batch 1, fp32"
     label(axes, title, size=10, xlabel="pixels or voxels per side", ylabel="GiB")
     return picture
-
-
-def plot_prediction_errors(table: pd.DataFrame) -> Picture:
-    """Draw the error of predicted peaks over the batch size: a line for each setting.
-
-    A colour is a number format, a marker the other settings.
-
-    Args:
-        table: from `compare_peaks` or `recorded_peaks`.
-    """
-    table = table[table["status"] == "ok"]
-    settings = list(table.groupby("setting", sort=False))
-    picture = Picture(8, 4.4)
-    axes = picture.panel()
-    for number, (setting, rows) in enumerate(settings):
-        first = rows.iloc[0]
-        marker = "D" if first["fused"] else "s" if first["channels_last"] else "o"
-        marker = "^" if first["compile"] else marker
-        apart = rows["batch_size"] * 2 ** (0.05 * (number - (len(settings) - 1) / 2))
-        curve = {setting: (apart, 100 * rows["error"])}
-        lines(axes, curve, colours=FORMAT_COLOURS[first["precision"]], marker=marker)
-    axes.axhline(0, color=DARK, lw=1)
-    sizes = table["error"].abs()
-    title = f"median error {sizes.median():.1%}, largest {sizes.max():.1%}"
-    label(axes, title, size=10, ylabel="predicted − measured, % of measured")
-    _set_batch_axis(axes, table, "images per batch (points moved slightly apart)")
-    legend(picture, 3)
-    machines = (table["machine"] + "; predicted by PyTorch " + table["predictor"]).unique()
-    heading(picture, "\n".join([*machines, *(table["model"] + ", " + table["inputs"]).unique()]))
-    return picture
-
-
-def _set_batch_axis(axes: Axes, table: pd.DataFrame, words: str) -> None:
-    """Set a logarithmic axis with a tick for each batch size."""
-    batches = np.unique(table["batch_size"])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, batches)
-    axes.minorticks_off()
-    axes.set_xlabel(words)

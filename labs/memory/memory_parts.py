@@ -39,26 +39,6 @@ def memory_by_part(config: Config) -> pd.DataFrame:
     return gib.reindex(index, fill_value=0.0).reset_index()
 
 
-def forward_peaks(config: Config) -> tuple[float, float]:
-    """Predict the peak GiB of a forward pass with and without gradients; nothing is computed.
-
-    Under `torch.no_grad()`, each layer's output is freed as soon as the next layer has used it.
-
-    Raises:
-        ValueError: PyTorch rejects the forward pass.
-    """
-    peaks = []
-    for grad in (True, False):
-        with (
-            memory_prediction.fake_step(config) as step,
-            torch.set_grad_enabled(grad),
-            memory.tracked(step) as held,
-        ):
-            step.forward()
-        peaks.append(held["Total"])
-    return tuple(peaks)
-
-
 def _part(child: str) -> str:
     return "stem" if child in STEM else "head" if child in HEAD else child
 

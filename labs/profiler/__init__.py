@@ -1,11 +1,10 @@
-"""The profiler and Tensor Cores."""
+"""What limits a step."""
 
 import lazy_loader
 
 _NAMES = {
-    "figures": "plot_tensor_cores plot_time_by plot_timeline",
+    "figures": "plot_limits_tree plot_time_by plot_timeline",
     "limits": "evidence recorded_fixes unknown_traces",
-    "memory": "plot_memory recorded_memory",
     "nsight": "read_ncu read_nsys",
     "roofline_figures": "plot_roofline",
 }

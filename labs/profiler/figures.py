@@ -1,22 +1,22 @@
-"""Plot a profiler's trace: one step on a timeline, what takes the time, and Tensor Cores."""
+"""Plot a profiler's trace, one step on a timeline and what takes the time; and the limits."""
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from course.charts import (
-    ACCENT,
     BLUE,
     DARK,
-    GREEN,
     GREY,
     ORANGE,
     PHASE_COLOURS,
+    SKY,
     Picture,
     bars,
+    describe,
     label,
     legend,
-    stack,
     timeline,
 )
 from trainspeed import traces
@@ -24,14 +24,6 @@ from trainspeed.phases import PHASES
 
 CPU_LANES = 6  # operators on a CPU's timeline
 MOST_BARS = 10
-# Parts of the time in the Tensor Core picture: column, name in the legend, colour.
-PARTS = (
-    ("tensor_core", "in Tensor Core kernels", GREEN),
-    ("eligible", "eligible operator, other kernel", ORANGE),
-    ("layout", "eligible operator, layout rewritten", ACCENT),
-    ("not_eligible", "not eligible", GREY),
-    ("unknown", "unknown", DARK),
-)
 
 
 def plot_timeline(trace: traces.Trace) -> Picture:
@@ -141,22 +133,54 @@ def _short_name(name: str) -> str:
     return name if len(name) <= 56 else f"{name[:28]}…{name[-27:]}"
 
 
-def plot_tensor_cores(table: pd.DataFrame, machine: str) -> Picture:
-    """Plot GPU time in milliseconds as stacked bars: in Tensor Cores, eligible, not, unknown.
+# The tree of limits: place, title, words; below each question its two answers.
+QUESTIONS = {
+    "busy": (3.6, 3.9, "Is the device busy?", "nearly all the time"),
+    "products": (1.75, 2.35, "Is it multiplying?", "most of that time"),
+    "load": (5.6, 2.95, "Is the host loading?", "most of the time"),
+    "waits": (7.75, 1.95, "Is the host waiting?", "often in each step"),
+}
+LIMITS = {
+    "compute": (0.75, "fewer bits per number,\nTensor Cores"),
+    "memory": (2.75, "fewer bytes: 16 bits,\nfused kernels"),
+    "input": (4.75, "more workers,\nfaster decoding"),
+    "synchronisation": (6.85, "read values rarely,\nonce in many steps"),
+    "launches": (9.0, "a larger batch,\na CUDA graph"),
+}
+ANSWERS = {  # yes, no
+    "busy": ("products", "load"),
+    "products": ("compute", "memory"),
+    "load": ("input", "waits"),
+    "waits": ("synchronisation", "launches"),
+}
 
-    Args:
-        table: from `tensor_core_summary`; it draws a bar for each trace.
-        machine: where it was measured.
-    """
-    shares = table.set_index("name")
-    parts = {column: 1e3 * shares[f"{column}_share"] * shares["gpu_s"] for column, *_ in PARTS}
-    parts["eligible"] -= parts["layout"]
-    picture = Picture(9.5, 1.6 + 0.34 * len(table))
+
+def plot_limits_tree() -> Picture:
+    """Draw the questions that find a step's limit, and what helps against each."""
+    picture = Picture(10, 4)
     axes = picture.panel()
-    lengths = {name: parts[column] for column, name, _ in PARTS}
-    colours = {name: colour for _, name, colour in PARTS}
-    words = [f"{share:.0%} on Tensor Cores" for share in table["tensor_core_share"]]
-    stack(axes, list(shares.index), lengths, words=words, colours=colours, room=1.22)
-    label(axes, machine, size=10, xlabel="milliseconds of GPU time in the complete trace")
-    legend(picture, 3)
+    axes.set(xlim=(-0.3, 10.1), ylim=(-0.1, 4.4))
+    axes.axis("off")
+    places = {name: place[:2] for name, place in QUESTIONS.items()}
+    places |= {name: (x, 0.5) for name, (x, _) in LIMITS.items()}
+    for question, answers in ANSWERS.items():
+        for answer, word in zip(answers, ("yes", "no")):
+            (x, y), (end, below) = places[question], places[answer]
+            axes.plot([x, end], [y, below], color=GREY, lw=1.2, zorder=0)
+            look = {"ha": "center", "va": "center", "fontsize": 8.5, "color": DARK}
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            axes.text((x + end) / 2, (y + below) / 2, word, bbox=paper, **look)
+        describe(axes, QUESTIONS[question][2], [f"yes: {answers[0]}", f"no: {answers[1]}"])
+    for x, y, title, words in QUESTIONS.values():
+        _box(axes, x, y, title, words, SKY)
+    for name, (x, words) in LIMITS.items():
+        _box(axes, x, 0.5, name, words, ORANGE)
+        describe(axes, name, [words])
     return picture
+
+
+def _box(axes: Axes, x: float, y: float, title: str, words: str, colour: str) -> None:
+    style = {"facecolor": "white", "edgecolor": colour, "lw": 1.6, "boxstyle": "round,pad=0.5"}
+    bold = rf"$\bf{{{title.replace(' ', chr(92) + ' ')}}}$"
+    look = {"ha": "center", "va": "center", "fontsize": 8.5, "color": DARK, "linespacing": 1.4}
+    axes.text(x, y, f"{bold}\n{words}", bbox=style, **look)

@@ -65,8 +65,8 @@ EXERCISES = {
 }
 
 LAB = Lab(
-    title="the profiler and Tensor Cores",
-    minutes=60,
+    title="what limits a step",
+    minutes=50,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},

@@ -14,9 +14,9 @@ def recorded_sweep() -> pd.DataFrame:
     return sweep(table[(table["rung"] == "channels_last") & (table["precision"] == "bf16")])
 
 
-def words(table: pd.DataFrame, line: Fit, **options: float) -> str:
+def words(table: pd.DataFrame, **options: float) -> str:
     """Return the text of the figure."""
-    picture = plot_batch_sweep(table, line, **options)
+    picture = plot_batch_sweep(table, **options)
     texts = [text for axes in picture.axes for text in axes.texts]
     texts += [text for axes in picture.axes if (box := axes.get_legend()) for text in box.texts]
     return "\n".join(text.get_text() for text in texts)
@@ -30,7 +30,7 @@ def test_recorded_sweep_is_a_line() -> None:
     assert line.largest_error < 0.01 and line.sizes == 5
     assert 0.2 < line.fixed_gib < 0.5  # weights, momentum and bf16 copies are 0.24
     assert line.peak_gib(1024) == pytest.approx(43.57, rel=0.01)
-    text = words(table, line, limit_gib=79.2)
+    text = words(table, limit_gib=79.2)
     for expected in (
         "out of memory at 2048",
         "limit: 79.2 GiB, enough for batch 18",

@@ -7,7 +7,7 @@ from course.config import GIB, rung
 from course.training import models
 from course.training.memory_prediction import predict_memory
 from labs.memory.figures import plot_memory_by_part
-from labs.memory.memory_parts import KINDS, forward_peaks, memory_by_part
+from labs.memory.memory_parts import KINDS, memory_by_part
 
 SMALL = {"data": "synthetic", "image_px": 64, "batch_size": 16, "model": "resnet18"}
 
@@ -57,7 +57,5 @@ def test_agrees_with_the_predicted_peak() -> None:
     assert saved == pytest.approx(peak.activations_gib, rel=0.01)
     # The sum has all gradients; the peak has the work space of one layer's backward instead.
     assert gib.sum() == pytest.approx(peak.peak_gib, rel=0.03)
-    grad_gib, no_grad_gib = forward_peaks(config)
-    assert no_grad_gib < 0.2 * grad_gib
-    texts = [text.get_text() for text in plot_memory_by_part(table).axes[2].texts]
+    texts = [text.get_text() for text in plot_memory_by_part(config).axes[2].texts]
     assert sum(map(float, texts)) == pytest.approx(gib.sum(), rel=0.01)

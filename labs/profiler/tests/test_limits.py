@@ -1,4 +1,4 @@
-"""Diagnoses of the recorded traces, and the recorded memory of a step.
+"""Diagnoses of the recorded traces.
 
 The notebook's cell and its wrong answers are in tests/checks/test_written.py.
 """
@@ -7,7 +7,7 @@ import pytest
 
 from course import check_written
 from labs.profiler import limits
-from labs.profiler.memory import live_bytes, plot_memory, recorded_memory
+from labs.profiler.figures import ANSWERS, plot_limits_tree
 from trainspeed import traces
 
 
@@ -57,12 +57,17 @@ def test_answers_that_fit_only_the_four_traces(function) -> None:
     assert "compare shares, not seconds" in " ".join(repr(checked).split())
 
 
-def test_memory_of_a_step() -> None:
-    table = recorded_memory()
-    live = live_bytes(table)
-    assert live.min().min() >= 0
-    # The allocator counts blocks, which are larger than the tensors in them.
-    assert 0.8 < live.sum(axis=1).max() / table.attrs["peak_bytes"] < 1
-    assert live["weights"].iloc[-1] > 0 and live["activations"].iloc[-1] == 0
-    (axes,) = plot_memory(table).axes
-    assert "GiB at the peak" in axes.figure.alt
+def test_the_tree_gives_the_limits_of_the_four_traces() -> None:
+    answers = {
+        "busy": lambda facts: facts["busy_share"] > limits.BUSY,
+        "products": lambda facts: facts["convolution_share"] > 0.5,
+        "load": lambda facts: facts["load_share"] > 0.5,
+        "waits": lambda facts: facts["waits"] > limits.FEW,
+    }
+    for letter, trace in limits.unknown_traces().items():
+        node, facts = "busy", limits.evidence(trace)
+        while node in ANSWERS:
+            node = ANSWERS[node][0 if answers[node](facts) else 1]
+        assert node == limits._answers()[letter]
+    alt = plot_limits_tree().alt
+    assert all(limit in alt for limit in limits.LIMITS)

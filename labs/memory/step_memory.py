@@ -51,12 +51,9 @@ def live_bytes(table: pd.DataFrame) -> pd.DataFrame:
     return changes.reindex(columns=[*CATEGORY_COLOURS], fill_value=0).cumsum()
 
 
-def plot_memory(table: pd.DataFrame) -> Picture:
-    """Plot the memory of a step over time, stacked by category, with the ends of its phases.
-
-    Args:
-        table: from `recorded_memory`.
-    """
+def plot_step_memory() -> Picture:
+    """Plot the memory of the recorded step over time, by category, with the ends of its phases."""
+    table = recorded_memory()
     live = live_bytes(table) / 2**30
     picture = Picture(9.5, 4.2)
     axes = picture.panel()
@@ -75,7 +72,8 @@ def plot_memory(table: pd.DataFrame) -> Picture:
     saved = table.attrs
     label(
         axes,
-        f"ResNet-50, batch {saved['batch_size']}, AdamW\n{saved['machine']}",
+        f"ResNet-50, batch {saved['batch_size']}, AdamW. Peak: {bottom.max():.2f} GiB in tensors, "
+        f"{saved['peak_bytes'] / 2**30:.2f} GiB in the allocator's blocks\n{saved['machine']}",
         xlabel="milliseconds since the step began on the host",
         ylabel="GiB in tensors",
         xlim=(0, table["ms"].max()),

@@ -1,4 +1,4 @@
-"""Figures of loading: waiting and computing, the cost of an image, the cores needed."""
+"""Figures of loading: who works when, waiting and computing, an image's cost, cores needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from course import Run
 from course.charts import (
     BLUE,
     DARK,
     GREEN,
     GREY,
     ORANGE,
+    SKY,
     Picture,
     label,
     legend,
@@ -22,11 +24,68 @@ from course.charts import (
     lines,
     scatter_fit,
     stack,
+    timeline,
 )
 from course.lab import digits
+from labs.dataloader import loading
 
 LOAD, COMPUTING = "waiting for the batch", "computing"
 STEP_COLOURS = {LOAD: ORANGE, COMPUTING: BLUE}
+QUEUE, GAP = GREY, 0.06  # between two events of a lane
+
+
+def plot_schedule(
+    workers: Sequence[int] = (0, 2, 4), load: float = 3.5, train: float = 1.0, end: float = 14.0
+) -> Picture:
+    """Draw who works when, on one axis of time: workers, queue, main process and GPU.
+
+    Args:
+        workers: a panel for each number of workers.
+        load: time to load a batch, in the same unit as `train` (to train on it) and `end`.
+    """
+    heights = [count + (3 if count else 2) for count in workers]
+    picture = Picture(10, 1.4 + 0.3 * sum(heights) + 0.35 * len(workers))
+    panels = picture.panels(len(workers), sharex=True, height_ratios=heights)
+    for axes, count in zip(panels, workers):
+        lanes = _schedule(count, load, train, end)
+        timeline(axes, lanes, heights=[0.78])
+        waits = sum(length for _, length, colour, _ in lanes["GPU"][1:] if colour == ORANGE)
+        words = f"{count} workers" if count else "no workers"
+        words += f": after its first batch, the GPU waits {waits / (end - load):.0%} of the time"
+        label(axes, words, size=10)
+        axes.set_xlim(0, end)
+    panels[-1].set_xlabel("time, in steps of the GPU; the numbers are batches", fontsize=9)
+    names = {"loads a batch": SKY, "batches in the queue": QUEUE, "copies, starts kernels": GREEN}
+    legend(picture, 5, names | {"the GPU waits": ORANGE, "the GPU computes": BLUE})
+    return picture
+
+
+def _schedule(
+    workers: int, load: float, train: float, end: float, copy: float = 0.25
+) -> dict[str, list[tuple[float, float, str, str]]]:
+    """Return the lanes of `plot_schedule`: (begin, length, colour, words) of each event."""
+    loaders = [f"worker {number + 1}" for number in range(workers)]
+    lanes = {name: [] for name in [*loaders, *["queue"] * bool(workers), "main process", "GPU"]}
+    ready, taken, free = [], [], 0.0  # of each batch; when the GPU is free
+    for batch in range(int(end * max(1, workers) / load) + 1):
+        loader = loaders[batch % workers] if workers else "main process"
+        begin = batch // max(1, workers) * load
+        if not workers:  # it also copies, and can load while the GPU computes
+            begin += batch * copy
+        ready.append(begin + load)
+        taken.append(max(ready[-1], free))
+        lanes[loader].append((begin, load - GAP, SKY, str(batch + 1)))
+        lanes["main process"].append((taken[-1], copy - GAP, GREEN, ""))
+        if taken[-1] > free + GAP:
+            lanes["GPU"].append((free, taken[-1] - free - GAP, ORANGE, ""))
+        lanes["GPU"].append((taken[-1], train - GAP, BLUE, str(batch + 1)))
+        free = taken[-1] + train
+    changes = sorted({*ready, *taken})
+    for begin, until in zip(changes, changes[1:]):
+        count = sum(at <= begin for at in ready) - sum(at <= begin for at in taken)
+        if count and workers:
+            lanes["queue"].append((begin, until - begin - GAP, QUEUE, str(count)))
+    return {name: [event for event in lane if event[0] < end] for name, lane in lanes.items()}
 
 
 def plot_waiting(
@@ -106,21 +165,16 @@ def plot_decoding(profiles: dict[str, pd.DataFrame]) -> Picture:
     return picture
 
 
-def plot_cores_needed(
-    speeds: pd.DataFrame,
-    core_speed: float,
-    cores: int,
-    measured: pd.DataFrame | None = None,
-    title: str = "",
-) -> Picture:
+def plot_cores_needed(machine: str, no_workers: Run, measured: pd.DataFrame) -> Picture:
     """Draw the images/s that cores load and that each rung trains; where they cross, it is fed.
 
     Args:
-        speeds: from `loading.training_speeds`.
-        core_speed: images/s that one core loads.
-        cores: the machine's number of cores.
-        measured: trials to add as points.
+        machine: a recorded machine, such as "nvidia-h200".
+        no_workers: its run without workers, from which a core's speed follows.
+        measured: its trials, from `loading.trials`, to add as points.
     """
+    speeds, core_speed = loading.training_speeds(machine), loading.core_speed(no_workers)
+    cores = no_workers.record.hardware["cores"]
     picture = Picture(9.5, 4.6)
     axes = picture.panel()
     top = speeds["images_per_s"].max() * 1.12
@@ -129,10 +183,10 @@ def plot_cores_needed(
     lines(axes, {supply: ([0, most], [0, most * core_speed])}, colours=ORANGE)
     _rung_lines(axes, speeds, core_speed, top, most)
     limit(axes, cores, f"this machine has {cores} cores", along="x")
-    if measured is not None:
-        rows = measured[measured["workers"] > 0]
-        points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
-        scatter_fit(axes, points, colours=GREEN, markers="D")
+    rows = measured[measured["workers"] > 0]
+    points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
+    scatter_fit(axes, points, colours=GREEN, markers="D")
+    title = f"{no_workers.record.machine}; trained: synthetic data, batch 256"
     frame = {"xlabel": "cores that load images", "ylabel": "images per second"}
     label(axes, title, xlim=(0, most), ylim=(0, top), **frame)
     legend(picture, 3)

@@ -1,4 +1,4 @@
-"""What loading a batch costs, stage by stage, and how many cores keep the network busy.
+"""What loading a batch costs, stage by stage, and how fast runs load and train.
 
 Times of steps are means over all measured steps, not medians: workers that start together finish
 together, so several batches arrive at once and then none for a while. A median would only count
@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import simplejpeg
 import torch
-from torchvision.transforms import v2
 
 from course import Run, recorded_runs, rung
 from course.data import decode_jpeg, default_set, train_view
@@ -32,7 +29,7 @@ SETTINGS = {
     "drop_last": "drop_last",
     "uint8": "uint8",
 }
-STAGES = ("read the file", "decode JPEG", "crop and resize", "flip", "normalise", "into the batch")
+STAGES = ("read the file", "decode JPEG", "crop and resize", "flip", "into the batch")
 
 
 def trials(runs: Iterable[Run]) -> pd.DataFrame:
@@ -70,23 +67,11 @@ def _step_times(run: Run) -> dict[str, float]:
     return dict(zip(columns, (1e3 * load_s, 1e3 * step_s, speed, *first_ms[:2])))
 
 
-def training_speed(run: Run) -> float:
-    """Compute the images/s that the network would train if no step waited for its batch.
-
-    Take a run on synthetic data, or one on a CPU. A GPU that waits for its batches starts each
-    step with an empty queue, so the rest of its step is too long.
-
-    Raises:
-        ValueError: the run has measured nothing.
-    """
-    times = _measured_times(run)
-    return 1e3 * run.config.batch_size / (times["step_ms"] - times["load_ms"])
-
-
 def core_speed(run: Run) -> float:
     """Compute the images/s that one core loads, from a run without workers.
 
-    The copy to the device counts as loading.
+    The copy to the device counts as loading. On a GPU it is an upper bound: a step's `load_s` is
+    how long the device waits, and loading begins while the device still computes the last batch.
 
     Raises:
         ValueError: the run has workers, or has measured nothing.
@@ -96,28 +81,15 @@ def core_speed(run: Run) -> float:
             f"{run.name} has {run.config.workers} workers, which load while the network computes: "
             f"take a run with workers=0"
         )
-    return 1e3 * run.config.batch_size / _measured_times(run)["load_ms"]
-
-
-def _measured_times(run: Run) -> dict[str, float]:
-    times = _step_times(run)
-    if math.isnan(times["step_ms"]):
+    load_ms = _step_times(run)["load_ms"]
+    if math.isnan(load_ms):
         raise ValueError(f"{run.name} [{run.status}] has measured no steps: try run.explain()")
-    return times
+    return 1e3 * run.config.batch_size / load_ms
 
 
 def cores_needed(training_speed: float, core_speed: float) -> int:
     """Divide what the network trains by what one core loads, both in images/s, and round up."""
     return math.ceil(round(training_speed / core_speed, 9))
-
-
-def recorded_speeds(machine: str) -> dict[int, float]:
-    """Return the images/s that one GPU trained from files, by number of workers.
-
-    If several runs with as many workers were recorded, the fastest counts.
-    """
-    table = trials(run for run in recorded_runs(machine, "loading") if run.config.uint8)
-    return table.groupby("workers")["images_per_s"].max().to_dict()
 
 
 def training_speeds(machine: str) -> pd.DataFrame:
@@ -138,44 +110,18 @@ def training_speeds(machine: str) -> pd.DataFrame:
     return table.sort_values("images_per_s", ignore_index=True)
 
 
-def decode_profile(images: int = 64, image_px: int = 224, *, uint8: bool = True) -> pd.DataFrame:
+def decode_profile(images: int = 64, image_px: int = 224) -> pd.DataFrame:
     """Time the stages in which one core turns files of the default set into training images.
 
     Returns:
         One row per stage of the loader: stage, ms (mean of one image), share (of their sum).
     """
     files = _sample_files(images)
-    view = train_view(rung("baseline", image_px=image_px, uint8=uint8))
-    crop, flip, *normalise = view.transforms
-    normalise = v2.Compose([v2.Identity(), *normalise])
-    stages = (decode_jpeg, crop, flip, normalise, lambda image: torch.stack([image]))
+    crop, flip = train_view(rung("baseline", image_px=image_px)).transforms
+    stages = (decode_jpeg, crop, flip, lambda image: torch.stack([image]))
     times = timing.time_stages(lambda: (path.read_bytes() for path in files), stages)
     table = pd.DataFrame({"stage": STAGES, "ms": times.mean(axis=0)})
     return table.assign(share=table["ms"] / table["ms"].sum())
-
-
-def time_scaled_decoding(images: int = 64) -> pd.DataFrame:
-    """Time JPEG decoding to a fraction of the width and height, as `draft` of PIL does.
-
-    Returns:
-        One row per divisor of width and height (1, 2, 4 or 8): pixels and time as shares of
-        decoding in full, and ms (mean of one image on one core).
-    """
-    rows, files = {}, _sample_files(images)
-    for divisor in (1, 2, 4, 8):
-        decode = partial(_decode_scaled, divisor=divisor)
-        times = timing.time_stages(lambda: (path.read_bytes() for path in files), [decode])
-        pixels = sum(math.prod(decode(path.read_bytes()).shape[:2]) for path in files)
-        rows[divisor] = {"pixels": pixels, "time": times[:, 1].mean()}
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("divisor")
-    return (table / table.loc[1]).assign(ms=table["time"])
-
-
-def _decode_scaled(jpeg: bytes, divisor: int) -> np.ndarray:
-    """Decode a JPEG to a fraction of its width and height, rounded up."""
-    height, width, *_ = simplejpeg.decode_jpeg_header(jpeg)
-    least = {"min_height": math.ceil(height / divisor), "min_width": math.ceil(width / divisor)}
-    return simplejpeg.decode_jpeg(jpeg, "RGB", fastupsample=True, **least)
 
 
 def _sample_files(number: int) -> list[Path]:

@@ -3,13 +3,12 @@
 import lazy_loader
 
 _NAMES = {
-    "disk": "IMAGENET SHARD_IMAGES measure_disk shared_files",
+    "disk": "shared_files",
     "figures": (
-        "plot_core_costs plot_disk plot_epoch_orders plot_format_speeds plot_losses "
+        "plot_core_costs plot_epoch_orders plot_format_speeds plot_losses plot_readers "
         "plot_shared_files"
     ),
-    "formats": "core_costs epoch_orders reader_speeds shard_members",
-    "lab": "FORMAT_SETTINGS",
+    "formats": "core_costs",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

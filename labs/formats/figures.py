@@ -1,8 +1,9 @@
-"""Figures of formats: an image's cost, the order of an epoch, a disk, and the GPU's speed."""
+"""Figures of formats: an image's cost, an epoch's order, a file system, and the GPU's speed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from course.charts import (
     lines,
     mark,
     stack,
+    strip,
 )
 from course.lab import digits
 from labs.formats.formats import STAGES
@@ -42,8 +44,37 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_epoch_orders(orders: Mapping[str, np.ndarray]) -> Picture:
-    """Draw a dot per image: its position in the epoch and in the files (from `epoch_orders`)."""
+def plot_readers(shards: int = 8, ranks: int = 2, workers: int = 2) -> Picture:
+    """Draw which shards each worker of each rank reads, by three rules, one panel each."""
+    rules = {
+        "no rule": lambda rank, worker: range(shards),
+        "divided among ranks": lambda rank, worker: range(rank, shards, ranks),
+        "among all readers": lambda rank, worker: range(
+            rank * workers + worker, shards, ranks * workers
+        ),
+    }
+    picture = Picture(10.5, 0.9 + 0.35 * ranks * workers)
+    grid = picture.panels(1, len(rules), sharey=True)
+    for axes, (name, rule) in zip(grid, rules.items()):
+        rows, reads = {}, 0
+        for reader in product(range(ranks), range(workers)):
+            read = rule(*reader)
+            reads += len(read)
+            rows["rank {}, worker {}".format(*reader)] = [
+                (BLUE, str(shard)) if shard in read else (GREY + "40", "")
+                for shard in range(shards)
+            ]
+        strip(axes, rows)
+        label(axes, f"{name}: each read {reads // shards}×", size=9.5)
+    return picture
+
+
+def plot_epoch_orders(orders: Mapping[str, Sequence[int]]) -> Picture:
+    """Draw a dot per image: its position in the epoch and in the files.
+
+    Args:
+        orders: by name, the position in the files of each image, in the epoch's order.
+    """
     picture = Picture(10.5, 3.1)
     grid = picture.panels(1, len(orders), sharey=True)
     for axes, (name, places) in zip(grid, orders.items()):
@@ -53,38 +84,23 @@ def plot_epoch_orders(orders: Mapping[str, np.ndarray]) -> Picture:
     return picture
 
 
-def plot_disk(table: pd.DataFrame, title: str = "") -> Picture:
-    """Draw a disk's images per second, cold and warm (from `measure_disk`)."""
-    rows = table.pivot(index="way", columns="cache").loc[table["way"].unique()]
-    speeds = rows["images_per_s"]
-    rates = speeds.map(digits) + " images/s, " + rows["mb_per_s"].map(digits) + " MB/s"
-    colours = [{"cold": SKY, "warm": ORANGE}[cache] for cache in speeds]
-    return _plot_speeds(speeds, rates, colours, title)
-
-
 def plot_shared_files(table: pd.DataFrame) -> Picture:
     """Draw the images per second of one reader over a network (from `shared_files`)."""
     names = {"images_per_s": "over the network", "local_images_per_s": "from memory"}
     speeds = table[[*names]].rename(columns=names)
-    title = f"recorded {table['date'].iloc[0]}: {table['machine'].iloc[0]}"
-    return _plot_speeds(speeds, speeds.map(digits) + " images/s", [SKY, ORANGE], title)
-
-
-def _plot_speeds(
-    speeds: pd.DataFrame, words: pd.DataFrame, colours: Sequence[str], title: str
-) -> Picture:
-    """Draw a dot per row and column of `speeds`, with its words."""
     picture = Picture(9.5, 1.2 + 0.6 * len(speeds))
     axes = picture.panel()
-    for (name, speed), shift, colour in zip(speeds.items(), (-0.18, 0.18), colours):
+    for (name, speed), shift, colour in zip(speeds.items(), (-0.18, 0.18), (SKY, ORANGE)):
+        words = speed.map(digits) + " images/s"
         axes.plot(speed, np.arange(len(speed)) + shift, "o", color=colour, ms=8, label=name)
-        for place, (value, text) in enumerate(zip(speed, words[name])):
+        for place, (value, text) in enumerate(zip(speed, words)):
             mark(axes, value, place + shift, f"  {text}")
-        describe(axes, name, [f"{way}: {text}" for way, text in words[name].items()])
+        describe(axes, name, [f"{way}: {text}" for way, text in words.items()])
     axes.set_yticks(range(len(speeds)), speeds.index)
     axes.set_ylim(len(speeds) - 0.5, -0.5)
     axes.grid(axis="y", alpha=0.3)
     limits = (speeds.min(axis=None) / 3, speeds.max(axis=None) * 12)
+    title = f"recorded {table['date'].iloc[0]}: {table['machine'].iloc[0]}"
     label(axes, title, xlabel="images/s (logarithmic)", xscale="log", xlim=limits)
     legend(picture)
     return picture

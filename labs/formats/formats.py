@@ -1,10 +1,8 @@
-"""Measure image formats: a core's time per image, its reading speed, and the order of images."""
+"""Measure a core's time per image, by format."""
 
 from __future__ import annotations
 
-import runpy
 import tarfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -15,7 +13,6 @@ import pandas as pd
 import torch
 
 from course.data import RandomCrop, decode_jpeg, default_set, formats
-from course.runs import PROJECT
 from trainspeed import timing
 
 STAGES = ("read", "decode", "crop and resize")
@@ -73,68 +70,3 @@ def _shard_jpegs(shards: Iterable[Path]) -> Iterator[bytes]:
                 content = members.extractfile(member).read()
                 if member.name.endswith(".jpg"):
                     yield content
-
-
-def shard_members(shard: Path) -> pd.DataFrame:
-    """List the first four members of a shard: name, bytes, and where in the file they begin."""
-    with tarfile.open(shard) as tar:
-        rows = [(member.name, member.size, member.offset_data) for member in islice(tar, 4)]
-    return pd.DataFrame(rows, columns=["name", "bytes", "begins_at"])
-
-
-def reader_speeds(script: str | Path, images: int = 1024) -> pd.DataFrame:
-    """Measure how fast one core reads images in three ways, without decoding.
-
-    Everything comes from the page cache after a first pass, so a disk's time is not included.
-
-    Args:
-        script: a training script, relative to the project's folder; its class Shards reads.
-
-    Returns:
-        One row per way: way, images, images_per_s (of processor time).
-
-    Raises:
-        NotImplementedError: TODO shards of the script is still open.
-    """
-    import webdataset  # only here: it takes a second
-
-    files, shards = (
-        _jpeg_files(default_set.ensure()),
-        formats.paths(formats.convert_set("shards"), "train"),
-    )
-    reader = runpy.run_path(str(PROJECT / script), run_name="train")["Shards"]
-    images_of = reader.__new__(reader).images_of  # needs no data set
-    library = webdataset.WebDataset([str(shard) for shard in shards], shardshuffle=False)
-    readers: dict[str, Callable[[], Iterable[Any]]] = {
-        "files, one by one": lambda: (path.read_bytes() for path in files),
-        "shards, by your reader": lambda: (item for shard in shards for item in images_of(shard)),
-        "shards, by webdataset": lambda: library.to_tuple("jpg", "cls"),
-    }
-    rows = []
-    for name, read in readers.items():
-        seconds = []
-        for _ in range(3):
-            begin = time.process_time()
-            count = sum(1 for _ in islice(read(), images))
-            seconds.append(time.process_time() - begin)
-        rows.append((name, count, count / min(seconds[1:])))
-    return pd.DataFrame(rows, columns=["way", "images", "images_per_s"])
-
-
-def epoch_orders(images: int = 4096) -> dict[str, np.ndarray]:
-    """Draw the order of images in an epoch, for a true shuffle and for streams of 16 shards.
-
-    Returns:
-        By name an array of shape (images,): the place of each image in all shards laid end to
-        end, in the order in which one reader yields them.
-    """
-    random = np.random.default_rng(0)
-    shards = np.arange(images).reshape(16, -1)
-    by_shard = shards[random.permutation(16)].ravel()
-    orders = {"true shuffle": random.permutation(images), "order of shards only": by_shard}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for buffer in (100, 1000):
-            order = np.array([*formats.shuffled(iter(by_shard.tolist()), buffer)])
-            orders[f"and a buffer of {buffer:,}"] = order
-    return orders

@@ -67,7 +67,7 @@ LAB = Lab(
     minutes=75,
     exercises=EXERCISES,
     recordings=(Recording("formats", [*_format_configs()]),),
-    jobs="5, of 9 runs",
+    jobs="5, of 8 or 9 runs",
     prepare="`course data --as`, once, for a set of your own",
     stuck="the class follows its image in the tar file; a rank does not know its workers' numbers",
 )

@@ -95,10 +95,8 @@ def test_trials_have_their_settings_times_and_memory(trained: dict[str, Run]) ->
     assert row["next_epoch_ms"] == pytest.approx(1e3 * later)
     memory_gib = table.set_index("workers")["host_gib"]
     assert 0.1 < memory_gib[0] < min(memory_gib[1], memory_gib[2]) and max(memory_gib) < 8
-    run = trained["none"]
-    speeds = loading.core_speed(run), loading.training_speed(run)
-    together = 1 / sum(1 / speed for speed in speeds)
-    assert together == pytest.approx(loading.trials([run])["images_per_s"][0])
+    row = table[table["workers"] == 0].iloc[0]
+    assert loading.core_speed(trained["none"]) == pytest.approx(4e3 / row["load_ms"])
     with pytest.raises(ValueError, match="workers=0"):
         loading.core_speed(trained["one"])
 
@@ -108,8 +106,9 @@ def test_a_failed_run_has_no_times(tmp_path: Path, tiny_set: Path) -> None:
     (run.folder / "record.json").write_text('{"status": "failed", "error": "why"}')
     row = loading.trials([run]).iloc[0]
     assert (row["status"], row["error"]) == ("failed", "why") and math.isnan(row["load_ms"])
+    run = prepared(tmp_path / "alone", SOLVED, tiny("channels_last", tiny_set))
     with pytest.raises(ValueError, match="measured no steps"):
-        loading.training_speed(run)
+        loading.core_speed(run)
 
 
 def test_the_mean_counts_the_steps_that_a_median_hides(tmp_path: Path) -> None:
@@ -124,10 +123,9 @@ def test_the_mean_counts_the_steps_that_a_median_hides(tmp_path: Path) -> None:
     row = loading.trials([run]).iloc[0]
     assert row["load_ms"] == pytest.approx(100)
     assert row["images_per_s"] == pytest.approx(64 / 0.2)
-    assert loading.training_speed(run) == pytest.approx(64 / 0.1)
 
 
-def test_cores_needed_by_the_recorded_gpu() -> None:
+def test_speeds_of_the_recorded_gpu() -> None:
     assert [loading.cores_needed(speed, 200) for speed in (4000, 4001)] == [20, 21]
     speeds = loading.training_speeds("nvidia-h100")
     speeds = speeds.set_index(["rung", "precision"])["images_per_s"]
@@ -138,20 +136,20 @@ def test_cores_needed_by_the_recorded_gpu() -> None:
         for run in recordings.recorded_runs("nvidia-h100")
         if (run.config.rung, run.config.data) == ("channels_last", "default")
     )
-    core_speed = loading.core_speed(run)
-    assert 150 < core_speed < 300
-    assert 14 <= loading.cores_needed(speeds["channels_last", "bf16"], core_speed) <= 27
+    assert 150 < loading.core_speed(run) < 300
 
 
 def test_figures_show_their_values(trained: dict[str, Run]) -> None:
     table = loading.trials(trained.values())
-    speeds = loading.training_speeds("nvidia-h100")
     waits = [(name, run.steps) for name, run in trained.items()]
-    profile = {"float32": loading.decode_profile(2, 64)}
+    profile = {"one core": loading.decode_profile(2, 64)}
     assert "waiting for the batch: " in figures.plot_trials(table).alt
     assert "dashed" in figures.plot_waiting(waits, 1).alt
     assert "decode JPEG: " in figures.plot_decoding(profile).alt
-    assert "supply" in figures.plot_cores_needed(speeds, 196, 16, table).alt
+    (alone,) = (
+        run for run in recordings.recorded_runs("nvidia-h200", "loading") if not run.config.workers
+    )
+    assert "supply" in figures.plot_cores_needed("nvidia-h200", alone, table).alt
 
 
 # Prints the GiB that more prefetching takes. A process by itself, because workers are forks: pages

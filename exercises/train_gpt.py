@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own abbreviation
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -32,11 +32,7 @@ def main(run):
     precision.set_tf32(cfg.precision == "tf32")
     device = join_group(run)
     copies, copy, mesh = run.world_size, run.rank, None  # ranks that get different sequences
-    # Arrange the ranks as copies of the network, each shared by cfg.tensor ranks.
-    if cfg.shard and run.world_size > 1:
-        shape = (run.world_size // cfg.tensor, cfg.tensor)
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
-        copies, copy = mesh["data"].size(), mesh["data"].get_local_rank()
+    # TODO mesh: arrange the ranks as copies of the network, each shared by cfg.tensor ranks
     sets = text_sets(cfg, device)
     cfg = run.complete_epochs(sets)  # with the number of steps, if an epoch is all sequences
     share = cfg.batch_size // copies
@@ -48,16 +44,9 @@ def main(run):
     net = model = GPT(cfg).to(device)
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
-    # Divide each block's layers among the ranks of mesh["tensor"].
-    if mesh and cfg.tensor > 1:
-        kinds = {"qkv": ColwiseParallel, "out": RowwiseParallel}
-        kinds |= {"mlp_in": ColwiseParallel, "mlp_out": RowwiseParallel}
-        plan = {f"blocks.*.{name}": kind() for name, kind in kinds.items()}
-        parallelize_module(net, mesh["tensor"], plan)
-    # Shard what a rank has over mesh["data"], block by block.
-    for unit in [*net.blocks, net] if mesh else []:
-        fully_shard(unit, mesh=mesh["data"])
-    if run.world_size > 1 and not cfg.shard:
+    # TODO tensor_plan: divide each block's layers among the ranks of mesh["tensor"]
+    # TODO shard_plan: shard what a rank has over mesh["data"], block by block
+    if run.world_size > 1 and not isinstance(net, FSDPModule):
         model = DDP(model, gradient_as_bucket_view=True)
     matrices = [weight for weight in net.parameters() if weight.ndim > 1]
     vectors = [weight for weight in net.parameters() if weight.ndim <= 1]

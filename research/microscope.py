@@ -27,6 +27,7 @@ from electives.microscope import measurements, timing
 from electives.microscope.cases import Case, Convolution, Product, row, tf32_switches
 from electives.microscope.records import BASE, FORMATS
 from research import cuda_libraries
+from research.cuda_libraries import LAYOUTS
 from research.sweep import as_part, command, device, lines
 
 NEAR, FAR = range(4088, 4105), range(256, 8193, 256)
@@ -45,6 +46,17 @@ def products() -> list[Product]:
     """Return a product in each format, and with each side longer by 1."""
     longer = [replace(BASE, **{side: getattr(BASE, side) + 1}) for side in "knm"]
     return [replace(case, dtype=name) for name in FORMATS for case in (BASE, *longer)]
+
+
+def depthwise() -> list[Convolution]:
+    """Return convolutions with one group and with one per channel, in both layouts."""
+    kinds = [(name, layout) for name in ("bf16", "fp16", "tf32", "fp32") for layout in LAYOUTS]
+    return [
+        Convolution(count, count, *kind, groups=groups)
+        for kind in kinds
+        for count in (64, 256)
+        for groups in (1, count)
+    ]
 
 
 def accepts(case: Case, device: torch.device) -> bool:
@@ -69,6 +81,7 @@ def parts() -> dict[str, Callable[[], list[dict[str, Any]]]]:
             name: lambda cases=cases: measurements.measure_cases(cases, gpu, 10)
             for name, cases in GRIDS.items()
         },
+        "depthwise": lambda: measurements.measure_cases(depthwise(), gpu, 10),
         "largest": lambda: measurements.search_largest_rates(gpu),
         "cublas": lambda: measurements.measure_cases(cuda_libraries.products(), gpu),
         "cudnn": lambda: measurements.measure_cases(cuda_libraries.convolutions(), gpu),

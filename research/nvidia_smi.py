@@ -20,10 +20,8 @@ from labs.start_here.nvidia_smi import (
     GPU_FIELDS,
     GPUS_BUSY,
     GPUS_IDLE,
-    OVERVIEW,
-    PROCESS_FIELDS,
-    PROCESSES,
     USAGE,
+    USAGE_OPTIONS,
     nvidia_smi,
     query,
 )
@@ -56,17 +54,15 @@ def main(folder: Path) -> None:
         raise SystemExit("nvidia-smi is missing or fails: record on a machine with an NVIDIA GPU")
     folder.mkdir(parents=True, exist_ok=True)
     time.sleep(IDLE_S)
-    _write(folder / GPUS_IDLE, query("gpu", GPU_FIELDS))
+    _write(folder / GPUS_IDLE, query(GPU_FIELDS))
     programs = [
         subprocess.Popen([sys.executable, "-c", GPU_PROGRAM, mode, gib])
         for mode, gib in (("busy", "4"), ("holding", "20"))
     ]
     try:
         time.sleep(BUSY_S)
-        _write(folder / GPUS_BUSY, query("gpu", GPU_FIELDS))
-        _write(folder / PROCESSES, query("compute-apps", PROCESS_FIELDS))
-        _write(folder / OVERVIEW, nvidia_smi())
-        _write(folder / USAGE, nvidia_smi("pmon", "-c", "1", "-s", "um"))
+        _write(folder / GPUS_BUSY, query(GPU_FIELDS))
+        _write(folder / USAGE, nvidia_smi(*USAGE_OPTIONS))
         died = [program.args[3] for program in programs if program.poll() is not None]
         if died:
             raise SystemExit(f"these programs had ended, so record again: {', '.join(died)}")

@@ -23,12 +23,13 @@ from labs import large_batch as large_batch
 from labs import memory as memory
 from labs import mixed_precision as precision
 from labs import profiler as profiler
+from labs import scale as scale
 from labs import scaling as scaling
 from labs import search as search
 from labs import start_here as machine
 from labs import tensor_parallel as parallel
-from labs import tracking as tracking
-from labs.tracking.counters import energy_kwh
+from labs.scale.counters import energy_kwh
+from labs.scale.full_training import full_training
 from trainspeed.traces import tables
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
@@ -74,18 +75,19 @@ def ladder():
 
 FIGURES: dict[str, Callable[[], Picture]] = {
     "supercomputer": machine.plot_supercomputer,
-    "launch queue": gpu.plot_launch_queue,
+    "queues of host and GPU": gpu.plot_queues,
+    "backfill": machine.plot_backfill,
     "memory of a step": memory.plot_step_memory,
     "limits of a step": profiler.plot_limits_tree,
     "time by operator": lambda: profiler.plot_time_by(
         tables.by_operator(read_trace(trace_path(H100, "amp")))
     ),
-    "bits of formats": lambda: precision.plot_bits(precision.formats()),
-    "range of formats": lambda: precision.plot_range_and_precision(precision.formats()),
-    "inside a GPU": layout.plot_gpu,
-    "recorded convolution": lambda: layout.plot_convolution_times(
-        layout.recorded_convolution(H100, "bf16")
-    ),
+    "bits of formats": precision.plot_bits,
+    "step of mixed precision": precision.plot_step,
+    "inside a GPU": kernel.plot_gpu,
+    "busy multiprocessors": lambda: layout.plot_busy_multiprocessors(H100, 64, 512),
+    "time by part": lambda: layout.plot_time_by_part(H100, "amp", "channels_last"),
+    "recorded convolution": lambda: layout.plot_convolution_times(H100),
     "predicted node": lambda: scaling.plot_scaling(
         scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
         scaling.node_with_prediction("compile"),
@@ -116,11 +118,10 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "held-out images": lambda: search.plot_holdout(
         search.holdout_table(searched()).query("search == 'seeds'")
     ),
-    "dashboard": lambda: tracking.plot_dashboard(searched()),
-    "errors of a counter": lambda: tracking.plot_energy_errors(tracking.power_errors(energy_kwh)),
-    "runs by field": lambda: tracking.plot_run_comparison(
-        tracking.runs_table(recorded_runs(H200, "learning")), ["batch_size", "lr", "seed"]
+    "energy as an area": lambda: scale.plot_energy(
+        scale.costs_on_one_gpu(full_training), scale.costs_on_several_gpus(full_training)
     ),
+    "errors of a counter": lambda: scale.plot_energy_errors(energy_kwh),
     "time of attention": lambda: attention.plot_times(attention.load_measurements(H200)["time"]),
     "masks of attention": lambda: attention.plot_masks(attention.load_measurements(H200)["mask"]),
     "tensors of the fast step": lambda: fast_step.plot_tensors(),

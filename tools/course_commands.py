@@ -156,7 +156,7 @@ def export(
     """Export finished runs to TensorBoard, Trackio or Weights & Biases (offline)."""
     from course.runs.recordings import recorded_runs
     from course.runs.run import all_runs, get
-    from labs.tracking import exports
+    from labs.gpu import exports
 
     chosen = recorded_runs(recorded) if recorded else all_runs()
     if search:

@@ -8,8 +8,8 @@ _NAMES = {
         "ORANGE PHASE_COLOURS Picture PURPLE SKY widget_view words_on"
     ),
     "primitives": (
-        "bars COLOURS describe heading label legend limit lines mark plot_bar_panels scatter_fit "
-        "stack strip timeline"
+        "arrow bars box COLOURS describe heading label legend limit lines mark plot_bar_panels "
+        "scatter_fit stack strip timeline"
     ),
     "runs": "plot_ladder plot_ladder_progress plot_learning_curves plot_step_and_loss",
 }

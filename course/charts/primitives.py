@@ -3,8 +3,8 @@
 They draw into a panel of a `Picture`, label its axis, write values where they are readable, and
 add them to the figure's alt text. `heading` sets a title for all panels, `label` titles and
 axes of one; `mark` adds a note, `limit` a line across the panel, and `legend` a legend below the
-figure. A figure that uses Matplotlib directly adds its alt text with `describe`, or as
-`Picture(..., alt)`.
+figure. `box` and `arrow` are for drawings. A figure that uses Matplotlib directly adds its alt text
+with `describe`, or as `Picture(..., alt)`.
 """
 
 from __future__ import annotations
@@ -325,6 +325,26 @@ def timeline(
             axes.broken_barh(intervals, (place - height / 2, height), color=colour, lw=0)
     _names(axes, list(lanes))
     axes.set_ylim(len(lanes) - 0.4, -0.6)
+
+
+def box(
+    axes: Axes, left: float, low: float, width: float, height: float, colour: str, words: str = ""
+) -> None:
+    """Draw a box; words are in its middle, or at the top of a white one."""
+    edge = GREY if colour == "white" else colour
+    axes.add_patch(Rectangle((left, low), width, height, facecolor=colour, edgecolor=edge))
+    is_frame = colour == "white"
+    y = low + height - 0.2 if is_frame else low + height / 2
+    ink = DARK if is_frame else words_on(colour)
+    axes.text(left + width / 2, y, words, ha="center", va="center", fontsize=8.5, color=ink)
+
+
+def arrow(
+    axes: Axes, begin: tuple[float, float], end: tuple[float, float], style: str = "<->"
+) -> None:
+    """Draw an arrow; `style` is matplotlib's arrowstyle."""
+    settings = {"arrowstyle": style, "color": DARK, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 8}
+    axes.annotate("", end, begin, arrowprops=settings)
 
 
 def plot_bar_panels(

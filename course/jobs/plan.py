@@ -137,11 +137,14 @@ def plan_run(
             f"gpus={gpus}: this machine has fewer GPUs, and each rank needs one. Choose fewer, "
             f"or let all ranks use the CPU, device='cpu'"
         )
-    if config.batch_size % gpus:
-        below = config.batch_size - config.batch_size % gpus
+    copies = gpus // config.tensor  # of the network
+    if rest := config.batch_size % copies:
+        below = config.batch_size - rest
+        nearest = " or ".join(str(size) for size in (below, below + copies) if size)
+        ranks = f"gpus={gpus}" + f" with tensor={config.tensor}" * (config.tensor > 1)
         raise ValueError(
-            f"batch_size={config.batch_size} is what one update sees, and gpus={gpus} cannot share "
-            f"it evenly: choose a multiple of {gpus}, as {below or gpus} or {below + gpus}"
+            f"batch_size={config.batch_size} is what one update sees, and {ranks} cannot share it "
+            f"evenly: choose a multiple of {copies}, as {nearest}"
         )
     if time_min is not None:
         chosen = replace(chosen, time_min=time_min)

@@ -331,7 +331,7 @@ class Checkpoints:
         ends = (is_cheap or step % SIGNAL_STEPS == 0) and any_rank(self._signals, self.device)
         is_last = step >= cfg.epochs * cfg.steps
         if ends or is_last or step % cfg.save_every == 0:
-            self._save(step)
+            self._save(step, is_last=ends or is_last)
         if ends or is_last:
             self._wait()
         if ends:
@@ -353,7 +353,7 @@ class Checkpoints:
         random = randomness.get_states(self.device)
         return state | {"step": step, "random": random, "settings": self._settings}
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, is_last: bool) -> None:
         state = self._state(step)
         if self.run.rank == 0:
             (self._writer or save)(state, self.run.checkpoints, step)
@@ -442,14 +442,15 @@ class ShardedCheckpoints(Checkpoints):
         )
         super()._restore(saved)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, is_last: bool) -> None:
         from torch.distributed import checkpoint as dcp
 
         self._wait()
         rest = pickle.dumps(self._state(step, "model", "optimizer"))
         state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
         path = place / file_name(step).removesuffix(".pt")
-        if self.config.async_save:
+        # Nothing else is left to do, and a first process might start too late for SIGKILL.
+        if self.config.async_save and not is_last:
             with _deferred_signals():
                 self._pending = dcp.async_save(state, checkpoint_id=path, **self._options)
         else:

@@ -5,6 +5,7 @@ import lazy_loader
 _NAMES = {
     "figures": "plot_bandwidth plot_fused_kernels plot_grid plot_matmul_rate plot_traffic",
     "gpu_timing": "load_measurements time_on_gpu",
+    "hierarchy": "plot_gpu",
     "interpreter": "interpret",
     "solutions": "load_tile store_tile",
     "tables": "softmax_traffic traffic_by_tile",

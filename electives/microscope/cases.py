@@ -60,7 +60,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of square images, padded to keep their size."""
+    """A convolution of square images, padded to keep their size.
+
+    With as many groups as inputs, it is depthwise: each output has one input channel.
+    """
 
     inputs: int
     outputs: int
@@ -69,24 +72,28 @@ class Convolution:
     size: int = 3
     px: int = 56
     images: int = 64
+    groups: int = 1
 
     def __str__(self) -> str:
-        return f"convolution, {self.inputs} to {self.outputs}, {self.layout}, {self.dtype}"
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        return f"convolution, {self.inputs} to {self.outputs}{groups}, {self.layout}, {self.dtype}"
 
     @property
     def flop(self) -> int:
         pixels = self.images * self.px**2
-        return 2 * pixels * self.size**2 * self.inputs * self.outputs
+        return 2 * pixels * self.size**2 * self.inputs // self.groups * self.outputs
 
     def call(self, device: torch.device) -> Callable[[], torch.Tensor]:
         """Create the tensors, and return the convolution as a call."""
         kind = {"device": device, "dtype": dtype_of(self.dtype)}
         images = torch.randn(self.images, self.inputs, self.px, self.px, **kind)
-        weights = torch.randn(self.outputs, self.inputs, self.size, self.size, **kind)
+        shape = (self.outputs, self.inputs // self.groups, self.size, self.size)
+        weights = torch.randn(shape, **kind)
         images, weights = (
             channels_last(tensor, self.layout == "NHWC") for tensor in (images, weights)
         )
-        return lambda: torch.conv2d(images, weights, padding=self.size // 2)
+        padding, groups = self.size // 2, self.groups
+        return lambda: torch.conv2d(images, weights, padding=padding, groups=groups)
 
 
 Case = Product | Convolution

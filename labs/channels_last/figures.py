@@ -1,9 +1,10 @@
-"""Figures of memory layout: strides, a step's time by part, a convolution's speed."""
+"""Figures of memory layout: strides, a step's time by part, a convolution's speed, blocks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
@@ -17,39 +18,44 @@ from course.charts import (
     PURPLE,
     SKY,
     Picture,
+    describe,
     label,
     legend,
     lines,
     stack,
     words_on,
 )
+from labs.channels_last.convolution import recorded_convolution
+from labs.channels_last.strides import addresses, batch_norm_by_channels, time_by_part
 
 CHANNEL_COLOURS = (SKY, ORANGE, GREEN, PURPLE, ACCENT, BLUE)
 PART_COLOURS = (BLUE, GREEN, ACCENT, GREY)  # in the order of `time_by_part`
 NEIGHBOURS = {"n": "next image", "c": "next channel", "h": "next row", "w": "next column"}
 LETTERS = 26  # pixels of an image that have a letter
+# Of an H100, which has room for 2,048 threads in each; PyTorch's BatchNorm uses blocks of 512.
+MULTIPROCESSORS, BLOCKS_EACH, GRID_ROWS = 132, 4, 6
 LINE_HEIGHT = 6.2  # of a line of memory with its arrows, in cells
 CELL_INCHES, FEWEST_CELLS = 0.22, 30
 
 
-def plot_strides(tables: dict[str, pd.DataFrame]) -> Picture:
+def plot_strides(tensors: dict[str, torch.Tensor]) -> Picture:
     """Draw a tensor as it is indexed, and below as memory stores it in each layout.
 
     A letter is a pixel (capitals: of the second image), a colour a channel. Arrows lead from the
     first number to its neighbours; their lengths are the strides.
 
     Args:
-        tables: from `lab.addresses`, by layout; of tensors of one shape, with one or two images of
-            at most 26 pixels and 6 channels.
+        tensors: 4-d tensors of one shape, by layout; with one or two images of at most 26 pixels
+            and 6 channels.
 
     Raises:
         ValueError: a tensor that is too large.
     """
-    shape = tuple(next(iter(tables.values()))[list("nchw")].max() + 1)
-    images, channels, height, width = shape
+    tables = {name: addresses(tensor) for name, tensor in tensors.items()}
+    shape = images, channels, height, width = next(iter(tensors.values())).shape
     if images > 2 or channels > len(CHANNEL_COLOURS) or height * width > LETTERS:
         raise ValueError(
-            f"(N, C, H, W) = {tuple(map(int, shape))} is too large: draw up to 2 images with "
+            f"(N, C, H, W) = {tuple(shape)} is too large: draw up to 2 images with "
             f"{len(CHANNEL_COLOURS)} channels and {LETTERS} pixels"
         )
     planes, numbers = images * channels, images * channels * height * width
@@ -98,60 +104,67 @@ def _draw_number(axes: Axes, x: float, y: float, image: int, channel: int, pixel
     axes.text(x + 0.47, y + 0.44, letter, **style)
 
 
-def plot_time_by_part(tables: dict[str, pd.DataFrame]) -> Picture:
-    """Draw the GPU time of each part, one bar per trace.
-
-    Args:
-        tables: from `lab.time_by_part`, by the name of the trace.
-    """
-    picture = Picture(9, 1.0 + 0.55 * len(tables))
+def plot_time_by_part(machine: str, *rungs: str) -> Picture:
+    """Draw the GPU time of each part of recorded steps, one bar per rung."""
+    table = time_by_part(machine, *rungs)
+    picture = Picture(9, 1.0 + 0.55 * len(rungs))
     axes = picture.panel()
-    wide = pd.DataFrame({name: table.set_index("part")["ms"] for name, table in tables.items()})
-    parts = dict(zip(wide.index, wide.to_numpy()))
-    words = [f"{total:.1f}" for total in wide.sum()]
+    parts = dict(zip(table.index, table.to_numpy()))
+    words = [f"{total:.1f}" for total in table.sum()]
     stack(
-        axes, list(wide), parts, words=words, inside="{value:.1f}", colours=PART_COLOURS, room=1.1
+        axes, list(table), parts, words=words, inside="{value:.1f}", colours=PART_COLOURS, room=1.1
     )
-    machines = ", ".join(sorted({table["machine"].iloc[0] for table in tables.values()}))
-    label(axes, xlabel=f"milliseconds of GPU time in the traced step ({machines})")
+    label(axes, xlabel=f"milliseconds of GPU time in the traced step ({table.attrs['machine']})")
     legend(picture, len(PART_COLOURS))
     return picture
 
 
-def plot_convolution_times(table: pd.DataFrame) -> Picture:
-    """Draw a convolution's speed in both layouts over its channels; multiples of 8 are marked.
+def plot_convolution_times(machine: str, precision: str = "bf16", channels: int = 72) -> Picture:
+    """Draw a recorded convolution's speed in both layouts over its channels, up to a number.
 
-    Args:
-        table: from `lab.convolution_times` or `lab.recorded_convolution`.
-
-    Raises:
-        ValueError: rows of several machines, precisions or sizes, which are not comparable.
+    Multiples of 8 are marked.
     """
-    common = ["machine", "precision", "passes", "batch_size", "image_px"]
-    if len(table[common].drop_duplicates()) != 1:
-        raise ValueError(f"rows must agree in {', '.join(common)}: choose one of each")
-    picture = Picture(8.5, 3.6)
+    table = recorded_convolution(machine, precision)
+    title, table = table.attrs["title"], table[table["channels"] <= channels]
+    picture = Picture(8.5, 3.4)
     axes = picture.panel()
-    first, channels = table.iloc[0], np.unique(table["channels"])
-    scale, unit = (1, "TFLOP/s") if table["tflop_per_s"].max() >= 1 else (1e3, "GFLOP/s")
-    for count in channels[channels % 8 == 0]:
+    counts = np.unique(table["channels"])
+    for count in counts[counts % 8 == 0]:
         axes.axvline(count, color=GREY, lw=8, alpha=0.3)
-    speeds, spreads = {}, {}
-    for layout, rows in table.groupby("layout"):
-        speed = rows["tflop_per_s"] * scale
-        speeds[layout] = rows["channels"], speed
-        # The shortest time is the highest speed.
-        spreads[layout] = [speed * rows["ms"] / rows[name] for name in ("ms_q3", "ms_q1")]
-    lines(axes, speeds, errors=spreads, colours=(ORANGE, BLUE), marker="o")
-    spread = ", quartiles" if table["ms_q1"].notna().any() else ""
-    label(
-        axes,
-        f"{first.machine.split(', with')[0]}\n3×3 convolution, {first.passes}, {first.precision}, "
-        f"batch {first.batch_size}, {first.image_px} px",
-        xlabel="channels, in and out (grey: multiples of 8)",
-        ylabel=f"{unit}: median{spread}",
-        xticks=channels if np.ptp(channels) <= 20 else channels[channels % 8 == 0],
-    )
+    speeds = {
+        name: (rows["channels"], rows["tflop_per_s"]) for name, rows in table.groupby("layout")
+    }
+    lines(axes, speeds, colours=(ORANGE, BLUE), marker="o")
+    words = {"xlabel": "channels, in and out (grey: multiples of 8)", "ylabel": "TFLOP/s"}
+    label(axes, title, xticks=counts, **words)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
+    return picture
+
+
+def plot_busy_multiprocessors(machine: str, *channels: int) -> Picture:
+    """Draw how much of an H100 a BatchNorm in NCHW fills, with its recorded times in both layouts.
+
+    Each multiprocessor has room for four blocks of 512 threads, and each channel is one block. We
+    assume that the GPU gives a block to a multiprocessor without one, as long as there are any.
+    """
+    ms = batch_norm_by_channels(machine, "amp", "channels_last")
+    places = MULTIPROCESSORS * BLOCKS_EACH
+    picture = Picture(10, 2.0)
+    for axes, count in zip(picture.panels(1, len(channels)), channels):
+        for number in range(places):
+            block, sm = divmod(number, MULTIPROCESSORS)
+            (x, y), (right, up) = divmod(sm, GRID_ROWS), divmod(block, 2)
+            colour = ORANGE if number < count else GREY + "40"
+            place = (1.15 * x + 0.5 * right, -1.15 * y + 0.5 * up)
+            axes.add_patch(Rectangle(place, 0.44, 0.44, color=colour, lw=0))
+        nchw, nhwc = ms.loc[count]
+        words = f"{count} channels: {count} of {places} places, {count / places:.0%}"
+        label(axes, f"{words}\nNCHW {nchw:.1f} ms, NHWC {nhwc:.1f} ms", size=10)
+        describe(axes, "", [f"{min(count, MULTIPROCESSORS)} multiprocessors have work"])
+        axes.set(
+            xlim=(-0.3, 1.15 * MULTIPROCESSORS / GRID_ROWS), ylim=(-1.15 * GRID_ROWS + 0.9, 1.2)
+        )
+        axes.set_aspect("equal")
+        axes.axis("off")
     return picture

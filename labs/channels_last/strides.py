@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import torch
 
+from course import trace_path
+from course.analysis import read_trace
 from course.training import layout, operator_calls
 from trainspeed import traces
 
@@ -84,36 +86,33 @@ def _parent_convolution(event: Any) -> str:
     return ""
 
 
-def time_by_part(trace: traces.Trace) -> pd.DataFrame:
-    """Return a trace's GPU time for convolutions, BatchNorm, layout conversions, and all else.
+def time_by_part(machine: str, *rungs: str) -> pd.DataFrame:
+    """Return the GPU milliseconds of recorded steps by part, with a column per rung.
 
     Conversions are kernels that only change or pad a layout; most run within convolutions, whose
-    time is counted without them.
-
-    Columns: part, kernels, ms, share, machine.
+    time is counted without them. `attrs["machine"]` is the GPU's name.
     """
-    rows = trace.kernels
-    part = pd.Series(REST, index=rows.index)
-    for name, word in PARTS.items():
-        part[rows["operator"].str.contains(word).astype(bool)] = name
-    part[rows["kernel"].str.contains(traces.LAYOUT).astype(bool)] = CONVERSIONS
-    times = rows["duration_s"].groupby(part).agg(kernels="count", ms="sum")
-    table = times.reindex([*PARTS, CONVERSIONS, REST], fill_value=0).rename_axis("part")
-    table["ms"] *= 1e3
-    share = table["ms"] / table["ms"].sum()
-    return table.assign(share=share, machine=trace.device).reset_index()
+    columns = {}
+    for rung in rungs:
+        trace = read_trace(trace_path(machine, rung))
+        rows = trace.kernels
+        part = pd.Series(REST, index=rows.index)
+        for name, word in PARTS.items():
+            part[rows["operator"].str.contains(word).astype(bool)] = name
+        part[rows["kernel"].str.contains(traces.LAYOUT).astype(bool)] = CONVERSIONS
+        columns[rung] = 1e3 * rows["duration_s"].groupby(part).sum()
+    table = pd.DataFrame(columns).reindex([*PARTS, CONVERSIONS, REST]).fillna(0.0)
+    table.attrs["machine"] = trace.device
+    return table.rename_axis("ms of GPU time")
 
 
-def ms_by_channels(trace: traces.Trace, operator: str) -> pd.Series:
-    """Return the GPU milliseconds of an operator, by the channels of its first input (N, C, H, W).
-
-    Raises:
-        ValueError: the operator has no such kernel in the trace.
-    """
-    rows = trace.kernels[trace.kernels["operator"] == operator]
-    rows = rows[[bool(shapes) and len(shapes[0]) == 4 for shapes in rows["input_shapes"]]]
-    if rows.empty:
-        operators = ", ".join(sorted(set(trace.kernels["operator"]) - {""}))
-        raise ValueError(f"{operator!r} has no kernel with a 4-d input; operators are {operators}")
-    channels = pd.Series([shapes[0][1] for shapes in rows["input_shapes"]], rows.index)
-    return (rows["duration_s"] * 1e3).groupby(channels).sum().rename_axis("channels").rename("ms")
+def batch_norm_by_channels(machine: str, *rungs: str) -> pd.DataFrame:
+    """Return the GPU milliseconds of BatchNorm's backward by channels, with a column per rung."""
+    columns = {}
+    for rung in rungs:
+        rows = read_trace(trace_path(machine, rung)).kernels
+        rows = rows[rows["operator"] == "aten::native_batch_norm_backward"]
+        rows = rows[rows["input_shapes"].map(lambda shapes: bool(shapes) and len(shapes[0]) == 4)]
+        channels = rows["input_shapes"].map(lambda shapes: shapes[0][1])
+        columns[rung] = 1e3 * rows["duration_s"].groupby(channels).sum()
+    return pd.DataFrame(columns).rename_axis("channels")

@@ -3,8 +3,11 @@
 import lazy_loader
 
 _NAMES = {
-    "figures": "plot_launch_queue plot_network_layers plot_samples",
+    "exports": "export",
+    "figures": "plot_network_layers plot_queues plot_samples",
     "review": "observe_loop",
+    "timing": "SimulatedGpu",
+    "trackers": "tags",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -1,4 +1,4 @@
-"""Plot the training images, a network's layers, and a sketch of asynchronous launches."""
+"""Plot the training images, a network's layers, and sketches of the queues of host and GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from course.charts import (
     GREY,
     SKY,
     Picture,
+    describe,
     label,
     limit,
     mark,
@@ -68,21 +69,51 @@ def plot_network_layers(table: pd.DataFrame) -> Picture:
     return plot_bar_panels({"parameters (millions)": table["parameters"] / 1e6} | gflop)
 
 
-def plot_launch_queue() -> Picture:
-    """Sketch (not a measurement) how a host queues work for a device and continues."""
-    picture = Picture(9, 2.3)
-    axes = picture.panel()
-    end = 0.3 + 2 * 3 + 1.9
-    launches = [(0.5 * number, 0.4, SKY, f"{number + 1}") for number in range(4)]
-    work = [(0.3 + 2 * number, 1.9, BLUE, f"{number + 1}") for number in range(4)]
-    timeline(axes, {"host launches": launches, "device computes": work}, heights=[0.45])
-    axes.barh(0, end - 2, left=2, color="white", edgecolor=GREY, hatch="///", height=0.45)
-    mark(axes, (2 + end) / 2, -0.22, "synchronize(): the host waits", "above", size=8)
-    for place, text in (
-        (2, "a clock read here times the launches"),
-        (end, "read here, it times the compute"),
+def plot_queues() -> Picture:
+    """Sketch (not a measurement) two steps of a host and a GPU, without and with `.item()`."""
+    picture = Picture(9.5, 4.6)
+    panels = picture.panels(2, sharex=True)
+    launch, kernel, count, python = 0.4, 1.1, 4, 1.0
+    work = count * kernel
+    for axes, title, waits in (
+        (panels[0], "without .item(): the host runs ahead", False),
+        (panels[1], "with .item() after each step: the GPU idles until the next launch", True),
     ):
-        limit(axes, place, along="x")
-        mark(axes, place, 0.5, text, colour=ACCENT, size=8)
-    label(axes, xlabel="time →   (a sketch)", xlim=(0, end + 2.4), xticks=[])
+        host, device, waiting, idle = [], [], [], []
+        now = free = 0.0
+        for step, colour in ((1, SKY), (2, BLUE), (3, SKY)):
+            for _ in range(count):
+                host.append((now, launch * 0.92, colour, f"{step}"))
+                now += launch
+                if now > free + 0.05 and free:
+                    idle.append((free, now - free))
+                free = max(now, free) + kernel
+                device.append((free - kernel, kernel * 0.96, colour, f"{step}"))
+            if waits:
+                waiting.append((now, free - now))
+                now = free
+            now += python if waits else 0.0
+        timeline(axes, {"host launches": host, "GPU computes": device}, heights=[0.5])
+        for begin, length in waiting:
+            axes.barh(0, length, left=begin, color="white", edgecolor=GREY, hatch="///", height=0.5)
+        for begin, length in idle:
+            axes.barh(1, length, left=begin, color="none", edgecolor=ACCENT, lw=1.5, height=0.5)
+            mark(axes, begin + length / 2, 0.72, "idle", "above", size=8, colour=ACCENT)
+        label(axes, title, size=10, xticks=[])
+        describe(axes, "", [f"the GPU idles {len(idle)} times"])
+        if not waits:
+            for place, words in (
+                (now, "a clock read here times the launches"),
+                (free, "here, the work"),
+            ):
+                limit(axes, place, along="x")
+                mark(axes, place, 0.5, words, colour=ACCENT, size=8)
+    words = "time →   (a sketch; numbers are steps, hatched: the host waits)"
+    label(
+        panels[1],
+        panels[1].get_title("left"),
+        size=10,
+        xlabel=words,
+        xlim=(0, 3 * (work + 1.6) + 1),
+    )
     return picture

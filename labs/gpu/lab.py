@@ -33,11 +33,20 @@ def _review() -> FunctionCheck:
     return FunctionCheck(review.train, review.check_weights, review.check_mistakes)
 
 
+def _timing() -> FunctionCheck:
+    from labs.gpu import timing
+
+    return FunctionCheck(timing.device_time_s, timing.check_seconds, timing.check_calls)
+
+
 LAB = Lab(
     title="training on a GPU",
     minutes=60,
     exercises=EXERCISES,
-    functions={"gpu.review": Function("a loop without five mistakes", _review)},
+    functions={
+        "gpu.timing": Function("a timing function that is right on a GPU", _timing),
+        "gpu.review": Function("a loop without five mistakes", _review),
+    },
     rungs=(("baseline", "fp32"), ("device", "fp32")),
     recordings=(
         Recording("throughput", [rung("baseline", **configs.ON_CPU), configs.GPU_RUNGS["device"]]),

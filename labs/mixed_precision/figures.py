@@ -15,6 +15,8 @@ from course.charts import (
     ORANGE,
     SKY,
     Picture,
+    arrow,
+    box,
     label,
     legend,
     limit,
@@ -22,7 +24,7 @@ from course.charts import (
     scatter_fit,
     strip,
 )
-from labs.mixed_precision.rounding import fp16_shares
+from labs.mixed_precision.rounding import BITS, fp16_shares
 
 BIT_COLOURS = {"sign": ACCENT, "exponent: the range": ORANGE, "mantissa: the precision": SKY}
 FP16_ZONES = {  # powers of two, colour, words
@@ -33,17 +35,13 @@ FP16_ZONES = {  # powers of two, colour, words
 }
 
 
-def plot_bits(table: pd.DataFrame) -> Picture:
-    """Draw the bits of each format.
-
-    Args:
-        table: from `lab.formats`.
-    """
-    picture = Picture(9, 1.0 + 0.5 * len(table))
+def plot_bits() -> Picture:
+    """Draw the bits of fp32, TF32, fp16 and bf16."""
+    picture = Picture(9, 1.0 + 0.5 * len(BITS))
     axes = picture.panel()
     cells, words = {}, []
-    for name, row in table.iterrows():
-        counts = [1, int(row["exponent_bits"]), int(row["mantissa_bits"])]
+    for name, (exponent_bits, mantissa_bits) in BITS.items():
+        counts = [1, exponent_bits, mantissa_bits]
         cells[name] = [(colour, "") for colour in np.repeat(list(BIT_COLOURS.values()), counts)]
         words.append(" + ".join(map(str, counts)))
     strip(axes, cells, words=words)
@@ -52,30 +50,38 @@ def plot_bits(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_range_and_precision(table: pd.DataFrame) -> Picture:
-    """Draw the bits of mantissa of each format over the size of a number.
-
-    Args:
-        table: from `lab.formats`.
-    """
-    curves, words = {}, []
-    for name, row in table.iterrows():
-        sizes = row[["smallest_subnormal", "smallest_normal", "largest"]].to_numpy(dtype=float)
-        low, normal, high = np.log2(sizes)
-        bits = row["mantissa_bits"]
-        curves[name] = [low, low, normal, high, high], [-0.6, 0, bits, bits, -0.6]
-        words.append(f"{name}: {bits:.0f} from 2^{normal:.0f} to 2^{high:.0f}")
-    picture = Picture(9, 3.4, "Bits of mantissa by the size of the number. " + "; ".join(words))
-    axes = picture.panel()
-    styles = ["--" if name == "TF32" else "-" for name in curves]
-    colours = [FORMAT_COLOURS[name.lower()] for name in curves]
-    lines(axes, curves, colours=colours, styles=styles)
-    axes.axvline(0, color=GREY, lw=0.8, ls=":")
-    powers = (-149, -126, -64, -24, 0, 16, 64, 128)
-    axes.set_xticks(powers, [f"2$^{{{power}}}$" for power in powers])
-    words = "size of the number (powers of two); slopes on the left: subnormal numbers"
-    label(axes, xlabel=words, ylabel="bits of mantissa", ylim=(-0.6, 25.5))
-    axes.legend(frameon=False, ncols=4, loc="center", fontsize=9, bbox_to_anchor=(0.5, 0.68))
+def plot_step() -> Picture:
+    """Draw one step of mixed precision with a scaled loss: what is stored in which format."""
+    alt = (
+        "One training step. Forward, from left to right: fp32 weights; a 16-bit copy of them; "
+        "16-bit activations; the fp32 loss, which is multiplied by S. Backward, from right to "
+        "left: 16-bit gradients of the activations, times S; fp32 gradients of the weights, times "
+        "S; divided by S, they update the fp32 weights"
+    )
+    picture = Picture(10, 3.2, alt)
+    axes = picture.add_subplot()
+    axes.set(xlim=(0, 10), ylim=(0, 3.2))
+    axes.axis("off")
+    wide, half = FORMAT_COLOURS["fp32"], FORMAT_COLOURS["bf16"]
+    for left, low, colour, words in (
+        (0.1, 2.1, wide, "weights\nfp32"),
+        (2.7, 2.1, half, "copy of weights\n16 bits"),
+        (5.3, 2.1, half, "activations\n16 bits"),
+        (7.9, 2.1, wide, "loss\nfp32"),
+        (5.3, 0.3, half, "gradients of activations\n16 bits, × S"),
+        (1.4, 0.3, wide, "gradients of weights\nfp32, × S"),
+    ):
+        box(axes, left, low, 2.0, 0.8, colour, words)
+    for begin, end, words, place in (
+        ((2.1, 2.5), (2.7, 2.5), "autocast", (2.4, 2.98)),
+        ((4.7, 2.5), (5.3, 2.5), "forward", (5.0, 2.98)),
+        ((7.3, 2.5), (7.9, 2.5), "loss", (7.6, 2.98)),
+        ((8.9, 2.1), (7.3, 0.7), "× S, backward", (8.9, 1.3)),
+        ((5.3, 0.7), (3.4, 0.7), "backward", (4.35, 0.9)),
+        ((2.0, 1.1), (1.1, 2.1), "÷ S, update", (0.75, 1.5)),
+    ):
+        arrow(axes, begin, end, "->")
+        axes.text(*place, words, ha="center", va="center", fontsize=8.5, color=DARK)
     return picture
 
 
@@ -120,42 +126,30 @@ def _draw_zones(axes: Axes, shares: dict[str, dict[str, float]]) -> None:
     axes.margins(y=0.55)
 
 
-def plot_loss_scale(table: pd.DataFrame) -> Picture:
-    """Draw the loss scale by step, with skipped steps marked.
-
-    Args:
-        table: from `lab.loss_scale_history`.
-    """
-    picture = Picture(9, 3)
-    axes = picture.panel()
-    axes.step(table["step"], table["scale"], where="mid", color=BLUE, lw=1.8, label="scale")
-    skipped = table[table["skipped"]]
-    words = f"gradient overflowed: step skipped ({len(skipped)} of {len(table)})"
-    points = {words: (skipped["step"], skipped["scale"])}
-    scatter_fit(axes, points, colours=ACCENT, markers="X", size=10)
-    label(axes, xlabel="step", ylabel="scale of the loss")
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(table["scale"].min() / 1.5, table["scale"].max() * 1.5)
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
-    return picture
-
-
 def plot_digit_accuracy(table: pd.DataFrame, loss_divisor: int) -> Picture:
-    """Draw the share of right answers by step.
+    """Draw the share of right answers by step, and the scale of the loss.
 
     Args:
         table: from `lab.digit_accuracy`.
         loss_divisor: what divided the loss.
     """
-    picture = Picture(9, 3)
-    axes = picture.panel()
-    smooth = 100 * table.rolling(10, min_periods=1).mean()
-    curves = {name: (smooth.index, smooth[name]) for name in table}
+    picture = Picture(9, 4.4)
+    accuracy, scales = picture.panels(2, sharex=True, height_ratios=(2, 1))
+    smooth = 100 * table.drop(columns="scale").rolling(10, min_periods=1).mean()
+    curves = {name: (smooth.index, smooth[name]) for name in smooth}
     styles = ("-", "-", "--")  # the last line covers the first
-    lines(axes, curves, colours=(DARK, ACCENT, BLUE), styles=styles)
-    limit(axes, 10, colour=GREY)
-    axes.text(len(table) * 0.99, 11, "guessing", ha="right", va="bottom", fontsize=9)
-    words = {"xlabel": "step", "ylabel": "digits right (%, mean of 10 steps)"}
-    label(axes, f"the loss is divided by {loss_divisor:,}", size=10, ylim=(0, 100), **words)
-    axes.legend(frameon=False, fontsize=9, loc="center right")
+    lines(accuracy, curves, colours=(DARK, ACCENT, BLUE), styles=styles)
+    limit(accuracy, 10, colour=GREY)
+    accuracy.text(len(table) * 0.99, 7, "guessing", ha="right", va="top", fontsize=9)
+    words = f"the loss is divided by {loss_divisor:,}"
+    label(accuracy, words, size=10, ylabel="digits right (%)", ylim=(0, 100))
+    accuracy.legend(frameon=False, fontsize=9, loc="center right")
+    scales.step(table.index, table["scale"], where="mid", color=BLUE, lw=1.6)
+    skipped = table[table["scale"].diff(-1) > 0]
+    words = f"{len(skipped)} of {len(table)} steps overflowed and were skipped"
+    points = {words: (skipped.index, skipped["scale"])}
+    scatter_fit(scales, points, colours=ACCENT, markers="X", size=7)
+    scales.set_yscale("log", base=2)
+    label(scales, xlabel="step", ylabel="scale of the loss")
+    scales.legend(frameon=False, fontsize=9, loc="upper right")
     return picture

@@ -7,6 +7,8 @@ from course.lab import (
     NOT_APPLICABLE,
     Exercise,
     Fact,
+    Function,
+    FunctionCheck,
     Lab,
     Place,
     Recording,
@@ -48,6 +50,12 @@ def _amp_limits(cfg: Config, place: Place) -> str:
     return place.emulation(cfg)
 
 
+def _scaled_step() -> FunctionCheck:
+    from labs.mixed_precision import scaling
+
+    return FunctionCheck(scaling.scaled_step, scaling.check_updates, scaling.check_overflow)
+
+
 LOGGED = Fact("recorded loss",
     facts.if_complete(lambda rank: "scaled" if rank.steps["loss"].iloc[0] > 100 else "as it is"),
     "backward needs the scaled loss, and meter.lap the loss itself")  # fmt: skip
@@ -87,9 +95,10 @@ EXERCISES = {
 
 LAB = Lab(
     title="mixed precision, and what 16 bits cost",
-    minutes=60,
+    minutes=70,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
+    functions={"precision.scaled_step": Function("a scale that adapts to overflows", _scaled_step)},
     rungs=(("device", "tf32"), ("amp", "bf16"), ("amp", "fp16")),
     recordings=(
         Recording(
@@ -102,6 +111,6 @@ LAB = Lab(
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),
     jobs="3 (2 at once)",
-    prepare="for which formats does the GPU have units? A V100 has fp16 only",
-    stuck="amp: the forgotten `enabled=`; grad_scaler: the order of `scale`, `step`, `update`",
+    prepare="for which formats does the GPU have units? A T4 has fp16 only",
+    stuck="amp: the forgotten `enabled=`; scaled_step: `/=` works in place, `/` doesn't",
 )

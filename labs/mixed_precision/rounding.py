@@ -1,8 +1,4 @@
-"""Number formats by experiment: what they represent, what they lose, and what autocast does.
-
-Everything runs on any CPU. PyTorch has no dtype for TF32, which exists only in Tensor Cores:
-`round_to_tf32` imitates its rounding.
-"""
+"""Number formats: gradients in the range of fp16, and the types that autocast chooses."""
 
 from __future__ import annotations
 
@@ -18,53 +14,13 @@ from course import Config
 from course.data import image_sets, loaders, normalised
 from course.training import models, operator_calls
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 # Bits of exponent and mantissa: IEEE 754-2008; NVIDIA A100 white paper (2020).
 BITS = {"fp32": (8, 23), "TF32": (8, 10), "fp16": (5, 10), "bf16": (8, 7)}
 SAMPLE = 100_000  # gradients of each kind
 
 
-def formats() -> pd.DataFrame:
-    """Return a row per format: fp32, TF32, fp16, bf16.
-
-    Columns: bits, exponent_bits, mantissa_bits; largest, smallest_normal, smallest_subnormal,
-    spacing_at_1 (from 1 to the next larger number). TF32's 19 bits take 32 bits of memory.
-    """
-    rows = {}
-    for name, (exponent_bits, mantissa_bits) in BITS.items():
-        largest_exponent, spacing = 2 ** (exponent_bits - 1) - 1, 2.0**-mantissa_bits
-        smallest_normal = 2.0 ** (1 - largest_exponent)
-        rows[name] = {
-            "bits": 1 + exponent_bits + mantissa_bits,
-            "exponent_bits": exponent_bits,
-            "mantissa_bits": mantissa_bits,
-            "largest": (2 - spacing) * 2.0**largest_exponent,
-            "smallest_normal": smallest_normal,
-            "smallest_subnormal": smallest_normal * spacing,
-            "spacing_at_1": spacing,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """Round fp32 to TF32's 10 bits of mantissa (to nearest, ties to even), and return fp32.
-
-    Infinities and NaN stay. Hardware may round ties differently, with an equal error.
-
-    Raises:
-        ValueError: the tensor is not fp32.
-    """
-    if tensor.dtype != torch.float32:
-        raise ValueError(f"round_to_tf32 got {tensor.dtype}: expected torch.float32")
-    dropped = BITS["fp32"][1] - BITS["TF32"][1]
-    bits = tensor.view(torch.int32)
-    last_bit = (bits >> dropped) & 1
-    rounded = (bits + (2 ** (dropped - 1) - 1) + last_bit) & -(2**dropped)
-    return torch.where(tensor.isfinite(), rounded.view(torch.float32), tensor)
-
-
-def train_briefly(cfg: Config, steps: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def _train_briefly(cfg: Config, steps: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """Train the config's model for a few steps in fp32 on the CPU.
 
     The last BatchNorm of each block starts at zero, so that most gradients of the first step are
@@ -86,13 +42,18 @@ def train_briefly(cfg: Config, steps: int) -> tuple[nn.Module, torch.Tensor, tor
     return model, normalised(next_images), next_labels
 
 
+def trained_gradients(cfg: Config, steps: int = 4) -> pd.DataFrame:
+    """Train the config's model for a few steps, and return `gradient_magnitudes` of the next."""
+    return gradient_magnitudes(*_train_briefly(cfg, steps))
+
+
 def gradient_magnitudes(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor
 ) -> pd.DataFrame:
     """Return |gradient| of an fp32 backward pass: columns kind (activations | weights), magnitude.
 
     The gradients are those of convolutions' outputs and weights, at most `SAMPLE` of each kind,
-    chosen at random, with zeros. Weights keep their gradients in `parameter.grad`.
+    chosen at random, with zeros.
     """
     convolutions = [part for part in model.modules() if isinstance(part, nn.Conv2d)]
     activations: list[torch.Tensor] = []
@@ -138,26 +99,6 @@ def fp16_shares(magnitudes: pd.Series, scale: float = 1.0) -> dict[str, float]:
     normal = ~(zero | subnormal | overflow)
     masks = {"zero": zero, "subnormal": subnormal, "normal": normal, "overflow": overflow}
     return {name: mask.double().mean().item() for name, mask in masks.items()}
-
-
-def lost_updates(model: nn.Module, lr: float) -> pd.DataFrame:
-    """Return what an update lr × gradient would lose if weights were *stored* in each format.
-
-    Columns: weights_unchanged, the share of weights whose gradient is not zero; update_lost, those
-    weights' share of the sum of |update|. The model needs gradients, as `gradient_magnitudes`
-    leaves them, and does not change.
-    """
-    trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    weight = torch.cat([parameter.detach().flatten() for parameter in trained])
-    update = lr * torch.cat([parameter.grad.flatten() for parameter in trained])
-    weight, update = weight[update != 0], update[update != 0]
-    rows = {}
-    for name, dtype in DTYPES.items():
-        stored = weight.to(dtype)
-        same = (stored.float() - update).to(dtype) == stored
-        lost = update[same].abs().double().sum() / update.abs().double().sum()
-        rows[name] = {"weights_unchanged": same.double().mean().item(), "update_lost": lost.item()}
-    return pd.DataFrame(rows).T
 
 
 def operator_types(step: Callable[[], Any]) -> pd.DataFrame:

@@ -11,12 +11,13 @@ import pandas as pd
 from course import recorded_runs
 from labs.saving_memory.measurements import memory_strategies
 
-BUSY = 32  # images in a pass: with fewer, the GPU waits for Python
+KNEE = 32  # images that keep an H200 busy with CoAtNet-3: with fewer, it waits for Python
 SHARE = 0.9  # of the limit: the rest is for libraries, and for gaps between tensors
 PeakGib = Callable[[int, str], float]  # of a micro-batch and a checkpointing setting
 Settings = tuple[int, str] | None
 
-# Batch, limit in GiB, and predicted GiB: fixed, per image, and per image with checkpointing.
+# Batch, limit in GiB, and predicted GiB: fixed, per image, and per image with checkpointing; if it
+# is not KNEE, how many images keep the GPU busy.
 CASES = (
     (128, 60.0, (2.0, 0.33, 0.1)),  # all images at once
     (256, 40.0, (2.0, 0.33, 0.1)),  # 64 at once
@@ -34,16 +35,22 @@ CASES = (
     (64, 0.3, (0.1, 0.2, 0.1)),  # checkpointing, one at once
     (24, 12.0, (2.0, 0.33, 0.1)),  # fewer images than a GPU needs, but all of them fit
     (56, 11.0, (2.0, 0.29, 0.27)),  # checkpointing, 28 at once
+    (256, 8.0, (2.0, 0.33, 0.1), 8),  # 8 at once keep a large network's GPU busy
+    (256, 24.0, (2.0, 0.33, 0.1), 64),  # checkpointing, because 32 are too few for a small one
 )
 LIMITS = (60, 40, 24, 16, 12, 8, 6)  # GiB
 
 
-def choose_settings(batch_size: int, limit_gib: float, peak_gib: PeakGib) -> Settings:
-    """Return the micro-batch and the checkpointing of the fastest step that fits, or None."""
+def choose_settings(batch_size: int, limit_gib: float, peak_gib: PeakGib, knee: int) -> Settings:
+    """Return the micro-batch and the checkpointing of the fastest step that fits, or None.
+
+    Args:
+        knee: images in a pass that keep the GPU busy; with fewer, it waits for Python.
+    """
     sizes = [batch_size]
     while sizes[-1] % 2 == 0:
         sizes.append(sizes[-1] // 2)
-    plain = [(size, "") for size in sizes if size >= BUSY or size == batch_size]
+    plain = [(size, "") for size in sizes if size >= knee or size == batch_size]
     for size, checkpointing in plain + [(size, "every") for size in sizes]:
         if peak_gib(size, checkpointing) <= SHARE * limit_gib:
             return size, checkpointing
@@ -52,10 +59,10 @@ def choose_settings(batch_size: int, limit_gib: float, peak_gib: PeakGib) -> Set
 
 def check_choices(function: Callable[..., Settings]) -> str:
     """Compare the choices for several batches and limits with the solution's."""
-    for batch, limit, network in CASES:
-        peak_gib = partial(_linear_peak, *network)
-        result = function(batch, limit, peak_gib)
-        expected = choose_settings(batch, limit, peak_gib)
+    for batch, limit, network, *knees in CASES:
+        peak_gib, knee = partial(_linear_peak, *network), (knees or [KNEE])[0]
+        result = function(batch, limit, peak_gib, knee)
+        expected = choose_settings(batch, limit, peak_gib, knee)
         if result is not None:
             is_pair = isinstance(result, tuple | list) and len(result) == 2
             assert is_pair and result[0] == int(result[0]) and result[1] in ("", "every"), (
@@ -63,8 +70,9 @@ def check_choices(function: Callable[..., Settings]) -> str:
             )
             result = int(result[0]), result[1]
         if result != expected:
-            problem = _problem(batch, limit, peak_gib, result, expected)
-            raise AssertionError(f"{batch} images, {limit:g} GiB: {result}. {problem}")
+            problem = _problem(batch, limit, peak_gib, knee, result, expected)
+            place = f"{batch} images, {limit:g} GiB" + f", knee={knee}" * (knee != KNEE)
+            raise AssertionError(f"{place}: {result}. {problem}")
     return f"{len(CASES)} cases: batches of 24 to 1,024 images, limits of 0.3 to 90 GiB"
 
 
@@ -77,7 +85,14 @@ def _linear_peak(
     return fixed + size * (recomputed if checkpointing else plain)
 
 
-def _problem(batch: int, limit: float, peak_gib: PeakGib, result: Settings, expected: Settings):
+def _problem(
+    batch: int,
+    limit: float,
+    peak_gib: PeakGib,
+    knee: int,
+    result: Settings,
+    expected: Settings,
+) -> str:
     """Describe a wrong choice."""
     if result is None:
         return f"Expected {expected}, which takes {peak_gib(*expected):.3g} GiB"
@@ -92,15 +107,15 @@ def _problem(batch: int, limit: float, peak_gib: PeakGib, result: Settings, expe
         return f"{takes}: leave a tenth of the limit free"
     if batch % size or (batch // size) & (batch // size - 1):
         return f"Expected the batch, halved once or several times: {expected[0]}"
-    if not checkpointing and size < min(BUSY, batch):
+    if not checkpointing and size < min(knee, batch):
         return (
-            f"With fewer than {BUSY} images in a pass, the GPU waits for Python. Checkpointing "
+            f"With fewer than {knee} images in a pass, the GPU waits for Python. Checkpointing "
             f"with {expected[0]} images in a pass is faster"
         )
     if checkpointing and not expected[1]:
         return (
             f"Without checkpointing, {expected[0]} images in a pass fit, and nothing is computed "
-            f"twice: try all micro-batches of at least {BUSY} images before checkpointing"
+            f"twice: try all micro-batches of at least {knee} images before checkpointing"
         )
     return f"{expected[0]} images in a pass fit, too: begin with the largest"
 
@@ -110,7 +125,8 @@ def check_speed(function: Callable[..., Settings]) -> str:
     speeds = _recorded()
     for limit in LIMITS:
         fits = speeds[speeds["peak_gib"] <= SHARE * limit]
-        choice = function(128, limit, lambda *settings: speeds["peak_gib"].get(settings, math.inf))
+        peak_gib = lambda *settings: speeds["peak_gib"].get(settings, math.inf)  # noqa: E731
+        choice = function(128, limit, peak_gib, KNEE)
         choice = choice and (*choice,)
         speed = fits["images_per_s"]
         best = (int(speed.idxmax()[0]), speed.idxmax()[1])

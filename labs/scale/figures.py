@@ -1,11 +1,28 @@
-"""Figures of published training runs and of the power of GPUs."""
+"""Figures of published training runs, and of the power and energy of GPUs."""
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 
-from course.charts import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, bars, label, legend
+from course.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    Picture,
+    bars,
+    describe,
+    label,
+    legend,
+    lines,
+    mark,
+)
 from course.lab import digits
+from labs.scale.counters import Energy, power_errors
 from labs.start_here.nodes import format_minutes
 
 DEVICE_COLOURS = {  # by generation; others are PURPLE
@@ -58,5 +75,55 @@ def plot_power(table: pd.DataFrame) -> Picture:
     label(gain, "performance per kilowatt (?: not published)", size=10)
     # On two lines, because one is wider than the panel.
     gain.set_xlabel("performance ÷ kilowatts\n(performance of an A100 SXM: 1)", fontsize=9)
+    legend(picture)
+    return picture
+
+
+def plot_energy(one: pd.DataFrame, several: pd.DataFrame) -> Picture:
+    """Draw the energy of full trainings as areas: hours wide, and the watts of all GPUs high.
+
+    Args:
+        one: from `costs_on_one_gpu`.
+        several: from `costs_on_several_gpus`.
+    """
+    picture = Picture(10, 3.4)
+    left, right = picture.panels(1, 2, width_ratios=(3, 2))
+    rungs = one[one["rung"].isin(["device", "amp", "compile"])]
+    _areas(left, rungs["rung"], rungs)
+    label(left, "a faster script: a smaller area", size=10, xlabel="hours", ylabel="watts")
+    linked = several[several["network"] != "sockets"]
+    _areas(right, [f"{count} GPU{'s' * (count > 1)}" for count in linked["gpus"]], linked)
+    label(right, "more GPUs: no smaller area", size=10, xlabel="hours", ylabel="watts of all GPUs")
+    return picture
+
+
+def _areas(axes: Axes, names: list[str], table: pd.DataFrame) -> None:
+    """Draw a rectangle per row, the widest at the back, with its kWh at its upper right corner."""
+    watts = table["watts"] * table["gpus"]
+    for name, hours, height, kwh, colour in zip(
+        names, table["hours"], watts, table["kwh"], (GREY, SKY, BLUE, GREEN)
+    ):
+        axes.bar(0, height, hours, align="edge", color=colour, alpha=0.75, edgecolor=DARK)
+        mark(axes, hours, height * 0.985, f"{name}:\n{kwh:.1f} kWh", size=8)
+    words = zip(names, table["hours"], watts, table["kwh"])
+    describe(axes, "", [f"{n}: {h:.1f} h × {w:,.0f} W = {kwh:.1f} kWh" for n, h, w, kwh in words])
+    axes.set(xlim=(0, 1.3 * table["hours"].max()), ylim=(0, 1.15 * watts.max()))
+
+
+def plot_energy_errors(function: Energy) -> Picture:
+    """Draw how wrong a measured energy can be, by the length of the measurement."""
+    table = power_errors(function)
+    picture = Picture(8, 3.2)
+    axes = picture.panel()
+    curves = {
+        method: (table["seconds"], 100 * table[method])
+        for method in ("between the ends", "between changes")
+    }
+    lines(axes, curves, colours=(ORANGE, BLUE), marker="o")
+    label(axes, "a simulated counter", xlabel="seconds of measuring", ylabel="largest error, %")
+    axes.set(xscale="log", yscale="symlog", ylim=(-0.5, 200))
+    axes.set_yticks([0, 1, 10, 100], ["0", "1", "10", "100"])
+    axes.set_xticks(table["seconds"], [f"{value:g}" for value in table["seconds"]])
+    axes.minorticks_off()
     legend(picture)
     return picture

@@ -114,6 +114,16 @@ def several_gpus() -> pd.DataFrame:
     )
 
 
+def costs_on_one_gpu(function: FullTraining) -> pd.DataFrame:
+    """Return what a full training costs with each rung, by a function like `full_training`."""
+    return estimate_runs(one_gpu(), function)
+
+
+def costs_on_several_gpus(function: FullTraining) -> pd.DataFrame:
+    """Return what a full training costs on 1, 2 and 4 GPUs, by a function like `full_training`."""
+    return estimate_runs(several_gpus(), function)
+
+
 def estimate_runs(runs: pd.DataFrame, function: FullTraining) -> pd.DataFrame:
     """Add what a full training costs to recorded runs; energy is NaN if watts were not measured.
 

@@ -13,10 +13,20 @@ def _full_training() -> FunctionCheck:
     )
 
 
+def _energy() -> FunctionCheck:
+    from labs.scale import counters, verify_energy
+
+    return FunctionCheck(counters.energy_kwh, verify_energy.check_energy, verify_energy.check_short)
+
+
 LAB = Lab(
     title="scale and energy",
-    minutes=20,
-    functions={"scale.full_training": Function("what a full training costs", _full_training)},
+    minutes=35,
+    functions={
+        "scale.full_training": Function("what a full training costs", _full_training),
+        "tracking.energy": Function("energy from a counter", _energy),
+    },
     prepare="nothing: it shows published and recorded numbers",
-    stuck="a record has the speed of all GPUs together, but the watts of one",
+    stuck="a record has the speed of all GPUs together, but the watts of one; both ends of a "
+    "measurement are old readings",
 )

@@ -12,6 +12,10 @@ import pandas as pd
 HERE = Path(__file__).parent
 IMAGENET_IMAGES = 1_281_167  # training images of ImageNet-1k (ILSVRC 2012)
 EPOCHS = 90  # of the published training runs that report a number
+PUE = 1.58  # a building's power over its computers': mean of Uptime Institute's survey, 2023
+# A node's power over its GPUs'. Super Micro's node of MLPerf 4.0 drew 6.83 kW in total while 8 H100
+# trained ResNet-50. They may draw 700 W each, so the factor is at least this.
+HOST = 6.83 / (8 * 0.7)
 
 
 def training_times() -> pd.DataFrame:

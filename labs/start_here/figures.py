@@ -1,4 +1,4 @@
-"""Drawings of a node and a supercomputer."""
+"""Drawings of a node, a supercomputer and backfill."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from course.charts import (
     DARK,
     GREEN,
     GREY,
+    ORANGE,
     PURPLE,
     SKY,
     Picture,
     bars,
     describe,
     label,
+    limit,
+    mark,
     strip,
+    timeline,
 )
-from labs.start_here.nodes import Machine
+from labs.start_here.nodes import Machine, this_machine
 
 FEWEST_CELLS = 12  # in the width of a row, so that a few cores are not drawn huge
 
 
-def plot_node(machine: Machine) -> Picture:
-    """Draw a node: its cores, GPUs, memory and disks."""
+def plot_node(machine: Machine | None = None) -> Picture:
+    """Draw a node, by default this one: its cores, GPUs, memory and disks."""
+    machine = machine or this_machine()
     picture = Picture(10, 2.9 + 0.45 * (machine.sockets + len(machine.disks)))
     heights = [machine.sockets, 1.4, 0.8 * (1 + len(machine.disks))]
     cores, gpus, storage = picture.panels(3, height_ratios=heights)
@@ -94,6 +99,24 @@ def plot_supercomputer() -> Picture:
     }
     for place, (name, use) in enumerate(uses.items()):
         _box(axes, 2.55 + 1.65 * place, 0.7, name, use)
+    return picture
+
+
+def plot_backfill() -> Picture:
+    """Sketch how eight nodes are used: a large job waits, and short jobs fill the gap before it."""
+    picture = Picture(9.5, 3.6)
+    axes = picture.panel()
+    running = [(0, 60, GREY, "running")]
+    short = [(0, 50, GREEN, "50 min"), (60, 120, ORANGE, "large job")]
+    lanes = {f"node {number}": running + short[1:] for number in (1, 2, 3)}
+    lanes |= {"node 4": short, "node 5": [(0, 19.5, GREEN, "20 min"), (20, 30, GREEN, "30 min")]}
+    lanes["node 5"] += short[1:]
+    lanes |= {f"node {number}": short[1:] for number in (6, 7, 8)}
+    timeline(axes, lanes)
+    limit(axes, 60, along="x")
+    mark(axes, 0, 6, "idle: a 20-hour job doesn't fit", size=8.5)
+    ticks = {"xticks": (0, 60, 120, 180), "xticklabels": ("now", "1 h", "2 h", "3 h")}
+    label(axes, "a sketch", xlim=(0, 185), **ticks)
     return picture
 
 

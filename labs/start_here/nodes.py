@@ -1,25 +1,19 @@
-"""The node that this process is on, and the cluster that Slurm describes."""
+"""The node that this process is on."""
 
 from __future__ import annotations
 
-import getpass
 import os
 import platform
 import re
 import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import psutil
 
-from course.jobs import slurm_partitions
 from course.lab import resources
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
-AVAILABLE = ("idle", "mixed", "allocated", "completing", "planned")  # states that accept jobs
-NODE_FIELDS = "NodeList:|,PartitionName:|,StateLong:|,CPUs:|,CPUsState:|,Memory:|,Gres:|,GresUsed:|"
 
 
 @dataclass(frozen=True)
@@ -58,27 +52,8 @@ class Machine:
     disks: tuple[Disk, ...]
     job_id: str = ""  # of the Slurm job that this process belongs to
 
-    def __str__(self) -> str:
-        counts = Counter(gpu.name for gpu in self.gpus)
-        gpus = ", ".join(f"{count} × {name}" for name, count in counts.items())
-        job = f"inside Slurm job {self.job_id}" if self.job_id else "in no Slurm job"
-        return (
-            f"{self.host}: {self.cpu}, {self.cores} cores ({self.usable_threads} usable), "
-            f"{self.memory_gib:.0f} GiB, {gpus or 'no GPU'}; {job}"
-        )
 
-
-@dataclass(frozen=True)
-class Cluster:
-    """What Slurm reports."""
-
-    partitions: pd.DataFrame  # nodes, GPUs and cores, how many are free, and the longest job
-    waiting: int  # jobs of all users
-    running: int
-    accounts: tuple[str, ...] = ()  # of this user
-
-
-def machine() -> Machine:
+def this_machine() -> Machine:
     """Return this node as it is now."""
     from course.data import default_set
     from course.runs import runs_root
@@ -134,67 +109,11 @@ def disks(folders: dict[str, Path]) -> tuple[Disk, ...]:
     return tuple(by_mount.values())
 
 
-def cluster() -> Cluster | None:
-    """Return what Slurm reports about nodes, partitions and jobs; None if it does not answer."""
-    limits_min = {partition.name: partition.time_min for partition in slurm_partitions.partitions()}
-    lines = _output("sinfo", "--Node", "--noheader", f"--Format={NODE_FIELDS}")
-    if not limits_min or not lines:
-        return None
-    states = _output("squeue", "--noheader", "--format=%t").split()
-    user = f"user={getpass.getuser()}"
-    columns = ("--noheader", "--parsable2", "show", "associations", user, "format=Account")
-    accounts = tuple(dict.fromkeys(_output("sacctmgr", *columns).split()))
-    table = partition_table(lines, limits_min)
-    return Cluster(table, states.count("PD"), states.count("R"), accounts)
-
-
-def _output(*command: str) -> str:
-    """Return what a Slurm command prints; "" if it fails."""
-    answer = slurm_partitions.ask(*command)
-    return answer.stdout if answer and answer.returncode == 0 else ""
-
-
-def partition_table(lines: str, limits_min: dict[str, float]) -> pd.DataFrame:
-    """Summarize sinfo's lines of `NODE_FIELDS`, one per node and partition, by partition.
-
-    Args:
-        limits_min: of the longest job, by partition; inf: no limit.
-    """
-    fields = [row[:8] for row in slurm_partitions.columns(lines, 9)]
-    names = ["name", "partition", "state", "cores", "cores_used", "memory", "gpus", "gpus_used"]
-    nodes = pd.DataFrame(fields, columns=names).astype({"cores": int})
-    gpus, gpus_used = nodes["gpus"].map(gpu_count), nodes["gpus_used"].map(gpu_count)
-    # A state that ends with * is of a node that does not respond.
-    available = nodes["state"].str.rstrip("~#+-").isin(AVAILABLE)
-    unused = nodes["cores_used"].str.startswith("0/")  # of allocated/idle/other/total
-    nodes = nodes.assign(
-        gpus=gpus, free=available & unused, free_gpus=(gpus - gpus_used) * available
-    )
-    by_partition = nodes.groupby("partition")
-    table = pd.DataFrame(
-        {
-            "nodes": by_partition.size(),
-            "free nodes": by_partition["free"].sum(),
-            "GPUs per node": by_partition["gpus"].agg(_range),
-            "GPUs": by_partition["gpus"].sum(),
-            "free GPUs": by_partition["free_gpus"].sum(),
-            "cores per node": by_partition["cores"].agg(_range),
-        }
-    )
-    table = table.reindex([*limits_min]).reset_index(names="partition")
-    return table.assign(**{"longest job": [*map(format_minutes, limits_min.values())]})
-
-
 def gpu_count(gres: str) -> int:
     """Count GPUs in Slurm's generic resources: 4 in `gpu:a100:4(S:0-1),nvme:2`."""
     entries = [entry.split(":") for entry in re.sub(r"\([^)]*\)", "", gres).split(",")]
     counts = [words[-1] for words in entries if words[0] == "gpu"]
     return sum(int(count) if count.isdigit() else 1 for count in counts)
-
-
-def _range(numbers: pd.Series) -> str:
-    """Format numbers: 4, or 0 to 8."""
-    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
 
 
 def format_minutes(minutes: float) -> str:

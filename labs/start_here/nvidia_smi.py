@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
 import subprocess
 from collections.abc import Iterable
-from html import escape
 from io import StringIO
 from pathlib import Path
 
 import pandas as pd
-import psutil
 
 RECORDED = Path(__file__).parent / "recorded_nvidia_smi"  # written by research/nvidia_smi.py
-GPUS_IDLE, GPUS_BUSY, PROCESSES = "gpus_idle.csv", "gpus_busy.csv", "processes.csv"
-OVERVIEW, USAGE = "nvidia-smi.txt", "pmon.txt"
+GPUS_IDLE, GPUS_BUSY, USAGE = "gpus_idle.csv", "gpus_busy.csv", "pmon.txt"
+USAGE_OPTIONS = ("pmon", "-c", "1", "-s", "um")
 # Columns of the files of GPUs, as nvidia-smi names them, and what they mean.
 GPU_FIELDS = {
     "index": "its number on this node",
@@ -43,7 +40,6 @@ GPU_FIELDS = {
     "little power. Report it to your site",
     "clocks_event_reasons.sw_thermal_slowdown": "Active: the driver slows it down: too hot",
 }
-PROCESS_FIELDS = ("pid", "process_name", "used_gpu_memory")
 # A newer driver names the reasons for lower clocks like this, an older one like that.
 RENAMED = ("clocks_event_reasons", "clocks_throttle_reasons")
 
@@ -55,7 +51,7 @@ def gpu_status() -> pd.DataFrame:
     """
     columns = {}
     if nvidia_smi():
-        rows = _read(query("gpu", GPU_FIELDS)).to_dict("records")
+        rows = _read(query(GPU_FIELDS)).to_dict("records")
         columns = {f"GPU {row['index']} now": row for row in rows}
     for state, name in (("idle", GPUS_IDLE), ("busy", GPUS_BUSY)):
         columns[f"recorded, {state}"] = _read((RECORDED / name).read_text()).iloc[0].to_dict()
@@ -63,26 +59,9 @@ def gpu_status() -> pd.DataFrame:
     return pd.concat([pd.DataFrame(columns, index=meaning.index), meaning], axis=1)
 
 
-def gpu_processes() -> pd.DataFrame:
-    """Return the processes on this node's GPUs and whose they are, or those of the recording."""
-    if nvidia_smi():
-        table = _read(query("compute-apps", PROCESS_FIELDS))
-        return table.assign(user=[_user(pid) for pid in table["pid"]])
-    return _read((RECORDED / PROCESSES).read_text()).assign(user="–")
-
-
-class WideText(str):
-    """A program's output whose long lines a notebook shows smaller instead of wrapping them."""
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="white-space: pre; font-size: 75%">{escape(self)}</pre>'
-
-
-def gpu_usage() -> WideText:
-    """Return what `nvidia-smi` and `nvidia-smi pmon` print here, or printed when recorded."""
-    if overview := nvidia_smi():
-        return WideText(f"{overview}\n{nvidia_smi('pmon', '-c', '1', '-s', 'um')}")
-    return WideText(f"{(RECORDED / OVERVIEW).read_text()}\n{(RECORDED / USAGE).read_text()}")
+def gpu_usage() -> str:
+    """Return what `nvidia-smi pmon` prints here about the GPUs' processes, or what we recorded."""
+    return nvidia_smi(*USAGE_OPTIONS) or (RECORDED / USAGE).read_text()
 
 
 def _read(text: str) -> pd.DataFrame:
@@ -92,27 +71,15 @@ def _read(text: str) -> pd.DataFrame:
     return table.set_axis(list(names), axis=1)
 
 
-def _user(pid: str) -> str:
-    try:
-        user = psutil.Process(int(pid)).username()
-    except (psutil.Error, ValueError):
-        return "not visible from here"  # of a different container
-    return f"{user} (you)" if user == getpass.getuser() else user
-
-
-def query(kind: str, fields: Iterable[str]) -> str:
-    """Query fields as CSV, without those that this driver does not know.
-
-    Args:
-        kind: gpu or compute-apps.
-    """
+def query(fields: Iterable[str]) -> str:
+    """Query fields of the GPUs as CSV, without those that this driver does not know."""
     known = []
     for field in fields:
         for name in dict.fromkeys((field, field.replace(*RENAMED))):
-            if nvidia_smi(f"--query-{kind}={name}", "--format=csv"):
+            if nvidia_smi(f"--query-gpu={name}", "--format=csv"):
                 known.append(name)
                 break
-    return nvidia_smi(f"--query-{kind}={','.join(known)}", "--format=csv")
+    return nvidia_smi(f"--query-gpu={','.join(known)}", "--format=csv")
 
 
 def nvidia_smi(*options: str) -> str:

@@ -63,7 +63,7 @@ class Plan(NamedTuple):
         return " × ".join(name for name, size in parts.items() if size > 1) or "one GPU"
 
 
-def plans(network: Network, machines: Machines, batch: int) -> Iterator[Plan]:
+def possible_plans(network: Network, machines: Machines, batch: int) -> Iterator[Plan]:
     """Yield the plans that divide heads, layers and the batch evenly, the simplest first."""
     for stages in _divisors(machines.gpus, network.layers):
         for tensor in _divisors(machines.gpus // stages, network.heads):
@@ -78,6 +78,12 @@ def plans(network: Network, machines: Machines, batch: int) -> Iterator[Plan]:
 
 def peak_gib(network: Network, plan: Plan, batch: int) -> float:
     """Estimate a GPU's memory in GiB."""
+    return sum(memory_bytes(network, plan, batch)) / 2**30
+
+
+def memory_bytes(network: Network, plan: Plan, batch: int) -> tuple[float, float]:
+    """Estimate the bytes that a GPU stores (weights and what belongs to them), and keeps until
+    backward (activations)."""
     part = network.weights / plan.tensor / plan.stages
     stored = STORED * part
     if plan.shard:  # the computing block's weights are gathered, and the next one's
@@ -85,7 +91,7 @@ def peak_gib(network: Network, plan: Plan, batch: int) -> float:
     # The first stage keeps as many passes as there are stages (1F1B).
     tokens = network.tokens * batch / plan.copies / plan.passes * min(plan.stages, plan.passes)
     kept = tokens * network.width * network.layers / plan.stages * (WHOLE + DIVIDED / plan.tensor)
-    return (stored + kept) / 2**30
+    return stored, kept
 
 
 def step_s(network: Network, machines: Machines, plan: Plan, batch: int, knee: float) -> float:
@@ -135,7 +141,7 @@ def choose_plan(network: Network, machines: Machines, batch: int, knee: float) -
         raise ValueError(
             f"heads={network.heads} cannot share width={network.width} evenly: choose {divisors}"
         )
-    possible = [*plans(network, machines, batch)]
+    possible = [*possible_plans(network, machines, batch)]
     if not possible:
         raise ValueError(
             f"gpus={machines.gpus}: batch={batch}, heads={network.heads} and "

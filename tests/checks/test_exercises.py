@@ -111,7 +111,7 @@ def test_exercises_have_one_script_and_the_order_of_the_labs() -> None:
     assert exercises.solution_of("offloading") == LATER
     assert exercises.place("grad_scaler") == f"4 of {TOTAL} in train.py"
     assert exercises.upto("grad_scaler") == ["device", "profiler", "amp", "grad_scaler"]
-    problem = r"no exercise 'ampp' \(did you mean 'amp'\?\): train.py has device, profiler, .*; train_"
+    problem = r"no exercise 'ampp' \(did you mean 'amp'\?\): train.py has device, .*; train_"
     with pytest.raises(ValueError, match=problem):
         exercises.solution_of("ampp")
 

@@ -18,6 +18,8 @@ from electives.rounding import verify
 from electives.rounding.updates import add_with_carry
 
 CELLS = {
+    "gpu.timing": ("gpu", "device_time_s"),
+    "precision.scaled_step": ("mixed_precision", "scaled_step"),
     "layout.first_lost": ("channels_last", "first_lost"),
     "profiler.limit_of": ("profiler", "limit_of"),
     "rounding.carry": ("rounding", "add_with_carry"),
@@ -34,7 +36,7 @@ CELLS = {
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
-    "tracking.energy": ("tracking", "energy_kwh"),
+    "tracking.energy": ("scale", "energy_kwh"),
 }
 
 
@@ -77,6 +79,10 @@ ADDED = "[free - arrival for arrival in arrivals[first : first + count]]"
 SUM, GRAM = "z.sum(0)", "z.T @ z"
 MEAN, SQUARE, VARIANCE = "W @ s / M", "((W @ G) * W).sum(1) / M", "square - mean**2"
 
+DIVIDED = "for gradient in gradients: gradient /= scale"
+OVERFLOW = "not all(gradient.isfinite().all() for gradient in gradients)"
+SKIPPED = "return scale / 2, 0"
+GROWN = "good_steps += 1\n    if good_steps == interval: scale, good_steps = 2 * scale, 0"
 REFUSED = "if limit_min <= overhead_min: raise ValueError"
 TRAINED = "(limit_min - overhead_min)"
 
@@ -92,7 +98,7 @@ NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
 PLAIN, AGAIN = (
-    "[(n, '') for n in sizes if n >= min(32, batch_size)]",
+    "[(n, '') for n in sizes if n >= min(knee, batch_size)]",
     "[(n, 'every') for n in sizes]",
 )
 FITS = "peak_gib(size, checkpointing) <= 0.9 * limit_gib"
@@ -120,7 +126,27 @@ def energy_lines(*changed: str) -> tuple[str]:
     return ("\n    ".join(new.get(line.split()[0], line) for line in lines),)
 
 
+WARM, LOOP = "call(); wait(); begin = clock()", "[call() for _ in range(repeats)]"
+MEAN_S = "return (clock() - begin) / repeats"
+
+
+def timing_lines(*lines: str) -> tuple[str]:
+    """Return the lines of a timing function."""
+    return ("\n    ".join(lines),)
+
+
 RIGHT = {
+    "gpu.timing": [
+        timing_lines(WARM, LOOP, "wait()", MEAN_S),
+        timing_lines(
+            "for _ in range(3): call()",
+            "wait(); start = clock()",
+            "for _ in range(repeats): call()",
+            "wait()",
+            "end = clock()",
+            "return end / repeats - start / repeats",
+        ),
+    ],
     "tracking.energy": [
         energy_lines(),
         (
@@ -146,7 +172,7 @@ RIGHT = {
         (HALVES, f"{PLAIN} + {AGAIN}", FITS),
         (
             "sizes += [batch_size // k for k in (2, 4, 8, 16, 32, 64) if batch_size % k == 0]",
-            f"[*filter(lambda pair: pair[0] in (batch_size, *range(32, 9999)), "
+            f"[*filter(lambda pair: pair[0] in (batch_size, *range(knee, 9999)), "
             f"[(n, '') for n in sizes]), *{AGAIN}]",
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
         ),
@@ -157,6 +183,15 @@ RIGHT = {
             "(tensor.square().sum().sqrt().item() for tensor in (weight, grad))",
             "not weight_norm * grad_norm",
             "coefficient / (grad_norm / weight_norm + weight_decay + eps / weight_norm)",
+        ),
+    ],
+    "precision.scaled_step": [
+        (DIVIDED, OVERFLOW, SKIPPED, GROWN),
+        (
+            "[gradient.div_(scale) for gradient in gradients]",
+            "any(gradient.isinf().any() or gradient.isnan().any() for gradient in gradients)",
+            "return scale * 0.5, 0",
+            "good_steps = (good_steps + 1) % interval; scale *= 1 if good_steps else 2",
         ),
     ],
     "layout.first_lost": [
@@ -241,6 +276,17 @@ RIGHT = {
     ],
 }
 WRONG = {
+    "gpu.timing": {
+        timing_lines(WARM, LOOP, MEAN_S): "the clock stops before the device has finished",
+        timing_lines("begin = clock()", LOOP, "wait()", MEAN_S): "the first call counts",
+        timing_lines("call(); begin = clock()", LOOP, "wait()", MEAN_S): "still in the queue",
+        timing_lines(WARM, "[(call(), wait()) for _ in range(repeats)]", MEAN_S): "wait once",
+        timing_lines(WARM, LOOP, "wait()", "return clock() - begin"): "divide by `repeats`",
+        timing_lines("[(call(), wait()) for _ in range(9)]", WARM, LOOP, "wait()", MEAN_S): (
+            "it makes 11 calls, expected 1 that count"
+        ),
+        timing_lines(WARM, LOOP, "wait()", "return begin"): "read `clock\\(\\)` right before",
+    },
     "tracking.energy": {
         energy_lines("return watts * seconds * host * pue"): "these are joules: divide by 3.6 mil",
         energy_lines("return watts * seconds * host * pue / 3600"): "these are watt-hours",
@@ -308,6 +354,7 @@ WRONG = {
         (HALVES, f"[(n, '') for n in sizes] + {AGAIN}", FITS): "the GPU waits for Python",
         (HALVES, PLAIN, FITS): r"10 GiB: None. Expected \(64, 'every'\), which takes 8.4",
         (HALVES, f"[*reversed({PLAIN})] + {AGAIN}", FITS): "begin with the largest",
+        (HALVES, f"{PLAIN.replace('knee', '32')} + {AGAIN}", FITS): "8 GiB, knee=8: .32, 'every'.",
         ("pass", f"{PLAIN} + {AGAIN}", FITS): r"Expected \(64, ''\)|the batch, halved|nothing is",
         (
             "sizes += range(batch_size - 1, 0, -1)",
@@ -347,6 +394,22 @@ WRONG = {
         ("weight.abs().sum(), grad.abs().sum()", ZERO, RATIO): "the root of the sum of squares",
         ("weight.norm(dim=1), grad.norm(dim=1)", "False", RATIO): "16 numbers of shape .4, 2, 2.",
         ("weight.mul_(2).norm(), grad.norm()", ZERO, RATIO): "it changes its argument `weight`",
+    },
+    "precision.scaled_step": {
+        ("gradients = [g / scale for g in gradients]", OVERFLOW, SKIPPED, GROWN): "in place",
+        ("pass", OVERFLOW, SKIPPED, GROWN): "Divide every gradient",
+        (DIVIDED, "any(g.isinf().any() for g in gradients)", SKIPPED, GROWN): "an element nan",
+        (DIVIDED, "any(g.max().isinf() for g in gradients)", SKIPPED, GROWN): "an element -inf",
+        (DIVIDED, "not gradients[0].isfinite().all()", SKIPPED, GROWN): "an element inf",
+        (DIVIDED, "False", SKIPPED, GROWN): "an element inf",
+        (DIVIDED, OVERFLOW, "scale /= 2", GROWN): "the weights or the momentum changed",
+        (DIVIDED, OVERFLOW, "return scale / 2, good_steps", GROWN): "half the scale, and no good",
+        (DIVIDED, OVERFLOW, "return scale / 2", GROWN): "expected two numbers",
+        (DIVIDED, OVERFLOW, SKIPPED, "good_steps += 1"): "after 3 good steps with interval=3",
+        (DIVIDED, OVERFLOW, SKIPPED, "pass"): "after 1 good steps",
+        (DIVIDED, OVERFLOW, SKIPPED, GROWN.replace("2 * scale, 0", "2 * scale, good_steps")): (
+            "count from 0"
+        ),
     },
     "layout.first_lost": {
         ("lost.append(name)", HOOK, RUN, FIRST): "is_contiguous.. without an argument",

@@ -33,7 +33,7 @@ from course.jobs.local_queue import queue_folder, tickets
 from course.jobs.supervise import PORTS
 from course.runs import run as runs
 from course.runs.files import read_dict
-from labs.tracking.exports import export
+from labs.gpu.exports import export
 
 
 def test_launch_does_not_wait_for_the_run(runs_root):

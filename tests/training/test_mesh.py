@@ -71,6 +71,11 @@ def test_a_mesh_trains_like_one_process(
 SIGTERM = """
 import os, subprocess
 from pathlib import Path
+from torch.distributed import checkpoint as dcp
+def unhurried(*args, save=dcp.async_save, **options):
+    assert not Path(f"signalled-{os.environ['RANK']}").exists(), "SIGKILL may follow soon"
+    return save(*args, **options)
+dcp.async_save = unhurried
 def signalled(meter, phase, loss=None, lap=Meter.lap):
     lap(meter, phase, loss)
     first = Path(f"signalled-{os.environ['RANK']}")
@@ -157,3 +162,7 @@ def test_bad_sizes_are_named() -> None:
     for gpus in (1, 2, 3):
         with pytest.raises(ValueError, match=f"tensor=4 ranks share each layer, and gpus={gpus}"):
             plan_run(SCRIPT, config(shard="zero3", tensor=4, batch_size=12), gpus=gpus)
+    words = "batch_size=3 .* gpus=4 with tensor=2 cannot share it evenly: choose .* of 2, as 2 or 4"
+    with pytest.raises(ValueError, match=words):
+        plan_run(SCRIPT, config(shard="zero3", tensor=2, batch_size=3), gpus=4)
+    plan_run(SCRIPT, config(shard="zero3", tensor=2, batch_size=2), gpus=4)

@@ -1,28 +1,33 @@
-"""One convolution in two layouts: timed on this machine, and as recorded on an H100."""
+"""Recorded convolutions: speed over channels, and the algorithms that kernels' names show."""
 
-import pandas as pd
 import pytest
-import torch
 
+from course.analysis import read_trace
+from course.runs.recordings import trace_path
 from labs import channels_last as lab
-from labs.channels_last import convolution
-
-# They depend on the 16-bit hardware of the CPU: make test-formats.
-pytestmark = pytest.mark.formats
-
-CPU = torch.device("cpu")
+from labs.channels_last.convolution import recorded_convolution
 
 
-@pytest.mark.slow
-def test_convolution_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "LONGEST_S", 0.0)  # as few rounds as possible
-    table = lab.convolution_times(CPU, [60, 64])
-    assert list(table["channels"]) == [60, 60, 64, 64]
-    assert list(table["layout"]) == ["NCHW", "NHWC"] * 2
-    # Nine multiplications and additions for each pixel and pair of channels, three times.
-    flop = 3 * 18 * table["channels"] ** 2 * table["image_px"] ** 2 * table["batch_size"]
-    assert (flop / table["ms"] / 1e9).tolist() == pytest.approx(table["tflop_per_s"].tolist())
-    (axes,) = lab.plot_convolution_times(table).axes
-    assert "forward and backward, fp32, batch 4, 28" in axes.get_title(loc="left")
-    with pytest.raises(ValueError, match="rows must agree in machine, precision"):
-        lab.plot_convolution_times(pd.concat([table, lab.recorded_convolution("nvidia-h100")]))
+def test_recorded_convolution_is_fast_with_multiples_of_8() -> None:
+    table = recorded_convolution("nvidia-h100")
+    ms = table.pivot(index="channels", columns="layout", values="ms")
+    # The notebook's prose, and the quiz's.
+    assert ms.at[65, "NHWC"] > 3 * ms.at[64, "NHWC"]
+    assert ms.at[72, "NHWC"] < min(ms.at[71, "NHWC"], ms.at[65, "NHWC"])
+    assert (ms["NCHW"] / ms["NHWC"])[[56, 64, 72]].min() > 1.15
+    with pytest.raises(ValueError, match="'fp8' is recorded for 'nvidia-h100': nvidia-h100 has"):
+        recorded_convolution("nvidia-h100", "fp8")
+
+
+def test_algorithms_add_up_to_the_convolutions() -> None:
+    table = lab.time_by_algorithm("nvidia-h100", "device", "channels_last")
+    for rung in table:
+        kernels = read_trace(trace_path("nvidia-h100", rung)).kernels
+        is_convolution = kernels["operator"].str.contains("conv")
+        total = 1e3 * kernels.loc[is_convolution, "duration_s"].sum()
+        assert table[rung].sum() == pytest.approx(total)
+        assert table.at["other", rung] < 0.02 * total
+    # The notebook's prose: FFT and Winograd only in fp32.
+    fewer_multiplications = table.loc[["FFT", "Winograd"]]
+    assert (fewer_multiplications["device"] > 1).all()
+    assert (fewer_multiplications["channels_last"] == 0).all()

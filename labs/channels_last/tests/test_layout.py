@@ -1,6 +1,5 @@
 """Memory layout: addresses in real memory, layouts and copies of operators, figures."""
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -9,7 +8,7 @@ from course.analysis import read_trace
 from course.runs.recordings import trace_path
 from course.training.precision import channels_last
 from labs import channels_last as lab
-from labs.channels_last.strides import CONVERSIONS
+from labs.channels_last.strides import CONVERSIONS, addresses, batch_norm_by_channels
 from trainspeed.traces import tables as trace_tables
 
 # They depend on the 16-bit hardware of the CPU: make test-formats.
@@ -23,11 +22,11 @@ MEMORY = {"NCHW": "abcdefgh" * 3, "NHWC": "aaabbbcccdddeeefffggghhh"}
 def test_addresses_and_their_figure(layout: str) -> None:
     tensor = torch.randn(2, 3, 2, 4).to(memory_format=LAYOUTS[layout])
     memory = tensor.as_strided((tensor.numel(),), (1,))
-    table = lab.addresses(tensor)
+    table = addresses(tensor)
     assert list(table["address"]) == list(range(tensor.numel()))
     for row in table.itertuples():
         assert tensor[row.n, row.c, row.h, row.w] == memory[row.address]
-    picture = lab.plot_strides({layout: table})
+    picture = lab.plot_strides({layout: tensor})
     texts = [text.get_text() for text in picture.axes[0].texts]
     assert f"{layout}: stride of (n, c, h, w) = {tensor.stride()}" in texts
     letters = "".join(text for text in texts if len(text) == 1)
@@ -79,23 +78,19 @@ def test_backward_converts_again() -> None:
 
 
 def test_time_by_part_in_recorded_traces() -> None:
-    names = ("amp", "channels_last", "channels_last_fp16")
-    traces = {name: read_trace(trace_path("nvidia-h100", name)) for name in names}
-    parts = {name: lab.time_by_part(trace) for name, trace in traces.items()}
-    amp = parts["amp"].set_index("part")
-    assert amp["kernels"].sum() == len(traces["amp"].kernels)
+    rungs = ("amp", "channels_last")
+    traces = {name: read_trace(trace_path("nvidia-h100", name)) for name in rungs}
+    parts = lab.time_by_part("nvidia-h100", *rungs)
+    total = traces["amp"].kernels["duration_s"].sum() * 1e3
+    assert parts["amp"].sum() == pytest.approx(total)
     conversions = trace_tables.layout_kernels(traces["amp"])
-    assert amp.loc[CONVERSIONS, "share"] == pytest.approx(conversions["share"].sum())
+    assert parts.at[CONVERSIONS, "amp"] == pytest.approx(1e3 * conversions["seconds"].sum())
     # The notebooks' prose: BatchNorm saves most, above all with few channels.
-    ms = pd.DataFrame({name: table.set_index("part")["ms"] for name, table in parts.items()})
-    saved = ms["amp"] - ms["channels_last"]
+    saved = parts["amp"] - parts["channels_last"]
     assert saved["BatchNorm"] > 2 * saved[CONVERSIONS] > saved["all else"]
-    operator = "aten::native_batch_norm_backward"
-    ratio = lab.ms_by_channels(traces["amp"], operator)
-    ratio = ratio / lab.ms_by_channels(traces["channels_last"], operator)
-    assert ratio[64] > 5 and ratio.is_monotonic_decreasing
-    with pytest.raises(ValueError, match=r"'aten::gelu' has no kernel.*aten::conv2d"):
-        lab.ms_by_channels(traces["amp"], "aten::gelu")
-    (axes,) = lab.plot_time_by_part(parts).axes
+    ms = batch_norm_by_channels("nvidia-h100", *rungs)
+    ratio = ms["amp"] / ms["channels_last"]
+    assert ratio[64] > 5 and ratio[64] > ratio[128] > ratio[512]
+    (axes,) = lab.plot_time_by_part("nvidia-h100", *rungs).axes
     widths = sum(container[0].get_width() for container in axes.containers)
-    assert widths == pytest.approx(amp["ms"].sum())
+    assert widths == pytest.approx(total)

@@ -10,7 +10,7 @@ from written_helpers import cell_of, defined, filled
 
 from course.checks.functions import check_written
 from labs import scale as lab
-from labs.scale.full_training import full_training
+from labs.scale.full_training import estimate_runs, full_training, one_gpu, several_gpus
 from labs.scale.published import IMAGENET_IMAGES
 from labs.start_here.tests.test_supercomputer import assert_words_fit
 
@@ -81,10 +81,10 @@ def test_costs_of_recorded_runs() -> None:
             "watts": [None, 512.5],
         }
     )
-    table = lab.estimate_runs(runs, full_training)
+    table = estimate_runs(runs, full_training)
     assert table["hours"].tolist() == pytest.approx([90] * 2)
     assert table["gpu_hours"].tolist() == pytest.approx([90, 360])
     assert table["kwh"].tolist() == pytest.approx([float("nan"), 360 * 0.5125], nan_ok=True)
-    networks = lab.several_gpus()[["gpus", "network"]].values.tolist()
+    networks = several_gpus()[["gpus", "network"]].values.tolist()
     assert networks == [[1, "–"], [2, "NVLink"], [4, "NVLink"], [4, "sockets"]]
-    assert len(lab.one_gpu()) == 5
+    assert len(one_gpu()) == 5

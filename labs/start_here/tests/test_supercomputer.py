@@ -6,7 +6,7 @@ import pytest
 
 from course.charts import Picture
 from labs import start_here as lab
-from labs.start_here.nodes import Disk, Gpu, Machine, gpu_count, partition_table
+from labs.start_here.nodes import Disk, Gpu, Machine, gpu_count
 
 LAPTOP_DISK = Disk(("runs", "data", "home"), "/", "ext4", False, 252, 45)
 LAPTOP = Machine("laptop", "AMD EPYC", 1, 2, 2, 2, 24, 20, (), (LAPTOP_DISK,))
@@ -40,33 +40,6 @@ LARGE_NODE = Machine(
 )
 def test_gpus_in_generic_resources(gres: str, count: int) -> None:
     assert gpu_count(gres) == count
-
-
-def test_table_of_partitions() -> None:
-    table = partition_table(
-        """n1|gpu|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
-    n1|urgent|mixed|16|5/11/0/16|4096|gpu:4|gpu:3(IDX:0-2)|
-    n2|gpu|drained|16|0/0/16/16|4096|gpu:4|gpu:0|
-    n3|gpu|idle~|40|0/40/0/40|4096|gpu:8|gpu:0|
-    n4|gpu|idle*|40|0/40/0/40|4096|gpu:8|gpu:0|""",
-        {"urgent": 45, "gpu": 6000, "none": float("inf")},
-    )
-    rows = table.set_index("partition")
-    assert rows.loc["gpu"].to_dict() == {
-        "nodes": 4,
-        "free nodes": 1,
-        "GPUs per node": "4 to 8",
-        "GPUs": 24,
-        "free GPUs": 1 + 8,
-        "cores per node": "16 to 40",
-        "longest job": "4.17 days",
-    }
-    assert rows["longest job"].tolist() == ["45 min", "4.17 days", "no limit"]
-
-
-def test_no_cluster_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert lab.cluster() is None
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from labs.two_dimensions.plans import (
     Plan,
     choose_plan,
     peak_gib,
-    plans,
+    possible_plans,
     step_s,
 )
 
@@ -108,7 +108,7 @@ def test_the_fastest_plan_that_fits(
 
 def test_plans_divide_heads_layers_and_the_batch() -> None:
     network = GPT2._replace(heads=3, layers=2)
-    names = {str(plan) for plan in plans(network, NODE._replace(gpus=6), batch=2)}
+    names = {str(plan) for plan in possible_plans(network, NODE._replace(gpus=6), batch=2)}
     assert names == {"DDP 2 × tensor 3", "FSDP2 2 × tensor 3", "tensor 3 × pipeline 2"}
 
 

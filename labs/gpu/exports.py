@@ -64,7 +64,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
     _check(runs, to, place)
     place.mkdir(parents=True, exist_ok=True)
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "labs.tracking.trackers", to, str(place)],
+        [sys.executable, "-P", "-m", "labs.gpu.trackers", to, str(place)],
         input=pickle.dumps(runs),
         env=_offline(place),
         capture_output=True,

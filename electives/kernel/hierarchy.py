@@ -10,7 +10,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from course.charts import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, words_on
+from course.charts import BLUE, DARK, GREEN, GREY, ORANGE, PURPLE, SKY, Picture, arrow, box
 from course.runs import recordings
 
 CLUSTERS = (16, 16, 18, 16, 16, 18, 16, 16)  # multiprocessors of each; their places vary by chip
@@ -31,22 +31,22 @@ def plot_gpu() -> Picture:
     axes = picture.add_subplot()
     axes.set(xlim=(0, 10), ylim=(0, 4.6))
     axes.axis("off")
-    _box(axes, 0.05, 0.05, 5.5, 4.5, "white", f"H100: {len(CLUSTERS)} clusters (GPC), {sms} SMs")
+    box(axes, 0.05, 0.05, 5.5, 4.5, "white", f"H100: {len(CLUSTERS)} clusters (GPC), {sms} SMs")
     for number, count in enumerate(CLUSTERS):
         _draw_cluster(axes, 0.2 + 1.33 * (number % 4), 3.15 - 1.1 * (number // 4), count)
     words = f"L2 cache: {L2_MB} MB, shared by all SMs\nat least {cache:.1f} TB/s measured"
-    _box(axes, 0.2, 1.25, 5.2, 0.6, SKY, words)
+    box(axes, 0.2, 1.25, 5.2, 0.6, SKY, words)
     memory = f"memory (HBM3): {MEMORY_GB} GB\n{MEMORY_TB_PER_S} TB/s by data sheet, "
-    _box(axes, 0.2, 0.2, 5.2, 0.75, PURPLE, f"{memory}{measured:.1f} TB/s measured")
+    box(axes, 0.2, 0.2, 5.2, 0.75, PURPLE, f"{memory}{measured:.1f} TB/s measured")
     for x in (1.2, 2.8, 4.4):
-        _arrow(axes, (x, 0.95), (x, 1.25))
-        _arrow(axes, (x, 1.85), (x, 2.02))
+        arrow(axes, (x, 0.95), (x, 1.25))
+        arrow(axes, (x, 1.85), (x, 2.02))
     _draw_multiprocessor(axes, sms)
     return picture
 
 
 def _draw_cluster(axes: Axes, left: float, low: float, count: int) -> None:
-    _box(axes, left, low, 1.22, 1.0, "white")
+    box(axes, left, low, 1.22, 1.0, "white")
     for place in range(count):
         x, y = left + 0.08 + 0.18 * (place % 6), low + 0.1 + 0.29 * (place // 6)
         axes.add_patch(Rectangle((x, y), 0.15, 0.24, color=GREEN, lw=0))
@@ -56,7 +56,7 @@ def _draw_multiprocessor(axes: Axes, sms: int) -> None:
     """Draw a multiprocessor at the right, with lines from its place in the GPU."""
     for y in (0.05, 4.55):
         axes.plot([5.4, 6.0], [3.6, y], color=GREY, lw=0.8, ls=":", zorder=0)
-    _box(axes, 6.0, 0.05, 3.95, 4.5, "white", "one multiprocessor (SM)")
+    box(axes, 6.0, 0.05, 3.95, 4.5, "white", "one multiprocessor (SM)")
     parts = (
         (3.45, ORANGE, "warp\nscheduler"),
         (2.55, BLUE, f"registers\n{REGISTERS_KB // SCHEDULERS} KB"),
@@ -64,29 +64,12 @@ def _draw_multiprocessor(axes: Axes, sms: int) -> None:
     )
     for number in range(SCHEDULERS):
         for low, colour, words in parts:
-            _box(axes, 6.12 + 0.94 * number, low, 0.86, 0.75, colour, words)
+            box(axes, 6.12 + 0.94 * number, low, 0.86, 0.75, colour, words)
     words = f"shared memory and L1 cache: {L1_KB} KB"
-    _box(axes, 6.12, 0.75, 3.68, 0.7, SKY, words)
+    box(axes, 6.12, 0.75, 3.68, 0.7, SKY, words)
     total = f"all {sms} SMs: {sms * REGISTERS_KB / 1024:.0f} MB of registers,"
     words = f"{total}\n{sms * L1_KB / 1024:.0f} MB of shared memory and L1"
     axes.text(7.97, 0.38, words, ha="center", va="center", fontsize=8, color=DARK)
-
-
-def _box(
-    axes: Axes, left: float, low: float, width: float, height: float, colour: str, words: str = ""
-) -> None:
-    """Draw a box; words are in its middle, or at the top of a white one."""
-    edge = GREY if colour == "white" else colour
-    axes.add_patch(Rectangle((left, low), width, height, facecolor=colour, edgecolor=edge))
-    is_frame = colour == "white"
-    y = low + height - 0.2 if is_frame else low + height / 2
-    ink = DARK if is_frame else words_on(colour)
-    axes.text(left + width / 2, y, words, ha="center", va="center", fontsize=8.5, color=ink)
-
-
-def _arrow(axes: Axes, begin: tuple[float, float], end: tuple[float, float]) -> None:
-    style = {"arrowstyle": "<->", "color": DARK, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 8}
-    axes.annotate("", end, begin, arrowprops=style)
 
 
 def _alt(measured: float, cache: float) -> str:

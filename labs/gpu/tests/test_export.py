@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from course import __main__
 from course.runs.recordings import recorded_runs
 from course.runs.run import Run
-from labs.tracking import exports
-from labs.tracking.exports import export
-from labs.tracking.trackers import content
+from labs.gpu import exports
+from labs.gpu.exports import export
+from labs.gpu.trackers import content
 
 MACHINE = "nvidia-h100"
 BIN = Path(sys.executable).parent

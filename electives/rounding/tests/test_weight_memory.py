@@ -2,7 +2,7 @@
 
 import pytest
 
-from labs.mixed_precision.weight_memory import mlp_peaks
+from electives.rounding.weight_memory import mlp_peaks
 
 
 def test_autocast_needs_more_memory_where_weights_dominate() -> None:

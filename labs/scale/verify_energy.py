@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from course.lab import results
-from labs.tracking.counters import (
+from labs.scale.counters import (
     J_PER_KWH,
     PERIOD_S,
     Energy,

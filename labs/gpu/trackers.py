@@ -1,6 +1,6 @@
 """Write runs for TensorBoard, Trackio and Weights & Biases.
 
-`python -m labs.tracking.trackers TOOL FOLDER` reads the folders of runs from standard
+`python -m labs.gpu.trackers TOOL FOLDER` reads the folders of runs from standard
 input, one per line. It is a separate process because these tools keep threads, files and variables
 until it ends.
 """

@@ -1,0 +1,164 @@
+"""The check of a learner's choose_plan: against ours, and against recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pandas as pd
+
+from course import Run, recorded_runs
+from labs.two_dimensions.plans import (
+    SHARE,
+    STORED,
+    Machines,
+    Network,
+    Plan,
+    choose_plan,
+    memory_bytes,
+    peak_gib,
+    step_s,
+)
+
+ChoosePlan = Callable[[Network, Machines, int, float], Plan | None]
+GPT2 = Network(weights=124_000_000, layers=12, heads=12, width=768, tokens=1024)
+LLAMA_8B = Network(weights=8_000_000_000, layers=32, heads=32, width=4096, tokens=2048)
+NODE = Machines(gpus=8, per_node=8, memory_gib=80, tflop_s=400, node_gb_s=400, network_gb_s=25)
+# Network, machines, sequences of an update, and sequences that keep a GPU busy.
+EXAMPLES: dict[str, tuple[Network, Machines, int, float]] = {
+    "124 million weights, 8 GPUs": (GPT2, NODE, 256, 1),
+    "124 million, 8 GPUs of 11 GiB": (GPT2, NODE._replace(memory_gib=11), 256, 1),
+    "124 million, 8 GPUs of 10 GiB": (GPT2, NODE._replace(memory_gib=10), 256, 1),
+    "124 million, 16 sequences, 2 GPUs, knee 32": (GPT2, NODE._replace(gpus=2), 16, 32),
+    "124 million, one GPU": (GPT2, NODE._replace(gpus=1), 8, 1),
+    "8 billion, 8 GPUs": (LLAMA_8B, NODE, 64, 1),
+    "8 billion, 8 GPUs of 36 GiB": (LLAMA_8B, NODE._replace(memory_gib=36), 64, 1),
+    "8 billion, 2 sequences, 8 GPUs": (LLAMA_8B, NODE, 2, 1 / 8),
+    "8 billion, 2 sequences, 8 GPUs of 24 GiB": (LLAMA_8B, NODE._replace(memory_gib=24), 2, 1 / 8),
+    "8 billion, 2 sequences, 8 GPUs of 20 GiB": (LLAMA_8B, NODE._replace(memory_gib=20), 2, 1 / 8),
+    "8 billion, 2 sequences, 8 GPUs, knee 8": (LLAMA_8B, NODE, 2, 8),
+    "8 billion, 2 nodes of 8 GPUs": (LLAMA_8B, NODE._replace(gpus=16), 8, 1),
+    "2 billion, 2 nodes of one GPU, 1 GB/s": (
+        LLAMA_8B._replace(weights=2_000_000_000, layers=16),
+        Machines(2, 1, memory_gib=30, tflop_s=400, node_gb_s=400, network_gb_s=1),
+        64,
+        1,
+    ),
+    "8 billion, 8 GPUs of 8 GiB": (LLAMA_8B, NODE._replace(memory_gib=8), 8, 1),
+}
+KNEE = 32  # images in a pass of CoAtNets on an H200, as lab 4.1 has it
+FAST_ENOUGH = 0.9  # of the fastest recorded run: the same plan has variants
+# Machine with two GPUs, images of an update, GiB per GPU.
+RECORDED = (
+    ("nvidia-h100-x2", 48, 80),
+    ("nvidia-h100-x2", 96, 80),
+    ("nvidia-h200-x2", 48, 141),
+    ("nvidia-h200-x2", 48, 24),
+)
+
+
+def check_choices(function: ChoosePlan) -> str:
+    """Compare the choices for several networks and machines with the solution's."""
+    for name, case in EXAMPLES.items():
+        result, expected = function(*case), choose_plan(*case)
+        if result != expected:
+            raise AssertionError(f"{name}: {_problem(case, result, expected)}")
+    return f"{len(EXAMPLES)} cases: 124 million to 8 billion weights, on 1 to 16 GPUs"
+
+
+def _described(network: Network, plan: Plan, batch: int) -> str:
+    stored, kept = (size / 2**30 for size in memory_bytes(network, plan, batch))
+    passes = f" in {plan.passes} passes" * (plan.passes > 1)
+    return f"{plan}{passes} (stored {stored:.3g} GiB, kept {kept:.3g} GiB)"
+
+
+def _problem(
+    case: tuple[Network, Machines, int, float], result: Plan | None, expected: Plan | None
+) -> str:
+    """Describe a wrong choice."""
+    network, machines, batch, knee = case
+    if result is None:
+        return f"None, but {_described(network, expected, batch)} fits"
+    if not isinstance(result, Plan):
+        return f"it returns {result!r}, expected one of lab.possible_plans(…), or None"
+    words = _described(network, result, batch)
+    limit = machines.memory_gib
+    if (peak := peak_gib(network, result, batch)) > SHARE * limit:
+        advice = "leave a tenth of the memory free" if peak <= limit else "it doesn't fit"
+        return f"{words}: {advice}" + (", nothing does: return None" if not expected else "")
+    times = [step_s(network, machines, plan, batch, knee) for plan in (result, expected)]
+    other = _described(network, expected, batch)
+    if times[0] > times[1]:
+        return f"{words} takes {times[0] / times[1]:.2f} times as long as {other}, which fits"
+    return f"{words} is as fast as {other}, which fits and comes first"
+
+
+def check_recordings(function: ChoosePlan) -> str:
+    """Check that recorded runs of CoAtNet-5 which fit are hardly faster than the choices."""
+    table = recorded_choices(function)
+    for row in table.itertuples():
+        assert row.of_fastest >= FAST_ENOUGH, (
+            f"{row.machine}, {row.images} images, {row.limit_gib} GiB: {row.choice} reached "
+            f"{row.of_fastest:.0%} of the speed of {row.fastest}"
+        )
+    return f"CoAtNet-5 on two GPUs, recorded: at least {table.of_fastest.min():.0%} of the fastest"
+
+
+def recorded_choices(function: ChoosePlan = choose_plan) -> pd.DataFrame:
+    """Judge a choice by recorded runs of CoAtNet-5 on two GPUs.
+
+    Columns: machine, images, limit_gib, choice, fastest (of the recorded plans that fit),
+    of_fastest (images/s of the choice, relative to it; 0 if no run that fits was recorded).
+    """
+    rows = []
+    for machine, images, limit in RECORDED:
+        speeds = _speeds(machine, images, limit)
+        plan = function(coatnet_5(), _two_gpus(machine, limit), images, KNEE)
+        choice, fastest = str(plan), speeds.idxmax()
+        share = speeds.get(choice, 0) / speeds[fastest]
+        rows.append((machine, images, limit, choice, fastest, share))
+    columns = ["machine", "images", "limit_gib", "choice", "fastest", "of_fastest"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@cache
+def coatnet_5() -> Network:
+    """Return a transformer that needs the FLOP and the memory of CoAtNet-5.
+
+    Its blocks have different sizes, so the width is what one GPU's recorded peak gives.
+    """
+    (run,) = (run for run in recorded_runs("nvidia-h200", "sharding") if not run.config.shard)
+    tokens, heads = (run.config.image_px // 16) ** 2, 40
+    network = Network(687_000_000, layers=44, heads=heads, width=heads, tokens=tokens)
+    activations = run.record.peak_gib - STORED * network.weights / 2**30
+    narrow = peak_gib(network._replace(weights=0), Plan(1), run.config.batch_size)
+    return network._replace(width=heads * round(activations / narrow))
+
+
+@cache
+def _runs(machine: str) -> list[Run]:
+    purposes = {"nvidia-h100-x2": "parallel", "nvidia-h200-x2": "sharding"}
+    runs = recorded_runs(machine, purposes[machine])
+    return [run for run in runs if run.record.status == "ok" and not run.config.profile_steps]
+
+
+def _speeds(machine: str, images: int, limit_gib: float) -> pd.Series:
+    """Return the images/s of each recorded plan that fits, of its fastest variant."""
+    speeds: dict[str, float] = {}
+    for run in _runs(machine):
+        cfg, peak = run.config, max(rank["peak_gib"] for rank in run.ranks)
+        if cfg.model != "coatnet_5_224" or cfg.batch_size != images or peak > limit_gib:
+            continue
+        stages = 2 if getattr(cfg, "pipeline", "") else 1
+        plan = Plan(2 // cfg.tensor // stages, bool(cfg.shard), cfg.tensor, stages)
+        speeds[str(plan)] = max(run.record.images_per_s, speeds.get(str(plan), 0))
+    return pd.Series(speeds)
+
+
+def _two_gpus(machine: str, memory_gib: float) -> Machines:
+    """Return two recorded GPUs of one node, as fast as they were under DDP."""
+    network = coatnet_5()
+    run = next(run for run in _runs(machine) if run.config.rung.startswith("ddp"))
+    busy = max(run.config.batch_size / 2, KNEE)
+    tflop_s = network.flop * busy / run.record.step_s / 1e12
+    return Machines(2, 2, memory_gib, tflop_s, node_gb_s=450, network_gb_s=50)  # NVLink 4

@@ -15,8 +15,8 @@ from course.charts import (
     label,
     legend,
     stack,
+    words_on,
 )
-from course.charts.base import words_on
 
 # Operators by their names in a table of `roofline.fusion_traffic`.
 KINDS = {

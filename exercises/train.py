@@ -60,7 +60,7 @@ def main(run):
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # TODO compile: compile the network once; let DDP wrap the result
+    # TODO compile: compile the network once, and train the result
 
     # TODO data_parallel: average the gradients over the ranks, overlapping with backward
     criterion = nn.CrossEntropyLoss()

@@ -8,13 +8,13 @@ from itertools import chain
 from torch import nn
 from torch._dynamo import explain  # the compiler's public logs are text
 
-# torch.compiler.reset keeps kernels in memory; the public logs of generated code are text.
-from torch._inductor.utils import clear_caches, run_and_get_code
+# The public logs of generated code are text.
+from torch._inductor.utils import run_and_get_code
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops  # without stages
 from torch.nn.modules import module as every_module
 
-__all__ = ["FSDPMemTracker", "clear_caches", "explain", "get_schedule_ops", "run_and_get_code"]
+__all__ = ["FSDPMemTracker", "explain", "get_schedule_ops", "run_and_get_code"]
 
 
 def hooks(network: nn.Module) -> set[int]:

@@ -8,6 +8,7 @@ from other parts of the photographs. To fit a CPU, crops are scaled to 16 pixels
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -18,7 +19,7 @@ from torch.nn.functional import avg_pool2d, cross_entropy, one_hot
 
 from course.data import crop_set
 from course.data.images import normalised
-from labs import augmentation as lab
+from course.runs import PROJECT
 from research.sweep import command
 
 SEEDS = 5
@@ -58,7 +59,8 @@ def measure(
 ) -> dict[str, float]:
     """Train one network; return its loss and accuracy on unmixed training and validation crops."""
     torch.set_num_threads(1)
-    mixing = getattr(lab.load_script("solutions/train.py"), mix, None)
+    script = str(PROJECT / "solutions/train.py")
+    mixing = runpy.run_path(script, run_name="script").get(mix)
     (pixels, labels), validation = crops("train", images), crops("val", VAL_IMAGES)
     torch.manual_seed(seed)
     model = network()

@@ -94,7 +94,7 @@ def main(run):
     if cfg.algebra:
         model = fast_resnet.convert(model)
     net = model  # without the wrappers below
-    # >>> compile: compile the network once; let DDP wrap the result
+    # >>> compile: compile the network once, and train the result
     if cfg.compile:
         model = torch.compile(model, mode=cfg.compile)
     # --- before

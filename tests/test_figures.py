@@ -15,7 +15,6 @@ from electives import inference as inference
 from electives import kernel as kernel
 from electives import microscope as microscope
 from electives import networks as networks
-from labs import augmentation as augmentation
 from labs import channels_last as layout
 from labs import fsdp as fsdp
 from labs import gpu as gpu
@@ -92,7 +91,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
         scaling.node_with_prediction("compile"),
     ),
-    "beta distribution": lambda: augmentation.plot_beta([0.2, 1, 4]),
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
         {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
     ),

@@ -1,24 +1,29 @@
-"""Figures of augmentation: changed and mixed images, shares of a mix, sizes of crops."""
+"""Figures of augmentation: changed and mixed images, and sizes of crops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gamma
 
 import numpy as np
-import pandas as pd
 import torch
 
-from course.charts import ACCENT, BLUE, GREEN, GREY, Picture, bars, describe, label, legend, lines
+from course import Run
+from course.charts import BLUE, GREY, Picture, bars, describe, label, legend
 from course.lab import digits
-from labs.augmentation.images import Batch
+from labs.augmentation.images import Batch, apply_operations
+from labs.augmentation.measurements import epoch_times, operation_costs
 
 COLUMNS = 7
 
 
-def plot_operations(images: Mapping[str, torch.Tensor], costs: pd.DataFrame) -> Picture:
-    """Draw an image after each operation of RandAugment, with the operation's time on a core."""
-    ms = costs.set_index("operation")["ms"]
+def plot_operations(batch: torch.Tensor) -> Picture:
+    """Draw an image after each operation of RandAugment, with the operation's time on a core.
+
+    Args:
+        batch: bytes of shape (N, 3, H, W); the first image is drawn, and the first four are timed.
+    """
+    images = apply_operations(batch[0])
+    ms = operation_costs(batch[:4]).set_index("operation")["ms"]
     rows, words = {}, {}
     for row in range(0, len(images), COLUMNS):
         names = [*images][row : row + COLUMNS]
@@ -73,34 +78,23 @@ def _label(row: torch.Tensor, before: int, classes: Sequence[str]) -> str:
     return "\n".join(f"{classes[i]} {row[i]:.2f}" for i in order if row[i] > 0.005)
 
 
-def plot_beta(alphas: Sequence[float]) -> Picture:
-    """Draw the density of Beta(alpha, alpha), from which an image's proportion is drawn."""
-    picture = Picture(
-        7, 2.8, "Densities of Beta(alpha, alpha): below 1 high at both ends, at 1 flat"
-    )
-    axes = picture.panel()
-    shares, curves = np.linspace(0.002, 0.998, 499), {}
-    for alpha in alphas:
-        scale = gamma(2 * alpha) / gamma(alpha) ** 2
-        curves[f"α = {alpha:g}"] = shares, scale * (shares * (1 - shares)) ** (alpha - 1)
-    lines(axes, curves, colours=(BLUE, ACCENT, GREEN), styles=("-", "--", "-."))
-    words = {"xlabel": "proportion λ that an image keeps", "ylabel": "density (cut off at 4)"}
-    label(axes, **words, ylim=(0, 4), xlim=(0, 1))
-    legend(picture, 6)
-    return picture
-
-
-def plot_crop_sizes(runs: Mapping[str, pd.DataFrame], title: str = "") -> Picture:
-    """Draw the seconds of each epoch and its crop size, by run (tables of `epoch_times`)."""
+def plot_crop_sizes(runs: Mapping[str, Run]) -> Picture:
+    """Draw the seconds of each epoch and its crop size, by run."""
     picture = Picture(9.5, 3.0)
     axes = picture.panel()
-    seconds = {name: table["seconds"] for name, table in runs.items()}
+    tables = {name: epoch_times(run) for name, run in runs.items()}
+    seconds = {name: table["seconds"] for name, table in tables.items()}
     words = {
         name: [f"{px} px,\n{digits(s)} s" for px, s in zip(table["image_px"], table["seconds"])]
-        for name, table in runs.items()
+        for name, table in tables.items()
     }
-    epochs = list(next(iter(runs.values()))["epoch"])
+    epochs = list(next(iter(tables.values()))["epoch"])
     bars(axes, epochs, seconds, words=words, colours=(GREY, BLUE), upright=True, room=1.25)
-    label(axes, title, xlabel="epoch", ylabel="seconds of its steps")
+    label(
+        axes,
+        next(iter(runs.values())).record.machine,
+        xlabel="epoch",
+        ylabel="seconds of its steps",
+    )
     legend(picture, 4)
     return picture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from course import Config, rung
 from course.lab import Exercise, Lab, Recording, configs
@@ -22,6 +23,25 @@ AUGMENTATION_CONFIG = {
     "workers": 16,
     **configs.PINNED_WORKERS,
 }
+
+# Of a CPU. Batches made ahead would feed the first steps: those are warm-up.
+SMALL: dict[str, Any] = {
+    "model": "resnet18",
+    "image_px": 64,
+    "batch_size": 16,
+    "steps": 24,
+    "warmup_steps": 8,
+    "val_steps": 0,
+    "budget_s": 0,
+}
+
+
+def run_settings(quick: bool, site: str, stored: str = "files") -> dict[str, Any]:
+    """Return the settings of the notebook's runs, with images stored in a format if not quick."""
+    # The recorded runs are longer than needed to see what a change costs.
+    shorter = {} if site.startswith("recorded") else {"steps": 160}
+    return SMALL if quick else AUGMENTATION_CONFIG | shorter | {"format": stored}
+
 
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.
 PROGRESSIVE_RESIZE = AUGMENTATION_CONFIG | {
@@ -91,10 +111,10 @@ EXERCISES = {
 
 LAB = Lab(
     title="augmentation on the CPU or the GPU",
-    minutes=60,
+    minutes=50,
     exercises=EXERCISES,
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),
-    jobs="4, of 9 runs",
+    jobs="3, of 6 runs",
     prepare="as 2.1; nothing else",
     stuck="λ per image, not per batch; a box that the border cuts off",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,6 @@ def work_per_image(images: int = 64, image_px: int = 224) -> pd.Series:
     stages = (lambda path: view(open_image(path)), v2.RandAugment())
     times = timing.time_stages(lambda: chosen, stages).mean(axis=0)
     return pd.Series({"load": times[1], "RandAugment": times[2]})
-
-
-def compare_calls(functions: Mapping[str, Callable[[], Any]]) -> pd.DataFrame:
-    """Compare functions by name: ms of a call (median), and operators of PyTorch that it calls."""
-    rows = [
-        {"ms": timing.median_ms(function), "operators": count_operators(function)}
-        for function in functions.values()
-    ]
-    return pd.DataFrame(rows, index=[*functions])
 
 
 def count_operators(function: Callable[[], Any]) -> int:

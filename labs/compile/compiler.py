@@ -1,20 +1,16 @@
-"""Experiments with torch.compile: graphs, kernels, graph breaks, recompilations, cache.
+"""Experiments with torch.compile: kernels, graph breaks, versions of a function.
 
 All of them compile the forward pass. Each begins without compiled functions in memory.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import torch
@@ -22,7 +18,7 @@ from torch import nn
 
 from course._compat import compiler_counters
 from course.analysis import fresh_compiler
-from labs._compat import clear_caches, explain, run_and_get_code
+from labs._compat import explain, run_and_get_code
 
 CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
@@ -44,25 +40,7 @@ class BlockEnd(nn.Module):
         return torch.relu(self.norm(images) + shortcut)
 
 
-def capture_graph(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
-    """Return the operators in the compiler's graphs.
-
-    Columns: graph (from 1), operator, output (its shape).
-    """
-    with fresh_compiler(), torch.no_grad():
-        graphs = explain(function)(*inputs).graphs
-    rows = []
-    for number, module in enumerate(graphs, 1):
-        for node in module.graph.nodes:
-            if node.op.startswith("call"):
-                output = node.meta.get("example_value")
-                shape = tuple(output.shape) if isinstance(output, torch.Tensor) else ()
-                operator = getattr(node.target, "__name__", str(node.target))
-                rows.append((number, operator, " × ".join(map(str, shape))))
-    return pd.DataFrame(rows, columns=["graph", "operator", "output"])
-
-
-def find_breaks(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
+def breaks(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
     """Return the lines at which the compiler's graph breaks; n breaks make n + 1 graphs.
 
     Columns: line (of the source file), code, reason.
@@ -104,29 +82,6 @@ def kernels(function: Callable, *inputs: torch.Tensor) -> list[Kernel]:
     return in_c + [Kernel(match[1], match[0]) for match in TRITON_KERNEL.finditer(text)]
 
 
-def compile_shapes(
-    function: Callable, inputs: Iterable[torch.Tensor], *, dynamic: bool | None = None
-) -> pd.DataFrame:
-    """Call a compiled function with each input.
-
-    Columns: call (from 1), shape, compiled (graphs compiled in this call), seconds. The kernels
-    are PyTorch's own (backend "eager"), so that only Dynamo's time counts.
-
-    Args:
-        dynamic: of torch.compile. None: a size that changes becomes a symbol. False: each size has
-            its own graph. True: symbols from the beginning.
-    """
-    rows = []
-    with fresh_compiler(), torch.no_grad():
-        compiled = torch.compile(function, backend="eager", dynamic=dynamic)
-        for number, tensor in enumerate(inputs, 1):
-            before = _graph_count()
-            seconds = _timed(compiled, tensor)
-            row = {"call": number, "shape": " × ".join(map(str, tensor.shape))}
-            rows.append(row | {"compiled": _graph_count() - before, "seconds": seconds})
-    return pd.DataFrame(rows)
-
-
 def time_versions(versions: Mapping[str, Callable], *inputs: torch.Tensor) -> pd.DataFrame:
     """Compile and time each version of a function.
 
@@ -139,40 +94,6 @@ def time_versions(versions: Mapping[str, Callable], *inputs: torch.Tensor) -> pd
             ms = median_ms(torch.compile(function, backend=BACKEND), *inputs)
             rows.append({"version": name, "graphs": _graph_count() - before, "ms": ms})
     return pd.DataFrame(rows)
-
-
-def break_even_steps(compile_s: float, step_s: float, compiled_step_s: float) -> float:
-    """Return the number of steps after which compiling has saved its own time, or inf."""
-    saved = step_s - compiled_step_s
-    return compile_s / saved if saved > 0 else float("inf")
-
-
-def measure_cache(function: Callable, *inputs: torch.Tensor) -> pd.DataFrame:
-    """Time a first call with an empty cache on disk, a copy of the filled one, and an empty one.
-
-    Columns: cache, seconds, hits (graphs found in the cache).
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        _first_call(function, inputs, f"{folder}/warm-up")  # loads the compiler itself
-        rows = [{"cache": "empty"} | _first_call(function, inputs, f"{folder}/original")]
-        shutil.copytree(f"{folder}/original", f"{folder}/copy")
-        rows.append({"cache": "copied"} | _first_call(function, inputs, f"{folder}/copy"))
-        rows.append({"cache": "empty again"} | _first_call(function, inputs, f"{folder}/empty"))
-    return pd.DataFrame(rows)
-
-
-def _first_call(function: Callable, inputs: tuple, folder: str) -> dict[str, float]:
-    """Compile and call a function with the compiler's cache in this folder."""
-    counters = compiler_counters()["inductor"]
-    with mock.patch.dict(os.environ, {"TORCHINDUCTOR_CACHE_DIR": folder}):
-        clear_caches()
-        try:
-            with fresh_compiler(), torch.no_grad():
-                before = counters["fxgraph_cache_hit"]
-                seconds = _timed(torch.compile(function), *inputs)
-                return {"seconds": seconds, "hits": counters["fxgraph_cache_hit"] - before}
-        finally:
-            clear_caches()
 
 
 def _graph_count() -> int:

@@ -1,134 +1,83 @@
-"""Figures of the compiler: bytes, graphs, new shapes, when it has paid, modes, rounding."""
+"""Figures of the compiler: trips through memory, and bytes by operator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
 import pandas as pd
 
-from course import Run
 from course.charts import (
-    ACCENT,
     BLUE,
     GREEN,
     GREY,
     ORANGE,
     PURPLE,
     Picture,
-    bars,
     describe,
     label,
     legend,
-    lines,
-    mark,
-    plot_bar_panels,
     stack,
+    words_on,
 )
-from course.lab import digits
-from labs.compile.compiler import break_even_steps
-from labs.compile.measurements import compare_losses, compile_s, recorded_part
 
-# Operators by their names in a table of `roofline.fused`.
+# Operators by their names in a table of `roofline.fusion_traffic`.
 KINDS = {
     "convolutions": ("convolution", "convolution_backward"),
     "BatchNorm": ("native_batch_norm", "native_batch_norm_backward"),
     "ReLU": ("relu_", "threshold_backward"),
     "additions": ("add", "add_"),
 }
-MODE_COLOURS = {"eager": GREY, "default": BLUE, "reduce-overhead": GREEN}
+# What the end of a residual block reads and writes, by kernel: tensors of the images' size.
+TRIPS = {
+    "eager": {"BatchNorm": (1, 1), "addition": (2, 1), "ReLU": (1, 1)},
+    "fused": {"BatchNorm + addition + ReLU": (2, 1)},
+}
+TRIP_COLOURS = {"read": BLUE, "write": ORANGE}
+
+
+def plot_trips() -> Picture:
+    """Draw the tensors that a block's end reads and writes, eager and fused."""
+    picture = Picture(9.5, 2.6)
+    grid = picture.panels(1, 2, width_ratios=(3, 1.6))
+    for axes, (name, kernels) in zip(grid, TRIPS.items()):
+        width = 1 if len(kernels) > 1 else 1.6
+        _box(axes, 0, 2.0, width * len(kernels) - 0.1, "the GPU's memory", GREY)
+        for place, (kernel, (reads, writes)) in enumerate(kernels.items()):
+            _box(axes, width * place, 0.0, width - 0.1, kernel, GREEN)
+            trips = ["read"] * reads + ["write"] * writes
+            for number, trip in enumerate(trips, 1):
+                x = width * place + (width - 0.1) * number / (len(trips) + 1)
+                ends = [(x, 1.95), (x, 0.65)]
+                begin, end = ends if trip == "read" else reversed(ends)
+                look = {"arrowstyle": "-|>", "color": TRIP_COLOURS[trip], "lw": 2}
+                axes.annotate("", end, begin, arrowprops=look)
+            describe(axes, kernel, [f"reads {reads}, writes {writes}"])
+        count = sum(map(sum, kernels.values()))
+        size = {"xlim": (-0.05, width * len(kernels)), "ylim": (-0.1, 2.7)}
+        label(axes, f"{name}: {count} trips", xticks=[], yticks=[], **size)
+        axes.spines[:].set_visible(False)
+    legend(picture, 2, TRIP_COLOURS)
+    return picture
+
+
+def _box(axes, x: float, y: float, width: float, words: str, colour: str) -> None:
+    axes.bar(x + width / 2, 0.6, width, y, color=colour)
+    look = {"ha": "center", "va": "center", "fontsize": 8, "color": words_on(colour)}
+    axes.text(x + width / 2, y + 0.3, words, **look)
 
 
 def plot_traffic(table: pd.DataFrame) -> Picture:
-    """Draw the megabytes moved per image, eager and fused (a table of `roofline.fused`)."""
+    """Draw the megabytes moved per image, eager and fused.
+
+    Args:
+        table: from `roofline.fusion_traffic`.
+    """
     picture = Picture(9.5, 2.5)
     axes = picture.panel()
     kinds = {kind: table.reindex(names).sum() for kind, names in KINDS.items()}
     kinds["other"] = table.sum() - sum(kinds.values())
     parts = {kind: mb[["eager", "least"]] for kind, mb in kinds.items()}
     colours = (BLUE, GREEN, ORANGE, PURPLE, GREY)
-    stack(
-        axes,
-        ["eager", "fused"],
-        parts,
-        unit=" MB",
-        inside="{value:.0f}",
-        least=0.04,
-        colours=colours,
-    )
-    label(axes, xlabel="MB that an image of a training step moves")
+    look = {"unit": " MB", "inside": "{value:.0f}", "least": 0.04, "colours": colours}
+    stack(axes, ["eager", "fused"], parts, **look)
+    label(axes, xlabel="MB that a training step moves per image")
     legend(picture, 5)
-    return picture
-
-
-def plot_shapes(machine: str, title: str) -> Picture:
-    """Draw the seconds of the first step with each image size, on a recorded machine."""
-    rows = pd.DataFrame(recorded_part(machine, "shapes")["rows"])
-    growing = rows[rows["course"] == "growing"]
-    first_s = growing.assign(dynamic=growing["dynamic"].map(str)).pivot_table(
-        "first_s", "image_px", "dynamic", aggfunc="first"
-    )
-    # Both settings have the same graph for the first size, which was in the second one's cache.
-    first_s.iloc[0] = first_s["None"].iloc[0]
-    series = {"dynamic=None": first_s["None"], "dynamic=False": first_s["False"]}
-    words = {name: [f"{value:.1f}" for value in seconds] for name, seconds in series.items()}
-    picture = Picture(9.5, 3.0)
-    axes = picture.panel()
-    names = [f"{side} px" for side in first_s.index]
-    bars(axes, names, series, words=words, colours=(BLUE, ORANGE), upright=True)
-    label(axes, title, ylabel="seconds, first step")
-    legend(picture, 2)
-    return picture
-
-
-def plot_break_even(runs: Mapping[str, Run], eager: Run) -> Picture:
-    """Draw how many seconds compiled runs are ahead of an eager one, over their steps."""
-    picture = Picture(9.5, 3.2)
-    axes = picture.panel()
-    eager_s = eager.record.step_s
-    extra_s = {name: compile_s(run) - compile_s(eager) for name, run in runs.items()}
-    counts = {
-        name: break_even_steps(extra_s[name], eager_s, run.record.step_s)
-        for name, run in runs.items()
-    }
-    last = 1.25 * max(count for count in (1000, *counts.values()) if count < np.inf)
-    for (name, run), colour in zip(runs.items(), (BLUE, GREEN, PURPLE)):
-        ends = [-extra_s[name], (eager_s - run.record.step_s) * last - extra_s[name]]
-        axes.plot([0, last], ends, color=colour, label=name)
-        words = "never"
-        if counts[name] < np.inf:
-            words = f"after {digits(counts[name])} steps"
-            axes.plot(counts[name], 0, "o", color=colour)
-            mark(axes, counts[name], 0, f"{counts[name]:,.0f}", "below", colour=colour)
-        describe(axes, name, [f"pays {words}"])
-    axes.axhline(0, color=GREY, lw=1)
-    label(axes, eager.record.machine, xlabel="steps", ylabel="seconds ahead of eager")
-    legend(picture, 3)
-    return picture
-
-
-def plot_modes(table: pd.DataFrame) -> Picture:
-    """Draw images/s of each mode, a panel per batch size (a table of `modes_table`)."""
-    speeds = table.pivot(index="mode", columns="batch_size", values="images_per_s")
-    speeds = speeds.loc[table["mode"].unique()]
-    panels = {f"images/s, batch {size}": speeds[size] for size in speeds}
-    colours = [MODE_COLOURS[mode] for mode in speeds.index]
-    return plot_bar_panels(panels, table["machine"].iloc[0], colours=colours, sharex=True)
-
-
-def plot_losses(eager: Run, compiled: Run) -> Picture:
-    """Draw the losses of a compiled and an eager run, and their relative difference."""
-    picture = Picture(9.5, 3.0)
-    left, right = picture.panels(1, 2)
-    runs = {"eager": eager, "compiled": compiled}
-    curves = {name: (run.steps["step"], run.steps["loss"]) for name, run in runs.items()}
-    lines(left, curves, colours=(GREY, BLUE), styles=("-", "--"))
-    label(left, eager.record.machine, xlabel="step", ylabel="loss")
-    left.legend(frameon=False, fontsize=9)
-    table = compare_losses(compiled, eager)
-    percent = 100 * table["difference"]
-    lines(right, {"": (table["step"], percent)}, colours=ACCENT)
-    right.axhline(0, color=GREY, lw=1)
-    describe(right, "", [f"they differ by at most {percent.abs().max():.2f} %"])
-    label(right, xlabel="step", ylabel="compiled against eager, %")
     return picture

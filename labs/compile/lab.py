@@ -52,7 +52,6 @@ EXERCISES = {
         configs=(
             {"rung": "fused"},
             {"compile": "max-autotune-no-cudagraphs"},
-            {"compile": "default", "ranks": 2},
         ),
         settings=COMPILED,
     ),
@@ -91,7 +90,7 @@ MODES = (
 
 LAB = Lab(
     title="torch.compile, a compiler that writes kernels",
-    minutes=75,
+    minutes=55,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"compile.forward": Function("one graph, compiled once", _one_graph)},
@@ -103,5 +102,5 @@ LAB = Lab(
     jobs="3, of 4 runs",
     prepare="a C++ compiler on the nodes (`module load gcc`); "
     "`TORCHINDUCTOR_CACHE_DIR` on a disk that all of them share, one folder per user",
-    stuck="keep what `torch.compile` returns; DDP wraps the compiled network",
+    stuck="keep what `torch.compile` returns",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -35,8 +35,8 @@ def compile_s(run: Run) -> float:
 def modes_table(runs: Iterable[Run]) -> pd.DataFrame:
     """Return one row for each run, by the compiler's mode.
 
-    Columns: mode ("eager" if not compiled), batch_size, images_per_s, step_ms, peak_gib (of
-    tensors), reserved_gib, first_s (see `compile_s`), machine.
+    Columns: mode ("eager" if not compiled), batch_size, images_per_s, step_ms, first_s (see
+    `compile_s`), reserved_gib.
     """
     return pd.DataFrame(
         {
@@ -44,32 +44,26 @@ def modes_table(runs: Iterable[Run]) -> pd.DataFrame:
             "batch_size": run.config.batch_size,
             "images_per_s": run.record.images_per_s,
             "step_ms": run.record.step_s * 1e3,
-            "peak_gib": run.record.peak_gib,
-            "reserved_gib": run.record.reserved_gib,
             "first_s": compile_s(run),
-            "machine": run.record.machine,
+            "reserved_gib": run.record.reserved_gib,
         }
         for run in runs
     )
 
 
-def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
-    """Return step, loss and difference (relative to the reference's loss)."""
-    columns = [run_.steps.set_index("step")["loss"].astype(float) for run_ in (run, reference)]
-    table = pd.concat(columns, axis=1, keys=["loss", "reference"], join="inner").reset_index()
-    table["difference"] = table["loss"] / table.pop("reference") - 1
-    return table
+@dataclass(frozen=True)
+class RecordedTail:
+    """A residual block's end on a recorded machine, eager and compiled.
 
-
-def recorded_part(machine: str, part: str) -> dict[str, Any]:
-    """Return what research/compile.py measured on a recorded machine.
-
-    Args:
-        part: "tail", one residual block's end, or "shapes", steps with new shapes.
+    ms: by version. differ: share of the values that differ from eager's. kernel: the compiler's.
     """
-    return recordings.part(machine, "compile")[part]
+
+    ms: dict[str, float]
+    differ: dict[str, float]
+    kernel: Kernel
 
 
-def recorded_kernel(machine: str) -> Kernel:
-    """Return the kernel that a recorded machine's compiler wrote for a `BlockEnd`."""
-    return Kernel(**recorded_part(machine, "tail")["kernels"][0])
+def recorded_tail(machine: str) -> RecordedTail:
+    """Return what research/compile.py measured of a block's end on a recorded machine."""
+    part = recordings.part(machine, "compile")["tail"]
+    return RecordedTail(part["ms"], part["differ"], Kernel(**part["kernels"][0]))

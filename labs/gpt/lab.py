@@ -64,7 +64,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the same ladder on a GPT",
-    minutes=60,
+    minutes=70,
     exercises=EXERCISES,
     recordings=(
         Recording(

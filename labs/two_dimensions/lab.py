@@ -9,13 +9,15 @@ from labs.fsdp.mechanism import sharding
 from labs.two_dimensions.meshes import RECORDINGS
 
 GRID = {"shard": "zero3", "tensor": 2, "ranks": 4}  # 2 × 2
+# The run of a check; mistakes show in its small runs.
+SHORT = {"steps": 4, "warmup_steps": 1, "val_steps": 0, "epochs": 1, "lr_warmup": 0}
 MESH = (
     Fact("number of sequences per step", facts.entry("share"),
          "ranks that share a copy get the same sequences, so divide the batch by the number of "
-         "copies, mesh[\"data\"].size()"),
+         'copies, mesh["data"].size()'),
     Fact("order of the sequences", facts.entry("taken"),
-         "mesh[\"data\"].get_local_rank() is the number of a rank's copy; neighbours share one: "
-         "\"data\" is the first dimension, \"tensor\" the second", "epoch"),
+         "get_local_rank() in mesh['data'] is the number of a rank's copy; neighbours share one: "
+         "'data' is the first dimension, 'tensor' the second", "epoch"),
 )  # fmt: skip
 SHARDS = (
     Fact("list of the numbers of weights in fully_shard's calls", sharding("weights"),
@@ -23,7 +25,7 @@ SHARDS = (
     Fact("number of fully_shard's calls", lambda rank: len(rank.notes.shard_calls),
          "one for each block, and one for the network"),
     Fact("mesh of fully_shard", sharding("mesh"),
-         "pass mesh=mesh[\"data\"]: the ranks that keep the same part of the network"),
+         'pass mesh=mesh["data"]: the ranks that keep the same part of the network'),
 )  # fmt: skip
 STYLES = (
     "qkv and mlp_in compute columns (ColwiseParallel), out and mlp_out add up rows "
@@ -35,13 +37,15 @@ PARTS = (
          STYLES),
     Fact("", lambda rank: rank.evidence.spread.placements, STYLES),
     Fact("group of the all-reduces in the forward pass", facts.kinds("forward_groups"),
-         "divide layers among the ranks of mesh[\"tensor\"]"),
+         'divide layers among the ranks of mesh["tensor"]'),
 )  # fmt: skip
 
 
 def _exercise(title: str, **options: Any) -> Exercise:
     """Return a check of ranks on a mesh; the speed does not count."""
     defaults = {"rung": "gpt", "against": "gpt", "changes": {"shard": "zero3", "tensor": 2}}
+    defaults |= {"settings": SHORT}
+    defaults |= {"small": {"vocabulary": 10240}}  # no less, or the text has more
     return Exercise(title=title, gpus=4, timed=False, **defaults | options)
 
 
@@ -63,15 +67,15 @@ LAB = Lab(
         ),
         "shard_plan": _exercise(
             "the copies divide what each rank stores",
-            configs=({"ranks": 2}, {"shard": "zero3", "ranks": 2}, GRID),
-            shows={"mesh": "spread.mesh", "weights": "spread.placements"},
+            configs=({"ranks": 1}, {"shard": "zero3", "ranks": 2}, GRID),
+            shows={"weights by placement": "spread.placements"},
             causes=SHARDS,
             facts=SHARDS,
         ),
         "tensor_plan": _exercise(
             "the ranks of a tensor-parallel group divide each block",
-            configs=({"shard": "zero3", "ranks": 2}, GRID, GRID | {"ranks": 2}),
-            shows={"mesh": "spread.mesh", "weights": "spread.placements"},
+            configs=({"shard": "zero3", "ranks": 2}, GRID),
+            shows={"weights by placement": "spread.placements"},
             causes=PARTS,
             facts=PARTS,
         ),

@@ -46,20 +46,18 @@ def mesh_config(data: int = 1, tensor: int = 1, *, quick: bool = True, **setting
     """
     size = SMALL if quick else FULL_SIZE
     shard = {"shard": "zero3", "tensor": tensor} if data * tensor > 1 else {}
-    return rung("gpt", **size | {"rung": f"gpt-{data}x{tensor}"} | shard | settings)
+    return rung("gpt", **size | {"rung": "gpt" + "-mesh" * bool(shard)} | shard | settings)
 
 
 def saving_times(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Return what saving costs: step_ms (the median), first_ms (the step with the first save), and
-    mean_ms (of the steps from the second save on)."""
+    """Return what saving costs, in ms: step (the median), and for each save (save 1, …) what it
+    added to the steps from then on until the next one."""
     rows = {}
     for name, run in runs.items():
-        ms, every = 1e3 * run.steps.set_index("step")["step_s"], run.config.save_every
-        rows[name] = {
-            "step_ms": ms.median(),
-            "first_ms": ms[every],
-            "mean_ms": ms.loc[2 * every :].mean(),
-        }
+        ms = 1e3 * run.steps.set_index("step")["step_s"]
+        added = (ms - ms.median()).groupby(ms.index // run.config.save_every).sum()
+        saves = {f"save {number}": added[number] for number in added.index if number}
+        rows[name] = {"step": ms.median()} | saves
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -148,8 +148,8 @@ def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
     for group in optimizer.param_groups:
         group["lr"] = 1e-6
 """),
-        (16, "let DDP wrap the result\n", "\n    model.compile(mode=cfg.compile)\n"),
-        (16, "let DDP wrap the result\n", "\n    compiled = torch.compile(model)\n"),
+        (16, "and train the result\n", "\n    model.compile(mode=cfg.compile)\n"),
+        (16, "and train the result\n", "\n    compiled = torch.compile(model)\n"),
     ],
 )  # fmt: skip
 def test_what_could_be_a_solution_fills_a_todo(todo: int, old: str, new: str) -> None:

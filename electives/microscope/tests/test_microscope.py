@@ -16,6 +16,9 @@ NVJET = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNN"
 
 def test_operations_are_counted() -> None:
     assert Convolution(6, 8, px=4, images=2).flop == 2 * (2 * 16) * 9 * 6 * 8
+    depthwise = Convolution(8, 8, "fp32", px=4, images=2, groups=8)
+    assert depthwise.flop == 2 * (2 * 16) * 9 * 8
+    assert depthwise.call(torch.device("cpu"))().shape == (2, 8, 4, 4)
 
 
 def test_kernels_are_separated_by_markers() -> None:

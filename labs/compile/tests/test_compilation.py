@@ -1,6 +1,5 @@
-"""Tests of graphs, kernels, the build's check, the cache, and recorded runs."""
+"""Tests of kernels, graph breaks, the build's check, figures, and recorded runs."""
 
-import math
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from written_helpers import cell_of, defined
 from course.checks.functions import check_written
 from course.runs import recordings
 from labs import compile as lab
-from labs.compile import compiler
+from labs.compile import compiler, figures
 
 COUNTER = ("    self.calls += 1\n", "")
 PRINT = ('    print(f"batch {self.calls}: mean {out.mean():.2f}")\n', "")
@@ -61,12 +60,6 @@ def unbroken(images: torch.Tensor) -> torch.Tensor:
     return (images + 1) * 2
 
 
-def test_graph_of_a_residual_block_end() -> None:
-    table = lab.capture_graph(lab.BlockEnd(16).eval(), IMAGES, IMAGES)
-    assert [*table["operator"]] == ["batch_norm", "add", "relu"]
-    assert {*table["output"]} == {"2 × 16 × 8 × 8"} and {*table["graph"]} == {1}
-
-
 @pytest.mark.slow
 def test_three_operators_become_one_kernel_that_reads_each_image_once() -> None:
     (kernel,) = lab.kernels(lab.BlockEnd(16).eval(), IMAGES, IMAGES)
@@ -89,14 +82,13 @@ def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_breaks_have_their_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    (row,) = lab.find_breaks(with_print, IMAGES).itertuples()
+    (row,) = compiler.breaks(with_print, IMAGES).itertuples()
     assert "print" in row.code and row.reason
     assert Path(__file__).read_text().splitlines()[row.line - 1].strip() == row.code
-    assert lab.capture_graph(with_print, IMAGES)["graph"].nunique() == 2
     monkeypatch.setattr(compiler, "BACKEND", "eager")
-    table = lab.time_versions({"prints": with_print, "unbroken": unbroken}, IMAGES)
+    table = compiler.time_versions({"prints": with_print, "unbroken": unbroken}, IMAGES)
     assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
-    assert capsys.readouterr().out == "" and lab.find_breaks(unbroken, IMAGES).empty
+    assert capsys.readouterr().out == "" and compiler.breaks(unbroken, IMAGES).empty
 
 
 @pytest.fixture
@@ -124,36 +116,21 @@ def test_wrong_answers_are_explained(answer: tuple, words: str, checked) -> None
     assert result.failed and re.search(words, repr(result)), result
 
 
-def test_sizes_that_are_compiled() -> None:
-    batches = [torch.ones(size, 3) for size in (8, 8, 5, 3, 3)]
-    table = lab.compile_shapes(unbroken, batches, dynamic=False)
-    assert [*table["compiled"]] == [1, 0, 1, 1, 0]
-    assert [*table["shape"]] == ["8 × 3", "8 × 3", "5 × 3", "3 × 3", "3 × 3"]
-
-
-@pytest.mark.slow
-def test_a_copied_cache_is_as_good_as_the_original() -> None:
-    table = lab.measure_cache(lab.BlockEnd(16).eval(), IMAGES, IMAGES).set_index("cache")
-    assert table["hits"].to_dict() == {"empty": 0, "copied": 1, "empty again": 0}
-    assert (table["seconds"] > 0).all()
-
-
 def test_compile_time_and_its_break_even() -> None:
     run = RECORDED["mode-default-256"]
     first, seconds = run.config.warmup_steps, run.steps["step_s"]
     expected = seconds[:first].sum() - first * seconds[first:].median()
     assert lab.compile_s(run) == pytest.approx(expected)
     assert lab.compile_s(RECORDED["mode-eager-256"]) < 2
-    assert lab.break_even_steps(60, 0.05, 0.03) == pytest.approx(3000)
-    assert lab.break_even_steps(60, 0.03, 0.05) == math.inf
+    table = lab.modes_table([run, RECORDED["mode-eager-256"]])
+    assert [*table["mode"]] == ["default", "eager"]
+    assert [*table["images_per_s"].round()] == [6796, 4701]
 
 
-def test_figures_have_the_recorded_values() -> None:
-    assert "160 px: 50.4" in lab.plot_shapes("nvidia-h200", "H200").alt
-    eager, compiled = RECORDED["mode-eager-256"], RECORDED["mode-default-256"]
-    alt = lab.plot_modes(lab.modes_table([eager, compiled])).alt
-    assert "eager: 4,701, default: 6,796" in alt
-    assert "at most 0.08 %" in lab.plot_losses(eager, compiled).alt
-    assert "2,768 steps" in lab.plot_break_even({"cold": compiled}, eager).alt
-    slower = {"slower": RECORDED["mode-default-64"]}
-    assert "never" in lab.plot_break_even(slower, RECORDED["mode-eager-64"]).alt
+def test_the_recorded_kernel_makes_the_trips_of_the_figure() -> None:
+    tail = lab.recorded_tail("nvidia-h200")
+    lines = [line for line in tail.kernel.memory_accesses if "(x2)" in line]  # of images' size
+    reads, writes = sum("load" in line for line in lines), sum("store" in line for line in lines)
+    assert {(reads, writes)} == {*figures.TRIPS["fused"].values()}
+    alt = lab.plot_trips().alt
+    assert "eager: 7 trips" in alt and "addition: reads 2, writes 1" in alt and "fused: 3" in alt

@@ -139,12 +139,13 @@ def test_ranks_killed_while_they_save_continue_from_the_previous_checkpoint(
     tmp_path: Path, runs_root: Path
 ) -> None:
     script = script_with(tmp_path, SIGKILL)
-    first = over(jobs.launch(script, config(**IN_PROCESS), gpus=4))
+    cfg = config(**IN_PROCESS, epochs=2)
+    first = over(jobs.launch(script, cfg, gpus=4))
     assert first.status == "lost", first.explain()
     complete = [path.parent.name for path in (first.folder / "checkpoints").glob(f"*/{METADATA}")]
     assert complete == ["step-000003"]
     (runs_root.parent / "is-resumed").touch()
-    second = train(config(**IN_PROCESS), 4, script)
+    second = train(cfg, 4, script)
     assert "continues from the checkpoint after step 3" in second.tail(lines=200)
 
 

@@ -17,6 +17,7 @@ from labs.two_dimensions.plans import (
     choose_plan,
     memory_bytes,
     peak_gib,
+    possible_plans,
     step_s,
 )
 
@@ -24,7 +25,10 @@ ChoosePlan = Callable[[Network, Machines, int, float], Plan | None]
 GPT2 = Network(weights=124_000_000, layers=12, heads=12, width=768, tokens=1024)
 LLAMA_8B = Network(weights=8_000_000_000, layers=32, heads=32, width=4096, tokens=2048)
 NODE = Machines(gpus=8, per_node=8, memory_gib=80, tflop_s=400, node_gb_s=400, network_gb_s=25)
-# Network, machines, sequences of an update, and sequences that keep a GPU busy.
+LLAMA_2B = LLAMA_8B._replace(weights=2_000_000_000, layers=16)
+SLOW = NODE._replace(gpus=2, per_node=1, memory_gib=21.5, network_gb_s=1)
+# Network, machines, sequences of an update, and sequences that keep a GPU busy. Some limits are
+# between the memory of right plans and that of plans with too few or too many gathered blocks.
 EXAMPLES: dict[str, tuple[Network, Machines, int, float]] = {
     "124 million weights, 8 GPUs": (GPT2, NODE, 256, 1),
     "124 million, 8 GPUs of 11 GiB": (GPT2, NODE._replace(memory_gib=11), 256, 1),
@@ -32,18 +36,13 @@ EXAMPLES: dict[str, tuple[Network, Machines, int, float]] = {
     "124 million, 16 sequences, 2 GPUs, knee 32": (GPT2, NODE._replace(gpus=2), 16, 32),
     "124 million, one GPU": (GPT2, NODE._replace(gpus=1), 8, 1),
     "8 billion, 8 GPUs": (LLAMA_8B, NODE, 64, 1),
-    "8 billion, 8 GPUs of 36 GiB": (LLAMA_8B, NODE._replace(memory_gib=36), 64, 1),
+    "8 billion, 8 GPUs of 37 GiB": (LLAMA_8B, NODE._replace(memory_gib=37), 64, 1),
     "8 billion, 2 sequences, 8 GPUs": (LLAMA_8B, NODE, 2, 1 / 8),
-    "8 billion, 2 sequences, 8 GPUs of 24 GiB": (LLAMA_8B, NODE._replace(memory_gib=24), 2, 1 / 8),
+    "8 billion, 2 sequences, 8 GPUs of 22 GiB": (LLAMA_8B, NODE._replace(memory_gib=22), 2, 1 / 8),
     "8 billion, 2 sequences, 8 GPUs of 20 GiB": (LLAMA_8B, NODE._replace(memory_gib=20), 2, 1 / 8),
     "8 billion, 2 sequences, 8 GPUs, knee 8": (LLAMA_8B, NODE, 2, 8),
     "8 billion, 2 nodes of 8 GPUs": (LLAMA_8B, NODE._replace(gpus=16), 8, 1),
-    "2 billion, 2 nodes of one GPU, 1 GB/s": (
-        LLAMA_8B._replace(weights=2_000_000_000, layers=16),
-        Machines(2, 1, memory_gib=30, tflop_s=400, node_gb_s=400, network_gb_s=1),
-        64,
-        1,
-    ),
+    "2 billion, 2 nodes of one GPU, 1 GB/s": (LLAMA_2B, SLOW, 64, 1),
     "8 billion, 8 GPUs of 8 GiB": (LLAMA_8B, NODE._replace(memory_gib=8), 8, 1),
 }
 KNEE = 32  # images in a pass of CoAtNets on an H200, as lab 4.1 has it
@@ -61,7 +60,7 @@ def check_choices(function: ChoosePlan) -> str:
     """Compare the choices for several networks and machines with the solution's."""
     for name, case in EXAMPLES.items():
         result, expected = function(*case), choose_plan(*case)
-        if result != expected:
+        if repr(result) != repr(expected):  # tuples equal plans, and 2.0 equals 2
             raise AssertionError(f"{name}: {_problem(case, result, expected)}")
     return f"{len(EXAMPLES)} cases: 124 million to 8 billion weights, on 1 to 16 GPUs"
 
@@ -79,13 +78,13 @@ def _problem(
     network, machines, batch, knee = case
     if result is None:
         return f"None, but {_described(network, expected, batch)} fits"
-    if not isinstance(result, Plan):
+    if repr(result) not in map(repr, possible_plans(network, machines, batch)):
         return f"it returns {result!r}, expected one of lab.possible_plans(…), or None"
     words = _described(network, result, batch)
-    limit = machines.memory_gib
-    if (peak := peak_gib(network, result, batch)) > SHARE * limit:
-        advice = "leave a tenth of the memory free" if peak <= limit else "it doesn't fit"
-        return f"{words}: {advice}" + (", nothing does: return None" if not expected else "")
+    limit, peak = machines.memory_gib, peak_gib(network, result, batch)
+    if peak > SHARE * limit:
+        advice = f"{words} needs {peak:.3g} of {limit:g} GiB, but a tenth must stay free"
+        return advice + (", and nothing fits: return None" if not expected else "")
     times = [step_s(network, machines, plan, batch, knee) for plan in (result, expected)]
     other = _described(network, expected, batch)
     if times[0] > times[1]:

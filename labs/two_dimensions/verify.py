@@ -8,6 +8,7 @@ from functools import cache
 import pandas as pd
 
 from course import Run, recorded_runs
+from labs.saving_memory.verify import KNEE
 from labs.two_dimensions.plans import (
     SHARE,
     STORED,
@@ -45,7 +46,6 @@ EXAMPLES: dict[str, tuple[Network, Machines, int, float]] = {
     "2 billion, 2 nodes of one GPU, 1 GB/s": (LLAMA_2B, SLOW, 64, 1),
     "8 billion, 8 GPUs of 8 GiB": (LLAMA_8B, NODE._replace(memory_gib=8), 8, 1),
 }
-KNEE = 32  # images in a pass of CoAtNets on an H200, as lab 4.1 has it
 FAST_ENOUGH = 0.9  # of the fastest recorded run: the same plan has variants
 # Machine with two GPUs, images of an update, GiB per GPU.
 RECORDED = (

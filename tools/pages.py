@@ -349,7 +349,7 @@ def coverage() -> str:
         ValueError: a topic names a section that its notebook does not have.
     """
     parts = []
-    for document in tomllib.loads((PROJECT / "docs/coverage.toml").read_text())["document"]:
+    for document in tomllib.loads((PROJECT / "research/coverage.toml").read_text())["document"]:
         topics = [f"- {entry['topic']}: {_where(entry)}\n" for entry in document["topics"]]
         parts.append(f"## {document['title']}\n\n{''.join(topics)}")
     return "\n".join(parts)
@@ -359,13 +359,14 @@ def _where(entry: dict[str, str]) -> str:
     """Return a link to the section that teaches a topic, or why none does."""
     if "missing" in entry:
         return f"not taught: {entry['missing']}"
-    name, heading = entry["section"].split(": ", 1)
+    is_measured = "section" in entry
+    name, heading = entry["section" if is_measured else "described"].split(": ", 1)
     path = discovery.notebook_of(name)
     source = json.loads(path.read_text(encoding="utf-8"))
     text = "".join("".join([*cell["source"], "\n"]) for cell in source["cells"])
     if not re.search(rf"^#+ (\d+\. )?{re.escape(heading)}$", text, re.MULTILINE):
-        raise ValueError(f"docs/coverage.toml: {path.name} has no section {heading!r}")
-    return f"{link(name)}, {heading}"
+        raise ValueError(f"research/coverage.toml: {path.name} has no section {heading!r}")
+    return f"{'' if is_measured else 'only described, in '}{link(name)}, {heading}"
 
 
 def race_tracks() -> str:
@@ -475,7 +476,7 @@ PAGES = {
     },
     "docs/performance.md": {"eight GPUs": eight_gpus},
     "docs/memory.md": {"peaks": partial(memory, "nvidia-h100", "nvidia-h200")},
-    "docs/coverage.md": {"coverage": coverage},
+    "research/coverage.md": {"coverage": coverage},
     "docs/instructors.md": {"labs": labs},
     "docs/race.md": {
         "tracks of the race": race_tracks,

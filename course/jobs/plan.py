@@ -139,12 +139,10 @@ def plan_run(
         )
     copies = gpus // config.tensor  # of the network
     if rest := config.batch_size % copies:
-        below = config.batch_size - rest
-        nearest = " or ".join(str(size) for size in (below, below + copies) if size)
         ranks = f"gpus={gpus}" + f" with tensor={config.tensor}" * (config.tensor > 1)
         raise ValueError(
             f"batch_size={config.batch_size} is what one update sees, and {ranks} cannot share it "
-            f"evenly: choose a multiple of {copies}, as {nearest}"
+            f"evenly: choose a multiple of {copies}, such as {config.batch_size - rest or copies}"
         )
     if time_min is not None:
         chosen = replace(chosen, time_min=time_min)

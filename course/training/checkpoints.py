@@ -449,8 +449,7 @@ class ShardedCheckpoints(Checkpoints):
         rest = pickle.dumps(self._state(step, "model", "optimizer"))
         state, place = self._sharded() | {"rest": rest}, self.run.checkpoints
         path = place / file_name(step).removesuffix(".pt")
-        # Nothing else is left to do, and a first process might start too late for SIGKILL.
-        if self.config.async_save and not is_last:
+        if self.config.async_save and not is_last:  # or SIGKILL might overtake a first process
             with _deferred_signals():
                 self._pending = dcp.async_save(state, checkpoint_id=path, **self._options)
         else:

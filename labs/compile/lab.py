@@ -52,6 +52,7 @@ EXERCISES = {
         configs=(
             {"rung": "fused"},
             {"compile": "max-autotune-no-cudagraphs"},
+            {"compile": "default"},
         ),
         settings=COMPILED,
     ),

@@ -183,12 +183,13 @@ def plot_cores_needed(machine: str, no_workers: Run, measured: pd.DataFrame) -> 
     lines(axes, {supply: ([0, most], [0, most * core_speed])}, colours=ORANGE)
     _rung_lines(axes, speeds, core_speed, top, most)
     limit(axes, cores, f"this machine has {cores} cores", along="x")
-    rows = measured[measured["workers"] > 0]
+    rows = measured.query("workers > 0")
     points = {"measured, by number of workers": (rows["workers"], rows["images_per_s"])}
     scatter_fit(axes, points, colours=GREEN, markers="D")
     title = f"{no_workers.record.machine}; trained: synthetic data, batch 256"
     frame = {"xlabel": "cores that load images", "ylabel": "images per second"}
     label(axes, title, xlim=(0, most), ylim=(0, top), **frame)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(picture, 3)
     return picture
 

@@ -6,7 +6,6 @@ write code at the numbered TODOs.
 
 import math
 from contextlib import nullcontext
-from itertools import islice
 
 import torch
 from torch import distributed, nn
@@ -122,7 +121,7 @@ def main(run):
                 return  # saved: another process continues
 
         if cfg.val_steps:
-            run.epoch(**validate(net, val_batches, cfg, device, autocast))
+            run.epoch(**validate(net, val_batches, device, autocast))
             checkpoints.keep_best(net)
     profiler.stop()
 
@@ -202,11 +201,11 @@ def written_out(q, k, v):
 
 
 @torch.no_grad()
-def validate(net, batches, cfg, device, autocast):
-    """Return the mean loss over up to `cfg.val_steps` batches of all ranks."""
+def validate(net, batches, device, autocast):
+    """Return the mean loss over the batches of all ranks."""
     net.eval()
     totals = torch.zeros(2, device=device)  # sum of losses, tokens
-    for inputs, targets in islice(batches, cfg.val_steps):
+    for inputs, targets in batches:
         with autocast:
             loss = net(inputs, targets)
         totals += torch.stack([loss * targets.numel(), loss.new_tensor(targets.numel())])

@@ -211,7 +211,9 @@ def profile(
             try:
                 show(load(path))
             except ProfileError as error:
-                ended = ProfileError(f"the command ended with code {code}, and {error}")
+                has_begun = code == 0 or read_processes(path)
+                reason = f", and {error}" if has_begun else " before it trained"
+                ended = ProfileError(f"the command ended with code {code}{reason}")
                 ended.code = code
                 raise ended from None
     return code

@@ -46,6 +46,8 @@ def check_command(command: Sequence[str]) -> list[str]:
         raise CommandError("no command: write it after --, as in `-- python train.py --epochs 1`")
     if command[0].endswith(".py"):
         command = [sys.executable, *command]
+    if command[0].endswith(".ipynb"):
+        raise CommandError(f"{command[0]} is a notebook: use trainspeed.Watch in its loop")
     if shutil.which(command[0]) is None:
         raise CommandError(
             f"{command[0]}: no such program. Give the command as in a terminal, "

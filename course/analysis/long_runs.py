@@ -38,6 +38,8 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
         ValueError: the site has fewer GPUs, the batch cannot be split, or the basis does not fit.
     """
     config.require_images("the plan of a training on ImageNet")
+    if config.data == "crops":
+        raise ValueError(f"data={config.data!r}: the plan is for ImageNet. Choose data='imagenet'")
     site.check_gpus(gpus)
     if config.batch_size % gpus:
         raise ValueError(f"batch_size={config.batch_size}: choose a multiple of gpus={gpus}")
@@ -75,8 +77,8 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
         ("per epoch", clock(hours * 3600 / epochs), f"{trained:,} images, and validation"),
         ("jobs", f"{jobs}, so {jobs - 1} {again}", f"site {site.name}: {site.time_min:g} minutes "
          f"each, of which {JOB_MIN} for start and checkpoint (assumed)"),
-        ("memory per GPU", f"{peak * share:.1f} GiB",
-         f"{source}: {peak:.1f} GiB, × images × pixels"),
+        ("memory per GPU", f"{max(peak * share, (copies + 1) * WEIGHTS_GB):.1f} GiB",
+         f"{source}: {peak:.1f} GiB, × images × pixels; at least weights, gradients and state"),
         ("data on disk", f"{IMAGENET_GB + stored:,.0f} GB",
          f"ImageNet's tar files or folders: {IMAGENET_GB}; {config.format}: {stored:,.0f}"),
         ("checkpoints", f"{(2 * copies + 1) * WEIGHTS_GB:.1f} GB", "the last two, and the best"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def converted_folder(kind: str, root: Path) -> Path:
         DataError: the set was not converted yet. That can take hours, so no run does it. Or its
             classes have changed since.
     """
-    command = f"course data --from {root} --as {kind}"
+    command = f"course data --from {shlex.quote(str(root))} --as {kind}"
     if read_index(root).get("kind") == kind:
         return root
     folder = target_folder(kind, root.resolve())

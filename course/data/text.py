@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,12 +97,22 @@ def text_loaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Return the batches of a rank: to train on, each of `share` sequences, and to validate on.
 
-    Those to validate on have the size of a micro-batch, because they are computed at once.
+    The latter are `cfg.val_steps` times `share` sequences, if there are as many, in batches of the
+    size of a micro-batch, because they are computed at once.
+
+    Raises:
+        ValueError: there are fewer sequences to validate on than ranks that share them.
     """
+    if cfg.val_steps and len(sets.val) < (copies := cfg.batch_size // share):
+        raise ValueError(
+            f"context={cfg.context}: the text has {len(sets.val)} such sequences to validate on, "
+            f"and {copies} ranks share them: lower context, or set val_steps=0"
+        )
     random = torch.Generator().manual_seed(cfg.seed)  # unused, but it leaves PyTorch's alone
     options = {"collate_fn": lambda batch: batch, "generator": random}
+    shown = [*islice(val_sampler, cfg.val_steps * share)]
     train = EpochSampler(sampler, share * cfg.steps, cfg.epochs)
     return (
         DataLoader(sets.train, share, sampler=train, **options),
-        DataLoader(sets.val, cfg.micro_batch or share, sampler=val_sampler, **options),
+        DataLoader(sets.val, cfg.micro_batch or share, sampler=shown, **options),
     )

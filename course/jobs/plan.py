@@ -137,6 +137,10 @@ def plan_run(
             f"gpus={gpus}: this machine has fewer GPUs, and each rank needs one. Choose fewer, "
             f"or let all ranks use the CPU, device='cpu'"
         )
+    if chosen.executor == "local" and not config.has_sizes:
+        import torch
+
+        config.fitted(config.device != "cpu" and torch.accelerator.is_available())  # it may raise
     copies = gpus // config.tensor  # of the network
     if rest := config.batch_size % copies:
         ranks = f"gpus={gpus}" + f" with tensor={config.tensor}" * (config.tensor > 1)

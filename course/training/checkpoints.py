@@ -243,8 +243,8 @@ class Checkpoints:
         saved = self._newest()
         if not saved and (damaged := _paths(self.run.checkpoints)):
             raise ValueError(
-                f"none of {len(damaged)} checkpoints in {self.run.checkpoints} can be read: copy "
-                f"them again, or start a new training with --rerun"
+                f"none of {len(damaged)} checkpoints in {self.run.checkpoints} can be read "
+                f"with shard={cfg.shard!r}: choose what saved them, copy them again, or use --rerun"
             )
         if not saved:
             return 0

@@ -19,6 +19,9 @@ from electives.attention.masks import Mask, in_window, pack
 from electives.attention.tiles import Attend
 from labs.saving_memory.timeline import MemoryTimeline
 
+# Of a softmax over complete rows.
+ROW_OPERATORS = r"softmax|logsumexp|amax|\bexp\b"
+
 # Tokens, block, width of a head: one tile; full tiles; a last tile that is not full; few tokens.
 SIZES = ((8, 8, 4), (12, 4, 8), (10, 4, 8), (33, 16, 16), (5, 16, 4), (1, 1, 4))
 LARGE = 40.0  # factor of queries whose exponentials overflow unless the maximum is subtracted
@@ -140,7 +143,7 @@ def check_tile_memory(attend: Attend) -> str:
     assert not calls["operator"].str.contains("scaled_dot").any(), (
         "it calls PyTorch's own attention, and this one should be yours"
     )
-    softmaxes = calls[calls["operator"].str.contains("softmax|logsumexp")]
+    softmaxes = calls[calls["operator"].str.contains(ROW_OPERATORS)]
     assert not (softmaxes["inputs"].astype(int) > NARROW).any(), (
         "it takes the softmax of complete rows, which needs all scores of a query at once: keep a "
         "running maximum and a running sum"
@@ -162,7 +165,9 @@ def check_tile_memory(attend: Attend) -> str:
 
 
 def _last_side(tensors: list[torch.Tensor]) -> str:
-    return str(max((tensor.shape[-1] for tensor in tensors if tensor.dim()), default=0))
+    """Return the longest last side of inputs that have several rows."""
+    sides = (tensor.shape[-1] for tensor in tensors if tensor.dim() > 1 and tensor.shape[-2] > 1)
+    return str(max(sides, default=0))
 
 
 def check_add_tile(step: Any) -> str:

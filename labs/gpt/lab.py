@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from course import Config, Run, rung
-from course.lab import Exercise, Lab, Recording, expect
+from course.lab import Exercise, Fact, Lab, Recording, expect
 
 RUNGS = ("gpt", "gpt_half", "gpt_attention", "gpt_compile", "gpt_vocabulary", "gpt_fused")
 
@@ -34,6 +34,13 @@ EXERCISES = {
         rung="gpt_attention",
         against="gpt_half",
         configs=({"rung": "gpt_half"}, {}),
+        facts=(
+            Fact(
+                "the use of a fused operator for attention",
+                lambda rank: bool(rank.evidence.attention),
+                'call F.scaled_dot_product_attention only if cfg.attention == "sdpa"',
+            ),
+        ),
         describe=_describe_attention,
         on_cpu="a CPU's step mostly computes the scores of the vocabulary",
     ),
@@ -42,7 +49,7 @@ EXERCISES = {
         rung="gpt_vocabulary",
         shows={"weights": "parameters"},
         against="gpt_compile",
-        configs=({"rung": "gpt_compile"}, {}, {"vocabulary": 50300, "vocabulary_multiple": 128}),
+        configs=({"rung": "gpt_compile"}, {}, {"vocabulary": 50305, "vocabulary_multiple": 128}),
         small={"compile": ""},
         on_cpu="only a GPU's Tensor Cores compute in tiles of this size",
         faster=False,

@@ -54,7 +54,7 @@ def plot_training_times(table: pd.DataFrame) -> Picture:
     label(cost, "device hours", size=10)
     words = [digits(rate) for rate in rates]
     bars(speed, names, rates, words=words, missing="?", colours=colours, room=1.25)
-    label(speed, "images per second and device\n(?: not published)", size=10)
+    label(speed, "images/s of one device\n(?: not published)", size=10)
     return picture
 
 

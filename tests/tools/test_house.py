@@ -8,7 +8,7 @@ LIMITS = {
     "names that labs reach through modules of the doors": 70,
     "names of `import course`": 31,
     "lines behind launch, wait and report": 11_200,
-    "lines behind the launch of an own script": 12_670,
+    "lines behind the launch of an own script": 12_675,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
     "lines without tests, but for trainspeed": 55_030,

@@ -253,7 +253,7 @@ def test_validation_computes_no_more_at_once_than_training(script: ModuleType) -
 
 @pytest.mark.slow
 def test_two_ranks_train_like_one(runs_root: Path) -> None:
-    cfgs = {ranks: config(micro_batch=2, val_steps=2 // ranks) for ranks in (1, 2)}
+    cfgs = {ranks: config(micro_batch=2, val_steps=2) for ranks in (1, 2)}
     runs = [launch.launch("solutions/train_gpt.py", cfg, gpus=n) for n, cfg in cfgs.items()]
     one, two = launch.wait(runs)
     assert two.steps["loss"].tolist() == pytest.approx(one.steps["loss"].tolist(), rel=1e-4)
@@ -273,6 +273,19 @@ def test_three_ranks_resume_bit_for_bit(runs_root: Path) -> None:
     (resumed,) = launch.wait([launch.resume(half, {"epochs": 2})])
     assert resumed.steps["loss"].tolist() == run.steps["loss"].tolist()
     assert resumed.record.val_loss == run.record.val_loss
+
+
+def test_validation_has_the_same_sequences_for_any_micro_batch() -> None:
+    for size in (0, 1, 3):
+        cfg = config(micro_batch=size, val_steps=2)
+        sets = text.text_sets(cfg, CPU)
+        every = range(len(sets.val))
+        _, batches = text.text_loaders(sets, cfg, cfg.batch_size, every, every)
+        assert sum(len(inputs) for inputs, _ in batches) == 2 * cfg.batch_size
+    cfg = config(context=11_000, batch_size=2, val_steps=1)
+    sets = text.text_sets(cfg, CPU)
+    with pytest.raises(ValueError, match="context=11000: the text has 1 such seq.*2 ranks share"):
+        text.text_loaders(sets, cfg, 1, range(1), range(1))
 
 
 def test_bad_input_is_named(script: ModuleType) -> None:

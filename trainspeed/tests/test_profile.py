@@ -222,7 +222,7 @@ def test_the_failure_of_a_rank_is_not_hidden(tmp_path: Path) -> None:
     [
         ("print('nothing')", 2, "no iteration was seen"),
         (HEAD + "optimizer.step()", 2, "ended after 0 iterations"),
-        ("raise SystemExit(7)", 7, "no iteration was seen"),
+        ("raise SystemExit(7)", 7, "ended with code 7 before it trained"),
     ],
 )
 def test_what_cannot_be_profiled(tmp_path: Path, text: str, code: int, words: str) -> None:

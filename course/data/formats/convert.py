@@ -79,9 +79,11 @@ def convert_set(
     root = source.root
     plan = {"kind": kind, "version": VERSION, "source": str(root), "listing": source.digest}
     target = target_folder(kind, root) if to is None else to.expanduser().resolve()
-    before = read_dict(target / INDEX).get("source", str(root))
-    if to is not None and (target == root or before != str(root)):
-        raise DataError(f"{target} contains images of {before}: name another folder by --to")
+    stored = read_dict(target / INDEX)
+    is_other = any(stored.get(name, plan[name]) != plan[name] for name in ("kind", "source"))
+    if to is not None and (target == root or is_other):
+        images = f"{stored.get('kind', 'the')} images of {stored.get('source', root)}"
+        raise DataError(f"{target} contains {images}: name another folder by --to")
     inside = target.relative_to(root).parts if root in target.parents else ()
     if inside and (source.is_searched or {*SPLITS} & {*inside}):
         raise DataError(

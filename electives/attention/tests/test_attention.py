@@ -87,6 +87,13 @@ WHOLE_BY_HAND = WHOLE.replace(
     "p = full.masked_fill(later, -math.inf)\n        p = (p - p.amax(-1, keepdim=True)).exp()\n"
     "        out = p @ v / p.sum(-1, keepdim=True)",
 )
+BY_QUERIES = """for first in range(0, tokens if begin == 0 else 0, block):
+            rows = slice(first, first + block)
+            part = q[:, :, rows] @ k.transpose(-1, -2) / math.sqrt(width)
+            later = torch.arange(tokens) > torch.arange(tokens)[rows, None]
+            part = part.masked_fill(later, -math.inf)
+            powers = (part - part.amax(-1, keepdim=True)).exp()
+            out[:, :, rows] = powers @ v / powers.sum(-1, keepdim=True)"""
 FULL_MASK = SCORES.replace(
     "key > torch.arange(tokens)[:, None]", "torch.ones(tokens, tokens).triu(1).bool()[:, key]"
 )
@@ -113,7 +120,8 @@ WRONG_TILES = {
     (SCORES, f"if len(key) < block: continue\n        {UPDATE}", RESULT): "the last tile, which is",
     (SCORES, UPDATE, "(out / total).sum(1)"): r"shape \(2, 8, 4\), expected that of q",
     (SCORES, WHOLE, "out"): "takes the softmax of complete rows",
-    (SCORES, WHOLE_BY_HAND, "out"): "exist at once, at least one byte for each of the 2,048",
+    (SCORES, WHOLE_BY_HAND, "out"): "takes the softmax of complete rows",
+    ("None", BY_QUERIES, "out"): "takes the softmax of complete rows",
     (FULL_MASK, UPDATE, RESULT): "MiB exist at once.*Scores, exponentials and masks may have",
     KEPT: "MiB exist at once",
     (SCORES, AGAIN, RESULT): "take 1.5 times the operations of one pass over the keys",

@@ -1,7 +1,7 @@
 """Train a GPT on a novel: the ladder of train.py, on a transformer.
 
 On a GPU it has the size of GPT-2's smallest network, 124 million weights; on a CPU it is tiny. You
-write code at the numbered TODOs.
+write code at the TODOs.
 """
 
 import math

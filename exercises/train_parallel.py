@@ -1,7 +1,7 @@
 """Train one network on several devices, with tensor or pipeline parallelism.
 
 Day 4's second script. Ranks that get the same images each hold a part of every MLP (`tensor`), or
-some of the blocks, whose outputs they send on (`pipeline`). You write code at the numbered TODOs.
+some of the blocks, whose outputs they send on (`pipeline`). You write code at the TODOs.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Train so that the training can be stopped at any step, and resumes as if nothing had happened.
 
 Day 4's third script. The loop is that of train.py, with any number of ranks. If it is started again
-in the same folder, it resumes. You write code at the numbered TODOs.
+in the same folder, it resumes. You write code at the TODOs.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Train a network that needs more memory than one GPU has: CoAtNet, or a vision transformer.
 
 Day 4's first script. It starts where train.py ends: on the accelerator, under autocast, with one
-process per device. A rung only changes the config, and you write code at the numbered TODOs.
+process per device. A rung only changes the config, and you write code at the TODOs.
 """
 
 from contextlib import nullcontext

@@ -111,7 +111,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="augmentation on the CPU or the GPU",
-    minutes=50,
+    minutes=85,
     exercises=EXERCISES,
     recordings=(Recording("augmentation", [*_speed_configs(), *_training_configs()]),),
     jobs="3, of 6 runs",

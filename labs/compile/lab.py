@@ -91,7 +91,7 @@ MODES = (
 
 LAB = Lab(
     title="torch.compile, a compiler that writes kernels",
-    minutes=55,
+    minutes=85,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"compile.forward": Function("one graph, compiled once", _one_graph)},

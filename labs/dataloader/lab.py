@@ -82,7 +82,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the DataLoader and its workers",
-    minutes=60,
+    minutes=80,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"loading.bottleneck": Function("what limits training from files", _bottleneck)},

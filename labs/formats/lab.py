@@ -64,7 +64,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="data formats, and where images are decoded",
-    minutes=75,
+    minutes=110,
     exercises=EXERCISES,
     recordings=(Recording("formats", [*_format_configs()]),),
     jobs="5, of 8 or 9 runs",

@@ -71,7 +71,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the same ladder on a GPT",
-    minutes=70,
+    minutes=110,
     exercises=EXERCISES,
     recordings=(
         Recording(

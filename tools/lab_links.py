@@ -40,7 +40,7 @@ def heading(lab: Lab) -> str:
     return f"# Lab {lab.number}: {lab.title}" if lab.number else f"# Lab: {lab.title}"
 
 
-def lead_on(text: str, lab: Lab | None) -> str:
+def update_next(text: str, lab: Lab | None) -> str:
     """Return Markdown whose section "Next" links to this lab, if it names a lab by its number."""
     if not lab or not lab.number:
         return text
@@ -75,10 +75,12 @@ def write(*, check: bool = False) -> list[str]:
             new = update(text)
         else:
             first = heading(by_notebook[path.stem]) if path.stem in by_notebook else None
-            then = successors.get(path.stem)
-            new = _map_markdown(
-                text, lambda source, title=first, lab=then: lead_on(_cell(source, title), lab)
-            )
+            successor = successors.get(path.stem)
+
+            def change(source: str, title: str | None = first, lab: Lab | None = successor) -> str:
+                return update_next(_cell(source, title), lab)
+
+            new = _map_markdown(text, change)
         if new != text:
             stale.append(str(path.relative_to(PROJECT)))
             if not check:

@@ -46,7 +46,7 @@ from trainspeed.traces import tables as traces
 LABS_BY_RUNG = {key: link(lab.name) for lab in discovery.labs() for key in lab.rungs}
 SCALED = {  # each rung's lab
     "channels_last": "scaling",
-    "compile": "compile",
+    "compile": "scaling",
     "algebra": "fast_step",
     "dataloader": "scaling",
 }

@@ -77,7 +77,7 @@ def plan_training(config: Config, site: Site, gpus: int, basis: Run | str) -> pd
         ("per epoch", clock(hours * 3600 / epochs), f"{trained:,} images, and validation"),
         ("jobs", f"{jobs}, so {jobs - 1} {again}", f"site {site.name}: {site.time_min:g} minutes "
          f"each, of which {JOB_MIN} for start and checkpoint (assumed)"),
-        ("memory per GPU", f"{max(peak * share, (copies + 1) * WEIGHTS_GB):.1f} GiB",
+        ("memory per GPU", f"{max(peak * share, (copies + 1) * WEIGHTS_GB * 1e9 / 2**30):.1f} GiB",
          f"{source}: {peak:.1f} GiB, × images × pixels; at least weights, gradients and state"),
         ("data on disk", f"{IMAGENET_GB + stored:,.0f} GB",
          f"ImageNet's tar files or folders: {IMAGENET_GB}; {config.format}: {stored:,.0f}"),

@@ -20,7 +20,7 @@ from electives.attention.tiles import Attend
 from labs.saving_memory.timeline import MemoryTimeline
 
 # Of a softmax over complete rows.
-ROW_OPERATORS = r"softmax|logsumexp|amax|\bexp\b"
+ROW_OPERATORS = r"softmax|logsumexp|a?max\b|\bexp2?_?\b"
 
 # Tokens, block, width of a head: one tile; full tiles; a last tile that is not full; few tokens.
 SIZES = ((8, 8, 4), (12, 4, 8), (10, 4, 8), (33, 16, 16), (5, 16, 4), (1, 1, 4))

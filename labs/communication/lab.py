@@ -21,6 +21,6 @@ LAB = Lab(
         Recording("communication", several=configs.communication),
     ),
     jobs="6, of 2 processes",
-    prepare="as 2.2",
+    prepare="as for data parallelism",
     stuck="the hook, and what to reset after each step; a run that fails on purpose",
 )

@@ -70,7 +70,7 @@ def plot_network_layers(table: pd.DataFrame) -> Picture:
 
 
 def plot_queues() -> Picture:
-    """Sketch (not a measurement) two steps of a host and a GPU, without and with `.item()`."""
+    """Sketch (not a measurement) three steps of a host and a GPU, without and with `.item()`."""
     picture = Picture(9.5, 4.6)
     panels = picture.panels(2, sharex=True)
     launch, kernel, count, python = 0.4, 1.1, 4, 1.0
@@ -92,7 +92,7 @@ def plot_queues() -> Picture:
             if waits:
                 waiting.append((now, free - now))
                 now = free
-            now += python if waits else 0.0
+            now += python
         timeline(axes, {"host launches": host, "GPU computes": device}, heights=[0.5])
         for begin, length in waiting:
             axes.barh(0, length, left=begin, color="white", edgecolor=GREY, hatch="///", height=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 
 import torch
 
@@ -63,12 +64,12 @@ def check_updates(function: ScaledStep) -> str:
 
 def check_overflow(function: ScaledStep) -> str:
     """Check that infinite and NaN gradients leave weights and momentum as they are."""
-    for value in (math.inf, -math.inf, math.nan):
+    for value, place in product((math.inf, -math.inf, math.nan), (-1, 0)):
         weights, optimizer = _weights()
         before = [weight.detach().clone() for weight in weights]
         for weight in weights:
             weight.grad = torch.ones_like(weight)
-        weights[-1].grad[0] = value  # one element of the last tensor
+        weights[place].grad[0] = value  # elements of one tensor, the last or the first
         state = _call(function, optimizer, SCALE, 2)
         unchanged = all(map(torch.equal, weights, before)) and not optimizer.state
         assert unchanged, (

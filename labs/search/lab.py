@@ -15,6 +15,6 @@ LAB = Lab(
     functions={"search.halving": Function("successive halving", _halving)},
     recordings=(Recording("search", keep="times"),),
     jobs="16, one after another",
-    prepare="the crops, 240 MB, as 3.3",
+    prepare="the crops, 240 MB, as for large batches",
     stuck="keep at least one trial; compare accuracies of the same round",
 )

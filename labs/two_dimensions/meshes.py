@@ -77,9 +77,10 @@ def _recorded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
                 named = batch | {"rung": f"{label}-{gpus // tensor}x{tensor}"}
                 yield mesh_config(gpus // tensor, tensor, quick=False, **named), gpus
             yield mesh_config(quick=False, **batch, rung=f"{label}-ddp"), gpus
-    for way, saved in SAVING.items():  # 19 GB, three times
-        saved |= XL | {"batch_size": 4 * gpus, "steps": 24, "save_every": 8, "precision": "half"}
-        yield mesh_config(gpus // 2, 2, quick=False, rung=f"xl-saves-{way}", **saved), gpus
+    length = {"batch_size": 4 * gpus, "steps": 24, "save_every": 8, "precision": "half"}
+    for method, settings in SAVING.items():  # 19 GB, three times
+        settings = settings | XL | length | {"rung": f"xl-saves-{method}"}
+        yield mesh_config(gpus // 2, 2, quick=False, **settings), gpus
 
 
 RECORDINGS = (Recording("mesh", several=_recorded_configs),)

@@ -165,6 +165,8 @@ def test_a_lab_moves_by_renaming_its_notebook(clone: Path) -> None:
     assert "docs/glossary.md" in changed and "day1_4_mixed_precision" not in changed
     assert not any(re.search(r"day2_1_dataloader|[Ll]abs? 2\.1", text) for text in texts)
     assert any("[lab 7.3](day7_3_dataloader.ipynb)" in text for text in texts)
+    lab, successor = (next((clone / "notebooks").glob(f"day{n}.ipynb")) for n in ("1_5_*", "2_2_*"))
+    assert f"]({successor.name})" in lab.read_text().partition("## Next")[2]
     away.rename(home)
     python(update, clone)
     assert {path: path.read_bytes() for path in files} == before

@@ -401,6 +401,7 @@ WRONG = {
         (DIVIDED, "any(g.isinf().any() for g in gradients)", SKIPPED, GROWN): "an element nan",
         (DIVIDED, "any(g.max().isinf() for g in gradients)", SKIPPED, GROWN): "an element -inf",
         (DIVIDED, "not gradients[0].isfinite().all()", SKIPPED, GROWN): "an element inf",
+        (DIVIDED, "not gradients[-1].isfinite().all()", SKIPPED, GROWN): "an element inf",
         (DIVIDED, "False", SKIPPED, GROWN): "an element inf",
         (DIVIDED, OVERFLOW, "scale /= 2", GROWN): "the weights or the momentum changed",
         (DIVIDED, OVERFLOW, "return scale / 2, good_steps", GROWN): "half the scale, and no good",

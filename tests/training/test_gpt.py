@@ -279,9 +279,11 @@ def test_validation_has_the_same_sequences_for_any_micro_batch() -> None:
     for size in (0, 1, 3):
         cfg = config(micro_batch=size, val_steps=2)
         sets = text.text_sets(cfg, CPU)
-        every = range(len(sets.val))
-        _, batches = text.text_loaders(sets, cfg, cfg.batch_size, every, every)
+        every, share = range(len(sets.val)), cfg.batch_size
+        _, batches = text.text_loaders(sets, cfg, share, every, every)
         assert sum(len(inputs) for inputs, _ in batches) == 2 * cfg.batch_size
+        _, batches = text.text_loaders(sets, replace(cfg, val_steps=-1), share, every, every)
+        assert sum(len(inputs) for inputs, _ in batches) == len(sets.val)
     cfg = config(context=11_000, batch_size=2, val_steps=1)
     sets = text.text_sets(cfg, CPU)
     with pytest.raises(ValueError, match="context=11000: the text has 1 such seq.*2 ranks share"):

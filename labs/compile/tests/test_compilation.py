@@ -116,7 +116,7 @@ def test_wrong_answers_are_explained(answer: tuple, words: str, checked) -> None
     assert result.failed and re.search(words, repr(result)), result
 
 
-def test_compile_time_and_its_break_even() -> None:
+def test_compile_time() -> None:
     run = RECORDED["mode-default-256"]
     first, seconds = run.config.warmup_steps, run.steps["step_s"]
     expected = seconds[:first].sum() - first * seconds[first:].median()

@@ -118,7 +118,7 @@ def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_th
 
 
 def test_unknown_check_lists_the_known() -> None:
-    with pytest.raises(ValueError, match="no check 'amq': there are device, amp"):
+    with pytest.raises(ValueError, match="no check 'amq': there are device, profiler, amp"):
         check("amq")
 
 

@@ -406,7 +406,7 @@ def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     assert (
         f"device         {CONFIG.batch_size / 0.1:.0f} images/s, 2× the previous rung, you" in text
     )
-    assert "channels_last  not yet: lab 1.4" in text
+    assert "channels_last  not yet: lab 1.5" in text
     assert 'alt="yours: here' in result._repr_mimebundle_()["text/html"]
 
 

@@ -127,41 +127,43 @@ def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
 @pytest.mark.parametrize(
     "todo, old, new",
     [
-        (1, 'device = torch.device("cpu")\n', 'device = "cpu"\n    device = "cuda"\n'),
-        (1, "move the model to the device\n", "\n    model.cuda()\n"),
-        (1, "move the batch to the device\n", "\n            images = images.cuda()\n"),
-        (4, "store the weights in channels_last\n", "\n    cfg.channels_last and model.to(LAST)\n"),
-        (5, "on the config's schedule\n", "\n    p = torch.profiler.profile()\n    p.start()\n"),
-        (8, "average the gradients over the ranks, overlapping with backward\n", """
+        ("device", 'device = torch.device("cpu")\n', 'device = "cpu"\n    device = "cuda"\n'),
+        ("device", "move the model to the device\n", "\n    model.cuda()\n"),
+        ("device", "move the batch to the device\n", "\n            images = images.cuda()\n"),
+        ("channels_last", "store the weights in channels_last\n", "\n    cfg.channels_last and model.to(LAST)\n"),
+        ("profiler", "on the config's schedule\n", "\n    p = torch.profiler.profile()\n    p.start()\n"),
+        ("data_parallel", "average the gradients over the ranks, overlapping with backward\n", """
     for weight in model.parameters():
         weight.register_hook(lambda gradient: gradient / run.world_size)
 """),
-        (9, "add up the totals of all ranks\n", "\n    distributed.reduce(totals, 0)\n"),
-        (9, "val_sampler = None ", "val_sampler = [*range(len(sets.val))] "),
-        (9, """    with averaged.validated() as validated:
+        ("distributed_validation", "add up the totals of all ranks\n", "\n    distributed.reduce(totals, 0)\n"),
+        ("distributed_validation", "val_sampler = None ", "val_sampler = [*range(len(sets.val))] "),
+        ("distributed_validation", """    with averaged.validated() as validated:
         run.save_weights(validated)
 """, """    if run.rank == 0:
         with averaged.validated() as validated:
             run.save_weights(validated)
 """),
-        (15, "by a constant factor\n", """
+        ("lr_range_test", "by a constant factor\n", """
     for group in optimizer.param_groups:
         group["lr"] = 1e-6
 """),
-        (16, "and train the result\n", "\n    model.compile(mode=cfg.compile)\n"),
-        (16, "and train the result\n", "\n    compiled = torch.compile(model)\n"),
+        ("compile", "and train the result\n", "\n    model.compile(mode=cfg.compile)\n"),
+        ("compile", "and train the result\n", "\n    compiled = torch.compile(model)\n"),
     ],
 )  # fmt: skip
-def test_what_could_be_a_solution_fills_a_todo(todo: int, old: str, new: str) -> None:
-    text = render(TEXT, NAMES["train.py"][: todo - 1])
+def test_what_could_be_a_solution_fills_a_todo(todo: str, old: str, new: str) -> None:
+    number = position("train.py", todo)
+    text = render(TEXT, NAMES["train.py"][: number - 1])
     assert text.count(old) == 1
-    assert_open(text.replace(old, new), "train.py", todo)
+    assert_open(text.replace(old, new), "train.py", number)
 
 
 def test_a_script_that_is_no_python_is_compared_by_its_lines() -> None:
-    text = render(TEXT, NAMES["train.py"][:2]).replace(
+    number = position("train.py", "grad_scaler")
+    text = render(TEXT, NAMES["train.py"][: number - 1]).replace(
         "    loss.backward()", "    # mine\n\n    scaler.scale(loss"
     )
     with pytest.raises(SyntaxError):
         compile(text, "", "exec")
-    assert_open(text, "train.py", 3)
+    assert_open(text, "train.py", number)

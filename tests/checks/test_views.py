@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.formats, pytest.mark.slow]
 TEXT = (exercises.SOLUTIONS / "train.py").read_text()
 NAMES = exercises.names(TEXT)
 TOTAL = len(NAMES)
+AMP, SCALER, LAYOUT = map(NAMES.index, ("amp", "grad_scaler", "channels_last"))
 TINY = {"model": "resnet18", "data": "synthetic", "image_px": 32, "batch_size": 2, "steps": 2}
 # With this learning rate, the second loss shows what vanished in the first step.
 TINY |= {"warmup_steps": 1, "val_steps": 1, "budget_s": 0.0, "lr": 1.0}
@@ -44,21 +45,21 @@ def test_every_view_trains_the_baseline_alike(views: list[dict[str, Run]]) -> No
     assert loss > 0
 
 
-def test_precision_counts_from_the_second_todo_on(views: list[dict[str, Run]]) -> None:
+def test_precision_counts_from_amp_on(views: list[dict[str, Run]]) -> None:
     for solved, view in enumerate(views):
         fp32, bf16, fp16 = (run.record.last_loss for run in view.values())
-        assert ((bf16 == fp32), (fp16 == fp32)) == ((solved < 2), (solved < 2))
+        assert ((bf16 == fp32), (fp16 == fp32)) == ((solved <= AMP), (solved <= AMP))
 
 
 def test_scaling_touches_fp16_alone(views: list[dict[str, Run]]) -> None:
-    before, scaled = views[2:4]
+    before, scaled = views[SCALER : SCALER + 2]
     assert scaled[BF16].record.last_loss == before[BF16].record.last_loss
     assert scaled[FP16].record.last_loss != before[FP16].record.last_loss
 
 
-def test_layout_counts_from_the_fourth_todo_on(views: list[dict[str, Run]]) -> None:
+def test_layout_counts_from_channels_last_on(views: list[dict[str, Run]]) -> None:
     for solved, view in enumerate(views):
         for precision, run in view.items():
-            layout = "NHWC" if solved > 3 and precision != FP32 else "NCHW"
+            layout = "NHWC" if solved > LAYOUT and precision != FP32 else "NCHW"
             for kind in ("weight_layouts", "input_layouts"):
                 assert {*getattr(run.record.evidence, kind)} - {"either"} == {layout}

@@ -173,7 +173,7 @@ def test_an_error_of_the_cluster_is_a_message(
             ("exercises", "--upto", "apm"),
             "there is no exercise 'apm' (did you mean 'amp'?): train.py has",
         ),
-        (("record", "moon", "--gpus", "2", "--only", "mars"), "there are device, channels_last"),
+        (("record", "moon", "--gpus", "2", "--only", "mars"), "there are gpt_fused, device"),
     ],
 )
 def test_bad_input_is_a_message_and_not_a_traceback(

@@ -460,8 +460,9 @@ def test_shards_that_do_not_match_their_index_are_named(images: Images, tmp_path
 def test_a_conversion_does_not_replace_that_of_another_set(images: Images, tmp_path: Path) -> None:
     first, second = (write("classes", tmp_path / name, images) for name in ("one", "two"))
     target = convert.convert_set("shards", first, tmp_path / "new")
-    with pytest.raises(DataError, match=f"new contains images of {first}: .* --to"):
-        convert.convert_set("shards", second, target)
+    for source, kind in ((second, "shards"), (first, "raw")):
+        with pytest.raises(DataError, match=f"new contains images of {first}, as shards: .* --to"):
+            convert.convert_set(kind, source, target)
     with pytest.raises(DataError, match=f"{first} .*--to"):
         convert.convert_set("files", first, first)
     assert contents(target) == in_order(images)

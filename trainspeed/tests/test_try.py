@@ -188,7 +188,10 @@ def test_workers_are_tried_on_a_script_that_waits_for_its_loader(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code, message",
-    [("raise SystemExit(7)", "no iteration was seen"), (TRAINING.replace("WRITE", "1 / 0"), "")],
+    [
+        ("raise SystemExit(7)", "ended with code 7 before it trained"),
+        (TRAINING.replace("WRITE", "1 / 0"), ""),
+    ],
 )
 def test_a_script_that_fails_at_once_is_not_tried(tmp_path: Path, code: str, message: str) -> None:
     done = try_script(tmp_path, code)

@@ -82,7 +82,9 @@ def convert_set(
     stored = read_dict(target / INDEX)
     is_other = any(stored.get(name, plan[name]) != plan[name] for name in ("kind", "source"))
     if to is not None and (target == root or is_other):
-        images = f"{stored.get('kind', 'the')} images of {stored.get('source', root)}"
+        images = f"images of {stored.get('source', root)}" + f", as {stored.get('kind')}" * bool(
+            stored
+        )
         raise DataError(f"{target} contains {images}: name another folder by --to")
     inside = target.relative_to(root).parts if root in target.parents else ()
     if inside and (source.is_searched or {*SPLITS} & {*inside}):

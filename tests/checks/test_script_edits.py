@@ -130,13 +130,20 @@ def test_an_answer_fills_its_todo_and_no_later_one(answer: dict) -> None:
         ("device", 'device = torch.device("cpu")\n', 'device = "cpu"\n    device = "cuda"\n'),
         ("device", "move the model to the device\n", "\n    model.cuda()\n"),
         ("device", "move the batch to the device\n", "\n            images = images.cuda()\n"),
-        ("channels_last", "store the weights in channels_last\n", "\n    cfg.channels_last and model.to(LAST)\n"),
-        ("profiler", "on the config's schedule\n", "\n    p = torch.profiler.profile()\n    p.start()\n"),
+        ("channels_last", "store the weights in channels_last\n", """
+    cfg.channels_last and model.to(LAST)
+"""),
+        ("profiler", "on the config's schedule\n", """
+    p = torch.profiler.profile()
+    p.start()
+"""),
         ("data_parallel", "average the gradients over the ranks, overlapping with backward\n", """
     for weight in model.parameters():
         weight.register_hook(lambda gradient: gradient / run.world_size)
 """),
-        ("distributed_validation", "add up the totals of all ranks\n", "\n    distributed.reduce(totals, 0)\n"),
+        ("distributed_validation", "add up the totals of all ranks\n", """
+    distributed.reduce(totals, 0)
+"""),
         ("distributed_validation", "val_sampler = None ", "val_sampler = [*range(len(sets.val))] "),
         ("distributed_validation", """    with averaged.validated() as validated:
         run.save_weights(validated)

@@ -80,12 +80,10 @@ def convert_set(
     plan = {"kind": kind, "version": VERSION, "source": str(root), "listing": source.digest}
     target = target_folder(kind, root) if to is None else to.expanduser().resolve()
     stored = read_dict(target / INDEX)
-    is_other = any(stored.get(name, plan[name]) != plan[name] for name in ("kind", "source"))
+    is_other = stored and any(stored.get(name) != plan[name] for name in ("kind", "source"))
     if to is not None and (target == root or is_other):
-        images = f"images of {stored.get('source', root)}" + f", as {stored.get('kind')}" * bool(
-            stored
-        )
-        raise DataError(f"{target} contains {images}: name another folder by --to")
+        contents = f"{stored.get('source')}, as {stored.get('kind')}" if stored else root
+        raise DataError(f"{target} contains images of {contents}: name another folder by --to")
     inside = target.relative_to(root).parts if root in target.parents else ()
     if inside and (source.is_searched or {*SPLITS} & {*inside}):
         raise DataError(

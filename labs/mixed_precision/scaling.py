@@ -38,7 +38,7 @@ def check_updates(function: ScaledStep) -> str:
     """Check that good steps update as without a scale, and that the scale doubles in time."""
     weights, optimizer = _weights()
     expected, plain = _weights()
-    state, seen = (SCALE, 0), []
+    state, states = (SCALE, 0), []
     for step in range(4):
         for weight, twin in zip(weights, expected):
             twin.grad = torch.full_like(twin, 0.25 + step)
@@ -51,9 +51,9 @@ def check_updates(function: ScaledStep) -> str:
                 f"expected {twin.flatten()[0].item():g}. Divide every gradient by the scale in "
                 f"place (`gradient /= scale`), and call optimizer.step() once"
             )
-        seen.append(state)
-    due = [(SCALE, 1), (SCALE, 2), (2 * SCALE, 0), (2 * SCALE, 1)]
-    for number, (state, right) in enumerate(zip(seen, due), 1):
+        states.append(state)
+    expected_states = [(SCALE, 1), (SCALE, 2), (2 * SCALE, 0), (2 * SCALE, 1)]
+    for number, (state, right) in enumerate(zip(states, expected_states), 1):
         assert state == right, (
             f"after {number} good steps with interval=3, your function returned {state}, expected "
             f"{right}: count each update, and after `interval` of them double the scale and count "

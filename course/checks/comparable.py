@@ -86,9 +86,10 @@ def _observe_samplers(notes: Notes) -> None:
         if cfg.script == "train.py" and cfg.data != "synthetic":  # the others have their samplers
             is_default = cfg.seed != 0 == getattr(sampler, "seed", cfg.seed)
             notes.sampler_seed = "0, the default" if is_default else "chosen"
-            if sampler is None and ranks == 1:  # right, too, and another order
+            is_stream = isinstance(sets.train, IterableDataset)  # it has its own order
+            if sampler is None and ranks == 1 and not is_stream:  # right, too, and another order
                 sampler = RandomSampler(sets.train, generator=torch.Generator())
-            if sampler is not None and not isinstance(sets.train, IterableDataset):
+            if sampler is not None and not is_stream:
                 shares = DistributedSampler(sets.train, ranks, rank, seed=cfg.seed)
                 sampler = Replaced(sampler, shares, notes.chosen_train.append)
             numbers = range(len(sets.val)) if val_sampler is None else val_sampler

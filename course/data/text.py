@@ -110,9 +110,9 @@ def text_loaders(
         )
     random = torch.Generator().manual_seed(cfg.seed)  # unused, but it leaves PyTorch's alone
     options = {"collate_fn": lambda batch: batch, "generator": random}
-    shown = [*islice(val_sampler, None if cfg.val_steps < 0 else cfg.val_steps * share)]
+    indices = [*islice(val_sampler, None if cfg.val_steps < 0 else cfg.val_steps * share)]
     train = EpochSampler(sampler, share * cfg.steps, cfg.epochs)
     return (
         DataLoader(sets.train, share, sampler=train, **options),
-        DataLoader(sets.val, cfg.micro_batch or share, sampler=shown, **options),
+        DataLoader(sets.val, cfg.micro_batch or share, sampler=indices, **options),
     )

@@ -140,7 +140,7 @@ def plan_run(
     if chosen.executor == "local" and not config.has_sizes:
         import torch
 
-        config.fitted(config.device != "cpu" and torch.accelerator.is_available())  # it may raise
+        config.fitted(config.device != "cpu" and torch.accelerator.is_available())  # or raise
     copies = gpus // config.tensor  # of the network
     if rest := config.batch_size % copies:
         ranks = f"gpus={gpus}" + f" with tensor={config.tensor}" * (config.tensor > 1)

@@ -244,7 +244,7 @@ class Checkpoints:
         if not saved and (damaged := _paths(self.run.checkpoints)):
             raise ValueError(
                 f"none of {len(damaged)} checkpoints in {self.run.checkpoints} can be read "
-                f"with shard={cfg.shard!r}: choose the saved run's, copy them again, or use --rerun"
+                f"with shard={cfg.shard!r}: set the one that saved, copy them again, or --rerun"
             )
         if not saved:
             return 0

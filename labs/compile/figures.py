@@ -11,11 +11,11 @@ from course.charts import (
     ORANGE,
     PURPLE,
     Picture,
+    box,
     describe,
     label,
     legend,
     stack,
-    words_on,
 )
 
 # Operators by their names in a table of `roofline.fusion_traffic`.
@@ -39,9 +39,9 @@ def plot_trips() -> Picture:
     grid = picture.panels(1, 2, width_ratios=(3, 1.6))
     for axes, (name, kernels) in zip(grid, TRIPS.items()):
         width = 1 if len(kernels) > 1 else 1.6
-        _box(axes, 0, 2.0, width * len(kernels) - 0.1, "the GPU's memory", GREY)
+        box(axes, 0, 2.0, width * len(kernels) - 0.1, 0.6, GREY, "the GPU's memory")
         for place, (kernel, (reads, writes)) in enumerate(kernels.items()):
-            _box(axes, width * place, 0.0, width - 0.1, kernel, GREEN)
+            box(axes, width * place, 0.0, width - 0.1, 0.6, GREEN, kernel)
             trips = ["read"] * reads + ["write"] * writes
             for number, trip in enumerate(trips, 1):
                 x = width * place + (width - 0.1) * number / (len(trips) + 1)
@@ -56,12 +56,6 @@ def plot_trips() -> Picture:
         axes.spines[:].set_visible(False)
     legend(picture, 2, TRIP_COLOURS)
     return picture
-
-
-def _box(axes, x: float, y: float, width: float, words: str, colour: str) -> None:
-    axes.bar(x + width / 2, 0.6, width, y, color=colour)
-    look = {"ha": "center", "va": "center", "fontsize": 8, "color": words_on(colour)}
-    axes.text(x + width / 2, y + 0.3, words, **look)
 
 
 def plot_traffic(table: pd.DataFrame) -> Picture:

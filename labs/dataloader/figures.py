@@ -1,4 +1,4 @@
-"""Figures of loading: who works when, waiting and computing, an image's cost, cores needed."""
+"""Figures of loading: timelines, waiting and computing, an image's cost, cores needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUEUE, GAP = GREY, 0.06  # between two events of a lane
 def plot_schedule(
     workers: Sequence[int] = (0, 2, 4), load: float = 3.5, train: float = 1.0, end: float = 14.0
 ) -> Picture:
-    """Draw who works when, on one axis of time: workers, queue, main process and GPU.
+    """Draw workers, queue, main process and GPU on one axis of time.
 
     Args:
         workers: a panel for each number of workers.

@@ -1,4 +1,4 @@
-"""Figures of a mesh: who stores which part of a weight."""
+"""Figures of a mesh: which rank stores which part of a weight."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_training_does_not_begin_anew_because_all_checkpoints_are_damaged(
     saved = [x for x in (tmp_path / "run/checkpoints").rglob("*") if x.suffix in (".pt", ".distcp")]
     for path in saved:
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="none of 2 checkpoints.*or use --rerun"):
+    with pytest.raises(ValueError, match="none of 2 checkpoints.*or --rerun"):
         checkpoints_of(tmp_path / "run", nn.Linear(2, 2))
     reasons = [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()]
     assert len(reasons) == 2 and all("Error" in text or "EOF" in text for text in reasons), reasons

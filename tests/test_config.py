@@ -96,7 +96,7 @@ SILENTLY_WRONG = [
     ("pipeline", {"batch_size": 0, "micro_batch": 0}, "batch_size=0: it must be 1 or more"),
     ("pipeline", {"tensor": 2}, "train_parallel.py splits layers or stages, not both"),
     ("tensor", {"shard": "zero2"}, f"{PARALLEL} has no shard='zero2'; {SHARDED} has it"),
-    ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can pretend hosts. Set device='auto'"),
+    ("baseline", {"hosts": 2}, "only NCCL, on GPUs, can simulate hosts. Set device='auto'"),
     ("restarted", {"save_every": 0, "async_save": True}, "Set save_every=1 or more"),
     ("restarted", {"sigterm_step": 32}, "sigterm_step=32 leaves none of the 32 steps"),
     ("algebra", {"micro_batch": 8}, f"{SHARDED}, {PARALLEL} and train_gpt.py have it"),

@@ -178,7 +178,7 @@ def files_and_gpus(one: str, several: str, network: str) -> str:
     for row in rows:
         row["card"] = row["machine"].split()[1]
         if row.get("hosts", 1) > 1:
-            row["card"] += f", {row['hosts']} pretended hosts"
+            row["card"] += f", {row['hosts']} simulated hosts"
         row["share"] = "100%" if row["lab"] != link("dataloader") and row["gpus"] == 1 else ""
         row["share"] = row["share"] or f"{row['efficiency']:.1%}"
     return markdown(
@@ -190,13 +190,13 @@ def files_and_gpus(one: str, several: str, network: str) -> str:
         f"steps. JPEG rows: mean of all steps; 256 images per step in lab "
         f"{link('dataloader')}, and 64 per GPU and an older loader in lab {link('scaling')}. "
         f"Efficiency compares with as many single GPUs, on one GPU with "
-        f"synthetic data. Pretended hosts: NCCL sends between them through sockets. "
+        f"synthetic data. Simulated hosts: NCCL sends between them through sockets. "
         f"{'. '.join(sources)}.*",
     )
 
 
 def _on_hosts(machine: str) -> list[dict]:
-    """Return rows of `efficiency_table`: all GPUs, on one host and on pretended hosts."""
+    """Return rows of `efficiency_table`: all GPUs, on one host and on simulated hosts."""
     runs = recordings.recorded_runs(machine, "network")
     runs = [run for run in runs if run.config.rung in ("channels_last", "compile")]
     table = efficiency.efficiency_table(runs).query("gpus == gpus.max()")

@@ -124,7 +124,7 @@ def _step_parts(trace: traces.Trace) -> pd.Series:
 
 
 def hosts_table(machine: str) -> pd.DataFrame:
-    """Compare recorded strategies on one host and on two pretended hosts.
+    """Compare recorded strategies on one host and on two simulated hosts.
 
     Columns: strategy, gpus, hosts, step_ms, images_per_s, peak_gib.
     """

@@ -87,10 +87,10 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "busy multiprocessors": lambda: layout.plot_busy_multiprocessors(H100, 64, 512),
     "time by part": lambda: layout.plot_time_by_part(H100, "amp", "channels_last"),
     "recorded convolution": lambda: layout.plot_convolution_times(H100),
-    "predicted node": lambda: scaling.plot_scaling(
-        scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
-        scaling.node_with_prediction("compile"),
+    "scaling": lambda: scaling.plot_scaling(
+        scaling.efficiency_table(runs("nvidia-h200-x4", "scaling")).query("images_per_gpu == 256")
     ),
+    "lost time": scaling.plot_lost_time,
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
         {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
     ),

@@ -92,13 +92,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     ),
     "lost time": scaling.plot_lost_time,
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
-        {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
-    ),
-    "schedules": lambda: large_batch.plot_schedules({"x": learned("cosine-8192-0.3").config}),
-    "optimizers": lambda: large_batch.plot_by_optimizer(
-        large_batch.select_repeated(
-            large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
-        )
+        {"256 images": learned("find-256-10")}
     ),
     "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
     "FSDP and DDP": lambda: fsdp.plot_comparison(

@@ -33,6 +33,7 @@ CELLS = {
     "networks.audit": ("networks", "find_problems"),
     "scaling.exposed": ("scaling", "exposed_s"),
     "scaling.gpus": ("scaling", "choose_gpus"),
+    "large_batch.noise_scale": ("large_batch", "noise_scale"),
     "large_batch.trust_ratio": ("large_batch", "trust_ratio"),
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
@@ -98,6 +99,8 @@ REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
 SHARE = "min(256, largest_batch // gpus)"
 TRAINING = "images / (gpus * per_gpu) * step_s(gpus, per_gpu)"
 CHEAPEST = "min(costs, key=costs.get, default=None)"
+NOISE = "(part_square - batch_square) / (1 / part - 1 / batch)"
+GRADIENT = "batch_square - noise / batch"
 NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
@@ -179,6 +182,13 @@ RIGHT = {
             f"[*filter(lambda pair: pair[0] in (batch_size, *range(knee, 9999)), "
             f"[(n, '') for n in sizes]), *{AGAIN}]",
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
+        ),
+    ],
+    "large_batch.noise_scale": [
+        (NOISE, GRADIENT),
+        (
+            "(part_square - batch_square) * part * batch / (batch - part)",
+            "part_square - noise / part",
         ),
     ],
     "large_batch.trust_ratio": [
@@ -382,6 +392,13 @@ WRONG = {
         ): r"96 images, 14 GiB: \(32, ''\). Expected the batch, halved",
         (HALVES, "[(n, 'all') for n in sizes]", FITS): 'expected "" or "every"',
         (HALVES, "sizes", FITS): "cannot unpack",
+    },
+    "large_batch.noise_scale": {
+        ("part_square - batch_square", GRADIENT): "the squares differ by noise",
+        (NOISE, "batch_square"): "batch's square still contains",
+        (NOISE, "part_square"): "part's square still contains",
+        ("batch_square - noise_of(part)", GRADIENT): "noise_of",
+        (NOISE, "batch_square - noise / part"): "solve the two equations",
     },
     "large_batch.trust_ratio": {
         (NORMS, ZERO, RATIO.replace(" + weight_decay * weight_norm", "")): "decay is forgotten",

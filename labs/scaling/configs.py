@@ -85,7 +85,7 @@ def communication(gpus: int) -> Runs:
 
 
 def network(gpus: int) -> Runs:
-    """Yield runs whose ranks are on pretended hosts, and the same on one host.
+    """Yield runs whose ranks are on simulated hosts, and the same on one host.
 
     Of 4 GPUs, 2 hosts come first. Between hosts, NCCL sends through a network.
     """

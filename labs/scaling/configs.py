@@ -70,7 +70,8 @@ def fixed_batch(gpus: int) -> Runs:
     """Yield strong scaling: a batch that all GPUs share, large and small."""
     for count in gpu_counts(gpus):
         for size in (1024, 256):
-            yield rung("channels_last", **FULL_SIZE | {"batch_size": size}), count
+            sizes = FULL_SIZE | {"batch_size": size, "rung": f"strong-{size}"}
+            yield rung("channels_last", **sizes), count
 
 
 def communication(gpus: int) -> Runs:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
+from torch.distributed.tensor.debug import CommDebugMode
 
 from course.analysis import on_ranks
 
@@ -32,18 +33,25 @@ def exchange(first: torch.Tensor, last: torch.Tensor) -> Tensors:
     return received
 
 
-def count_messages(call: Callable[[], Any]) -> tuple[Any, Counter[str]]:
-    """Return a call's result, and the number of this rank's messages by PyTorch's name."""
-    with torch.profiler.profile(acc_events=True) as profiler:
-        result = call()
-    names = [event.name for event in profiler.events() if event.name.startswith("c10d::")]
-    return result, Counter(name.removeprefix("c10d::").strip("_") for name in names)
+class Messages(CommDebugMode):
+    """Counts this rank's messages by PyTorch's name, also single sends and receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
+        if func.namespace == "c10d":
+            self.counts[func.__name__.partition(".")[0].strip("_")] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _call(rank: int, ranks: int, function: Exchange) -> tuple[Any, Counter[str]]:
     """Call an exchange on a rank; return its result, and its messages."""
     first, last = (torch.full((2, 3), 10.0 * (rank + 1) + side) for side in (0, 1))
-    return count_messages(lambda: function(first, last))
+    with Messages() as messages:
+        result = function(first, last)
+    return result, messages.counts
 
 
 @cache

@@ -3,7 +3,7 @@
 import lazy_loader
 
 _NAMES = {
-    "figures": "plot_mlp_shards",
+    "figures": "plot_mlp_shards plot_strips",
     "measurements": "compare_with_ddp parallel_runs",
     "tensors": "communication_volume compare_with_full_mlp train_without_sum",
 }

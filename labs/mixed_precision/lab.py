@@ -110,7 +110,7 @@ LAB = Lab(
         ),
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),
-    jobs="3 (2 at once)",
+    jobs="2 (at once), and 2 for the scaler",
     prepare="for which formats does the GPU have units? A T4 has fp16 only",
     stuck="amp: the forgotten `enabled=`; scaled_step: `/=` works in place, `/` doesn't",
 )

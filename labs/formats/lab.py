@@ -7,6 +7,7 @@ from typing import Any
 
 from course import Config, Run, rung
 from course.lab import CHOICES, FULL_SIZE, Exercise, Lab, Recording, configs
+from labs.dataloader.lab import SMALL
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.
@@ -18,21 +19,9 @@ FORMAT_SETTINGS: dict[str, Any] = {
     "val_steps": 0,
 }
 
-
 # One of 16 cores is left to the process that launches kernels.
 FED = FORMAT_SETTINGS | configs.PINNED_WORKERS | {"workers": 15}
 SHORTER = FED | {"steps": 240, "warmup_steps": 120}
-
-# Of a CPU. The first epoch is warm-up.
-SMALL: dict[str, Any] = {
-    "model": "resnet18",
-    "image_px": 64,
-    "epochs": 2,
-    "steps": 24,
-    "warmup_steps": 24,
-    "val_steps": 0,
-    "budget_s": 0,
-}
 
 
 def format_configs(quick: bool, site: str) -> list[Config]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import cloudpickle
 import torch
 from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
@@ -27,8 +28,8 @@ def on_ranks(
 ) -> list[Any]:
     """Run `function(rank, ranks, *arguments)` on each process, and return the results by rank.
 
-    Each process has one thread, and is a fork of a process that has imported PyTorch. The function
-    must be in a module. When a rank fails, the others are ended.
+    Each process has one thread, and is a fork of a process that has imported PyTorch. A cell of a
+    notebook can define the function. When a rank fails, the others are ended.
 
     Args:
         backend: "gloo" for ranks on the CPU, without a GPU; "nccl" for a GPU each.
@@ -44,7 +45,8 @@ def on_ranks(
         with mock.patch.dict(os.environ, variables):
             method = process_context(preload=True).get_start_method()
             # The environment is that of now: a fork has the one of when its server was started.
-            parameters = (ranks, folder, backend, job_environment(), function, arguments)
+            content = cloudpickle.dumps(function)
+            parameters = (ranks, folder, backend, job_environment(), content, arguments)
             context = start_processes(_run_rank, parameters, ranks, join=False, start_method=method)
         try:
             while not context.join():
@@ -66,7 +68,7 @@ def _run_rank(
     folder: str,
     backend: str,
     env: dict[str, str],
-    function: Callable,
+    function: bytes,
     arguments: tuple,
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it
@@ -79,6 +81,6 @@ def _run_rank(
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])
     distributed.init_process_group(backend, store, timeout, ranks, rank)
-    result = function(rank, ranks, *arguments)
+    result = cloudpickle.loads(function)(rank, ranks, *arguments)
     Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(result))
     distributed.destroy_process_group()

@@ -16,6 +16,8 @@ from electives import kernel as kernel
 from electives import microscope as microscope
 from electives import networks as networks
 from labs import channels_last as layout
+from labs import communication as communication
+from labs import data_parallel as data_parallel
 from labs import fsdp as fsdp
 from labs import gpu as gpu
 from labs import large_batch as large_batch
@@ -83,6 +85,8 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     ),
     "bits of formats": precision.plot_bits,
     "step of mixed precision": precision.plot_step,
+    "step of DDP": data_parallel.plot_ddp,
+    "calls of DDP's functions": communication.plot_calls,
     "inside a GPU": kernel.plot_gpu,
     "busy multiprocessors": lambda: layout.plot_busy_multiprocessors(H100, 64, 512),
     "time by part": lambda: layout.plot_time_by_part(H100, "amp", "channels_last"),

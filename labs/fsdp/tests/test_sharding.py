@@ -44,3 +44,8 @@ def test_predicted_peak_is_close_to_the_recorded_one() -> None:
 def test_processes_report_the_rank_that_failed() -> None:
     with pytest.raises(RuntimeError, match="rank 1 of 2 failed: ValueError: it is mine"):
         on_ranks(of_ranks.fails_on_one, 2)
+
+
+@pytest.mark.slow
+def test_processes_run_a_function_that_no_module_defines() -> None:
+    assert on_ranks(lambda rank, ranks: (rank, ranks), 2) == [(0, 2), (1, 2)]

@@ -36,8 +36,16 @@ CELLS = {
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
+    "search.asha": ("search", "promote"),
     "tracking.energy": ("scale", "energy_kwh"),
 }
+
+
+def promotion(condition: str, ranked: str = "ranked") -> str:
+    """Return the body of ASHA's rule, with this condition and ranking."""
+    count = "count = len(results) // factor"
+    chosen = f"[trial for trial in ({ranked})[:count] if {condition}]"
+    return f"{count}\n    chosen = {chosen}\n    return chosen[0] if chosen else None"
 
 
 def audit(
@@ -215,6 +223,10 @@ RIGHT = {
     "scaling.all_reduce": [
         ("2 * (p - 1) * (alpha + n / p / beta)",),
         ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
+    ],
+    "search.asha": [
+        (promotion("trial not in promoted"),),
+        (promotion("not trial in promoted", "sorted(results, key=results.get)[::-1]"),),
     ],
     "restart.jobs": [
         (f"{REFUSED}\n    return math.ceil(60 * hours / {TRAINED})",),
@@ -449,6 +461,13 @@ WRONG = {
         ("2 * (p - 1) * (alpha + n / beta)",): "1000 MB at 1 GB/s, .*: 2, expected 1:",
         ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
         ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
+    },
+    "search.asha": {
+        (promotion("True"),): "one of five may continue, and it already has",
+        (promotion("trial not in promoted and len(promoted) < count"),): "3 has overtaken it",
+        (promotion("trial not in promoted", "ranked[::-1]"),): "return the best trial of the best",
+        ("return max(results, key=results.get)",): "with two results, no third may continue yet",
+        (promotion("trial not in promoted").replace("factor", "3"),): "use `factor`",
     },
     "restart.jobs": {
         ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",

@@ -161,7 +161,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
-    minutes=75,
+    minutes=90,
     exercises=EXERCISES,
     functions=FUNCTIONS,
     facts=mechanism.FACTS,

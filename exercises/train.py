@@ -136,7 +136,7 @@ class Shards(ShardReader):
 
     # TODO shards: images_of(self, shard) yields its images in order, with their classes
 
-    # TODO worker_shards: worker_shards(self) returns different shards for each worker of each rank
+    # TODO worker_shards: worker_shards(self) returns different shards for each worker
 
 
 def mixup(images, labels, alpha):

@@ -243,11 +243,11 @@ class Shards(ShardReader):
     # --- before
     # <<<
 
-    # >>> worker_shards: worker_shards(self) returns different shards for each worker of each rank
+    # >>> worker_shards: worker_shards(self) returns different shards for each worker
     def worker_shards(self):
         worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        return self.shards[self.rank * workers + number :: self.world_size * workers]
+        return self.shards[number::workers]
 
     # --- before
     # <<<

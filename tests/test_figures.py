@@ -86,15 +86,10 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),
     "shards of an MLP": parallel.plot_mlp_shards,
-<<<<<<< HEAD
+    "strips of an image": parallel.plot_strips,
     "sampled points": search.plot_sampled_points,
     "a search's curves": lambda: search.plot_curves(
         search.epochs_table(recorded_runs(H100, "search"))
-=======
-    "strips of an image": parallel.plot_strips,
-    "sampled points": lambda: search.plot_sampled_points(
-        grid(), {"random": search.simulate_search("random", grid(), seed=5)}
->>>>>>> main
     ),
     "workers of a search": lambda: search.plot_timelines(promote, search.Replay.of_grid()),
     "held-out images": lambda: search.plot_holdout(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+import pandas as pd
 import pytest
 from facts import run, runs
 
@@ -31,6 +32,7 @@ from labs import start_here as machine
 from labs import tensor_parallel as parallel
 from labs.scale.counters import energy_kwh
 from labs.scale.full_training import full_training
+from labs.search.asha import promote
 from trainspeed.traces import tables
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
@@ -40,27 +42,6 @@ H100, H200 = "nvidia-h100", "nvidia-h200"
 def learned(name: str):
     """Return a recorded training of the lab on large batches."""
     return run(H200, name, "learning")
-
-
-@cache
-def trials():
-    """Return the recorded trials of the lab on search."""
-    return search.trials_table(searched())
-
-
-def grid_runs():
-    return search.grid_runs(recorded_runs(H200, "learning"))
-
-
-@cache
-def grid():
-    return search.AccuracyGrid(grid_runs())
-
-
-@cache
-def searched():
-    """Return the recorded runs of the lab on search."""
-    return recorded_runs(H100, "search")
 
 
 @cache
@@ -104,16 +85,13 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     ),
     "shards of an MLP": parallel.plot_mlp_shards,
     "strips of an image": parallel.plot_strips,
-    "sampled points": lambda: search.plot_sampled_points(
-        grid(), {"random": search.simulate_search("random", grid(), seed=5)}
+    "sampled points": search.plot_sampled_points,
+    "a search's curves": lambda: search.plot_curves(
+        search.epochs_table(recorded_runs(H100, "search"))
     ),
-    "search by field": lambda: search.plot_by_field(
-        trials().query("search == 'random'"), ("lr", "momentum")
-    ),
-    "a search's curves": lambda: search.plot_curves(search.epochs_table(searched())),
-    "early ranking": lambda: search.plot_early_ranking({"grid": search.Replay.of(grid_runs())}),
+    "workers of a search": lambda: search.plot_timelines(promote, search.Replay.of_grid()),
     "held-out images": lambda: search.plot_holdout(
-        search.holdout_table(searched()).query("search == 'seeds'")
+        pd.DataFrame({"validation": [0.5, 0.4], "test": [0.4, 0.4]}), "a GPU"
     ),
     "energy as an area": lambda: scale.plot_energy(
         scale.costs_on_one_gpu(full_training), scale.costs_on_several_gpus(full_training)

@@ -38,8 +38,16 @@ CELLS = {
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
+    "search.asha": ("search", "promote"),
     "tracking.energy": ("scale", "energy_kwh"),
 }
+
+
+def promotion(condition: str, ranked: str = "ranked") -> str:
+    """Return the body of ASHA's rule, with this condition and ranking."""
+    count = "count = len(results) // factor"
+    chosen = f"[trial for trial in ({ranked})[:count] if {condition}]"
+    return f"{count}\n    chosen = {chosen}\n    return chosen[0] if chosen else None"
 
 
 def audit(
@@ -239,6 +247,10 @@ RIGHT = {
             "seconds * gpus / 3600",
             "sorted(costs, key=lambda gpus: costs[gpus])[0] if costs else None",
         ),
+    ],
+    "search.asha": [
+        (promotion("trial not in promoted"),),
+        (promotion("not trial in promoted", "sorted(results, key=results.get)[::-1]"),),
     ],
     "restart.jobs": [
         (f"{REFUSED}\n    return math.ceil(60 * hours / {TRAINED})",),
@@ -506,6 +518,13 @@ WRONG = {
             "gpus * seconds",
             "min(costs, key=costs.get, default=counts[-1])",
         ): "return None",
+    },
+    "search.asha": {
+        (promotion("True"),): "one of five may continue, and it already has",
+        (promotion("trial not in promoted and len(promoted) < count"),): "3 has overtaken it",
+        (promotion("trial not in promoted", "ranked[::-1]"),): "return the best trial of the best",
+        ("return max(results, key=results.get)",): "with two results, no third may continue yet",
+        (promotion("trial not in promoted").replace("factor", "3"),): "use `factor`",
     },
     "restart.jobs": {
         ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",

@@ -143,7 +143,7 @@ def main(run):
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
                 # >>> no_sync: average gradients over ranks only after the last micro-batch
-                if run.world_size > 1 and number < len(micro_batches):
+                if isinstance(model, DDP) and number < len(micro_batches):
                     sync_context = model.no_sync()
                 # --- before
                 # <<<

@@ -89,6 +89,7 @@ def main(run):
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
                 # TODO no_sync: average gradients over ranks only after the last micro-batch
+                # TODO shard_accumulation: reduce sharded gradients only in the last micro-batch
                 with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")

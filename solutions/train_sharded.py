@@ -147,6 +147,11 @@ def main(run):
                     sync_context = model.no_sync()
                 # --- before
                 # <<<
+                # >>> shard_accumulation: reduce sharded gradients only in the last micro-batch
+                if cfg.shard and run.world_size > 1:
+                    model.set_requires_gradient_sync(number == len(micro_batches))
+                # --- before
+                # <<<
                 with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")

@@ -100,7 +100,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
             large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
         )
     ),
-    "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
     "FSDP and DDP": lambda: fsdp.plot_comparison(
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),

@@ -79,7 +79,7 @@ def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
 
 
 def _on_two_hosts(gpus: int) -> Iterator[tuple[Config, int]]:
-    """Yield a large network on two pretended hosts: sharded, sharded per host, replicated."""
+    """Yield a large network on two simulated hosts: sharded, sharded per host, replicated."""
     for strategy in (
         {"gather_bf16": True},
         {"shard": "hybrid", "gather_bf16": True},

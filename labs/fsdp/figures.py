@@ -1,27 +1,11 @@
-"""Figures of what each rank stores, and of what sharding strategies cost."""
+"""A figure of what sharding strategies cost."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from course.charts import BLUE, GREEN, ORANGE, Picture, label, legend, limit, stack
+from course.charts import BLUE, GREEN, Picture, label, legend, limit, stack
 from labs.fsdp.measurements import TARGET_MEMORY, TARGET_SPEED
-
-KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}
-STAGES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
-
-
-def plot_rank_memory(table: pd.DataFrame) -> Picture:
-    """Draw what each rank stores (a table of `zero_memory` or `measured_memory`)."""
-    rows, kind, value = table.columns
-    wide = table.pivot_table(value, rows, kind, sort=False)
-    names = [STAGES[name] if rows == "stage" else name for name in wide.index]
-    picture = Picture(9, 1.2 + 0.45 * len(wide))
-    axes = picture.panel()
-    stack(axes, names, {kind: wide[kind] for kind in KINDS}, colours=KINDS)
-    label(axes, f"{'MiB' if value == 'mib' else 'GiB'} that each rank stores", size=10)
-    legend(picture, 6)
-    return picture
 
 
 def plot_comparison(table: pd.DataFrame) -> Picture:

@@ -74,9 +74,9 @@ def main(run):
             meter.lap("load")
             step_loss = 0
             for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size)), 1):
-                sync_context = nullcontext()
-                # TODO micro_batches: only after the last one, average the gradients over the ranks
-                with sync_context:
+                # Only the last pass averages the gradients over the ranks: earlier sums are partial.
+                is_last = number == passes or run.world_size == 1
+                with nullcontext() if is_last else model.no_sync():
                     with autocast:
                         loss = model(x, y)
                     # TODO micro_batches: weight its loss by its share of the sequences

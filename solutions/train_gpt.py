@@ -93,13 +93,9 @@ def main(run):
             meter.lap("load")
             step_loss = 0
             for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size)), 1):
-                sync_context = nullcontext()
-                # >>> micro_batches: only after the last one, average the gradients over the ranks
-                if run.world_size > 1 and number < passes:
-                    sync_context = model.no_sync()
-                # --- before
-                # <<<
-                with sync_context:
+                # Only the last pass averages the gradients over the ranks: earlier sums are partial.
+                is_last = number == passes or run.world_size == 1
+                with nullcontext() if is_last else model.no_sync():
                     with autocast:
                         loss = model(x, y)
                     # >>> micro_batches: weight its loss by its share of the sequences

@@ -71,7 +71,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the same ladder on a GPT",
-    minutes=110,
+    minutes=90,
     exercises=EXERCISES,
     recordings=(
         Recording(

@@ -1,15 +1,28 @@
-"""Read the GPT's rungs as printed reports of an H200 had them."""
-
-from pathlib import Path
+"""Read the GPT's rungs as an H200 ran them."""
 
 import pandas as pd
 
+from course.analysis.mfu import mfu
+from course.runs.recordings import recorded_runs
+
 
 def recorded_ladder() -> pd.DataFrame:
-    """Return the GPT's rungs on an H200, one run each; gpt_vocabulary was not measured.
+    """Return the GPT's rungs on an H200, one run each, with 16 sequences per step.
 
-    Indexed by rung, with columns batch_size (sequences), tokens_per_s (median; q1, q3 its
-    quartiles), mfu_percent, peak_gib, joules_per_token, machine and steps (measured).
+    The last row is the fastest rung with 64. Indexed by rung, with columns batch_size (sequences),
+    tokens_per_s (median), mfu_percent, peak_gib, joules_per_token, machine and steps (measured).
     """
-    path = Path(__file__).with_name("ladder_h200.jsonl")
-    return pd.read_json(path, lines=True).set_index("rung")
+    rows = {}
+    for run in recorded_runs("nvidia-h200", "gpt"):
+        config, record = run.config, run.record
+        many = f", batch {config.batch_size}" * (config.batch_size != 16)
+        rows[config.rung + many] = {
+            "batch_size": config.batch_size,
+            "tokens_per_s": record.images_per_s * config.tokens,
+            "mfu_percent": 100 * mfu(run),
+            "peak_gib": record.peak_gib,
+            "joules_per_token": record.joules_per_image / config.tokens,
+            "machine": record.machine,
+            "steps": record.steps_measured,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")

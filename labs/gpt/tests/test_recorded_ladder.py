@@ -10,11 +10,8 @@ from trainspeed.gpus import gpu_rates
 
 def test_recorded_mfu_follows_from_tokens_per_second() -> None:
     table = lab.recorded_ladder()
-    assert [name for name in RUNGS if name != "gpt_vocabulary"] == [*table.index]
+    assert [*table.index] == [*RUNGS, "gpt_fused, batch 64"]
     gpt2 = rung("gpt", context=1024, layers=12, heads=12, width=768)
     (machine,) = table["machine"].unique()
     mfu_percent = 100 * table["tokens_per_s"] * gpt2.flop_per_token / gpu_rates(machine)["bf16"]
-    assert mfu_percent.round(1).tolist() == pytest.approx(table["mfu_percent"].tolist())
-    assert (table["q1"] < table["tokens_per_s"]).all() and (
-        table["tokens_per_s"] < table["q3"]
-    ).all()
+    assert mfu_percent.tolist() == pytest.approx(table["mfu_percent"].tolist())

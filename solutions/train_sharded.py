@@ -58,7 +58,7 @@ def main(run):
         block.compile(mode=cfg.compile)
     # --- before
     # <<<
-    # >>> reshard: with zero2, keep weights gathered between forward and backward
+    # >>> reshard: (optional) with zero2, keep weights gathered between forward and backward
     reshard = cfg.shard != "zero2"
     # --- before
     # reshard = True
@@ -109,7 +109,7 @@ def main(run):
         autocast = nullcontext()
     # --- before
     # <<<
-    # >>> offloading: keep backward's tensors in host memory if cfg.offload is set
+    # >>> offloading: (optional) keep backward's tensors in host memory if cfg.offload is set
     offloading = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
     # --- before
     # offloading = nullcontext()
@@ -186,7 +186,7 @@ def main(run):
             checkpoints.keep_best(net)
     profiler.stop()
     if cfg.save_weights:
-        # >>> full_state_dict: gather the full state dict on rank 0 only
+        # >>> full_state_dict: (optional) gather the full state dict on rank 0 only
         options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
         full_state = state_dict.get_model_state_dict(net, options=options)
         # --- before

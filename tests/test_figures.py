@@ -100,6 +100,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
             large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
         )
     ),
+    "units of FSDP": fsdp.plot_units,
     "FSDP and DDP": lambda: fsdp.plot_comparison(
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),

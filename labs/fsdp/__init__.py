@@ -4,8 +4,8 @@ import lazy_loader
 
 _NAMES = {
     "by_hand": "layer_timelines",
-    "figures": "plot_comparison",
-    "measurements": "compare_with_ddp hosts_table sharding_runs step_parts",
+    "figures": "plot_comparison plot_units",
+    "measurements": "compare_with_ddp sharding_runs step_parts",
     "prediction": "fake_mesh predict_rank_memory",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -103,7 +103,7 @@ EXERCISES = {
         causes=SHARDING,
     ),
     "reshard": configs.of_ranks(
-        title="weights are gathered once for both passes",
+        title="weights are gathered once for both passes (optional)",
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
@@ -148,7 +148,7 @@ EXERCISES = {
         changes={"clip": 1.0},
     ),
     "full_state_dict": configs.of_ranks(
-        title="only rank 0 gets the full state dict",
+        title="only rank 0 gets the full state dict (optional)",
         # Only a ResNet has buffers: BatchNorm's statistics.
         configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
         small={"save_weights": True},

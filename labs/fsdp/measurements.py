@@ -87,23 +87,3 @@ def _step_parts(trace: traces.Trace) -> pd.Series:
         "idle": end - begin - running_s,
     }
     return pd.Series(parts) * 1e3 / len(steps)
-
-
-def hosts_table(machine: str) -> pd.DataFrame:
-    """Compare recorded strategies on one host and on two simulated hosts.
-
-    Columns: strategy, gpus, hosts, step_ms, images_per_s, peak_gib.
-    """
-    rows = [
-        {
-            "strategy": run.config.shard or "DDP",
-            "gpus": run.gpus,
-            "hosts": run.config.hosts,
-            "step_ms": 1e3 * run.record.step_s,
-            "images_per_s": run.record.images_per_s,
-            "peak_gib": run.record.peak_gib,
-        }
-        for run in recorded_runs(machine, "network")
-        if run.config.is_timm
-    ]
-    return pd.DataFrame(rows).sort_values(["hosts", "step_ms"], ignore_index=True)

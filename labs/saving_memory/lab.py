@@ -136,7 +136,7 @@ EXERCISES = {
         timed=False,
     ),
     "offloading": Exercise(
-        title="activations wait in host memory",
+        title="activations wait in host memory (optional)",
         configs=(
             {"rung": "large"},
             {"rung": "offloaded"},

@@ -74,7 +74,7 @@ def main(run):
             meter.lap("load")
             step_loss = 0
             for number, (x, y) in enumerate(zip(inputs.split(size), targets.split(size)), 1):
-                # Only the last pass averages the gradients over the ranks: earlier sums are partial.
+                # Only the last pass averages gradients over the ranks: earlier sums are partial.
                 is_last = number == passes or run.world_size == 1
                 with nullcontext() if is_last else model.no_sync():
                     with autocast:

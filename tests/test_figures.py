@@ -105,6 +105,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),
     "shards of an MLP": parallel.plot_mlp_shards,
+    "strips of an image": parallel.plot_strips,
     "sampled points": lambda: search.plot_sampled_points(
         grid(), {"random": search.simulate_search("random", grid(), seed=5)}
     ),

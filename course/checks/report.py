@@ -231,7 +231,6 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
                 f"{run.config.unit}/s (quartiles)": "–"
                 if few_steps(run)
                 else f"{_speed(run, r.images_per_s_q1)} to {_speed(run, r.images_per_s_q3)}",
-                "MFU (share of the GPU's peak)": f"{share:.1%}" if (share := mfu(run)) else "–",
                 f"peak GiB ({r.memory_kind})": f"{r.peak_gib:.2f}"
                 if r.peak_gib is not None
                 else "–",
@@ -240,6 +239,7 @@ def _numbers(names: Sequence[str], records: Sequence[Record], runs: Sequence[Run
                 "steps, and of these measured": f"{len(run.steps)}, {r.steps_measured}",
                 "data": r.data,
                 "machine": r.machine,
+                **({"MFU, of the GPU's peak": f"{share:.1%}"} if (share := mfu(run)) else {}),
             }
             for name, r, run in zip(names, records, runs)
         }

@@ -3,7 +3,6 @@
 import lazy_loader
 
 _NAMES = {
-    "convolution": "time_by_algorithm",
     "figures": ("plot_busy_multiprocessors plot_convolution_times plot_strides plot_time_by_part"),
     "lost_layout": "planted",
     "strides": "conversions operator_layouts time_by_part",

@@ -1,24 +1,12 @@
-"""Convolutions that were recorded on GPUs: speed over channels, and the algorithms of cuDNN."""
+"""Convolutions that were recorded on GPUs: speed over channels."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from course import trace_path
-from course.analysis import read_trace
 from course.runs import recordings
-from trainspeed import traces
 
 RECORDED_NAMES = {"tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-# By words in a kernel's name; the first that fits counts. FFT multiplies complex numbers (cf32).
-ALGORITHMS = {
-    "layout conversions": traces.LAYOUT,
-    "Winograd": "winograd",
-    "FFT": "fft|cf32|flip_filter",
-    "implicit matrix product": "implicit|[fdw]grad|fprop|convolve|Convolution",
-    "matrix product": "gemm|nvjet",
-    "other": "",
-}
 
 
 def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:
@@ -53,20 +41,3 @@ def recorded_convolution(machine: str, precision: str = "bf16") -> pd.DataFrame:
         f"3×3 convolution, forward, {precision}, 64 images of 56 × 56 pixels"
     )
     return table
-
-
-def time_by_algorithm(machine: str, *rungs: str) -> pd.DataFrame:
-    """Return the GPU milliseconds of recorded convolutions by algorithm, with a column per rung.
-
-    The names of the kernels show the algorithm. A 1×1 convolution is a matrix product; *implicit*
-    products compute larger windows without storing the matrix of all windows.
-    """
-    columns = {}
-    for rung in rungs:
-        kernels = read_trace(trace_path(machine, rung)).kernels
-        kernels = kernels[kernels["operator"].str.contains("conv")]
-        algorithm = pd.Series("", index=kernels.index)
-        for name, words in reversed(ALGORITHMS.items()):
-            algorithm[kernels["kernel"].str.contains(words)] = name
-        columns[rung] = 1e3 * kernels["duration_s"].groupby(algorithm).sum()
-    return pd.DataFrame(columns).reindex(ALGORITHMS).fillna(0.0).rename_axis("ms of GPU time")

@@ -195,7 +195,7 @@ LAB = Lab(
     facts=mechanism.FACTS,
     functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
     recordings=RECORDINGS,
-    jobs="12, of 17 runs, most of 2 processes, three of 4",
+    jobs="13, most of 2 processes, three of 4",
     prepare="nothing",
     stuck="create the optimizer after sharding; all ranks gather, and one writes",
 )

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from course.analysis.mfu import mfu
-from course.runs.recordings import recorded_runs
+from course import recorded_runs
+from trainspeed.gpus import gpu_rates
 
 
 def recorded_ladder() -> pd.DataFrame:
@@ -16,10 +16,11 @@ def recorded_ladder() -> pd.DataFrame:
     for run in recorded_runs("nvidia-h200", "gpt"):
         config, record = run.config, run.record
         many = f", batch {config.batch_size}" * (config.batch_size != 16)
+        speed = record.images_per_s * config.tokens
         rows[config.rung + many] = {
             "batch_size": config.batch_size,
-            "tokens_per_s": record.images_per_s * config.tokens,
-            "mfu_percent": 100 * mfu(run),
+            "tokens_per_s": speed,
+            "mfu_percent": 100 * speed * config.flop_per_token / gpu_rates(record.machine)["bf16"],
             "peak_gib": record.peak_gib,
             "joules_per_token": record.joules_per_image / config.tokens,
             "machine": record.machine,

@@ -29,6 +29,7 @@ from course.charts import (
 from course.lab import digits
 from labs.memory.batch_sweep import Fit, fit
 from labs.memory.memory_parts import memory_by_part
+from labs.memory.volumes import unet_memory
 
 KIND_COLOURS = {
     "weights": BLUE,
@@ -38,6 +39,7 @@ KIND_COLOURS = {
     "batch": GREY,
     "activations": SKY,
 }
+PREDICTED_SIDES = {2: (256, 1024, 4096), 3: (64, 128, 256)}
 
 
 def plot_batch_sweep(
@@ -126,14 +128,11 @@ def plot_memory_by_part(config: Config) -> Picture:
     return picture
 
 
-def plot_memory_by_side(
-    gib: Callable[[int, int], float], peaks: dict[int, dict[int, float]], limit_gib: float
-) -> Picture:
-    """Draw memory over the side of an image and of a volume; both axes are logarithmic.
+def plot_memory_by_side(gib: Callable[[int, int], float], limit_gib: float) -> Picture:
+    """Draw activations and predicted peaks over the side of an image and of a volume.
 
     Args:
         gib: takes the side and 2 or 3 dimensions; returns GiB of activations.
-        peaks: predicted peaks in GiB, by dimensions and side.
         limit_gib: the memory of a GPU, a dashed line.
     """
     picture = Picture(8, 4.2)
@@ -142,7 +141,9 @@ def plot_memory_by_side(
         sides = 2.0 ** np.arange(6, 14 if dims == 2 else 10)
         curve = {f"{name}: activations": (sides, [gib(int(side), dims) for side in sides])}
         lines(axes, curve, colours=colour)
-        points = {f"{name}: predicted peak": (list(peaks[dims]), list(peaks[dims].values()))}
+        sides = PREDICTED_SIDES[dims]
+        peaks = [unet_memory(dims, side)[1] for side in sides]
+        points = {f"{name}: predicted peak": (sides, peaks)}
         scatter_fit(axes, points, colours=colour, markers="D", hollow=True, size=8)
     limit(axes, limit_gib, f"{limit_gib:g} GiB")
     axes.set(xscale="log", yscale="log", ylim=(0.005, 500))

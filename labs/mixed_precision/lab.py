@@ -95,7 +95,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="mixed precision, and what 16 bits cost",
-    minutes=100,
+    minutes=85,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"precision.scaled_step": Function("a scale that adapts to overflows", _scaled_step)},
@@ -110,7 +110,7 @@ LAB = Lab(
         ),
         Recording("notebook", [rung("amp"), rung("amp", rung="fp16", precision="fp16")]),
     ),
-    jobs="3 (2 at once)",
+    jobs="2 (at once), and 2 for the scaler",
     prepare="for which formats does the GPU have units? A T4 has fp16 only",
     stuck="amp: the forgotten `enabled=`; scaled_step: `/=` works in place, `/` doesn't",
 )

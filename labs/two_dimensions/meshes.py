@@ -78,6 +78,7 @@ def _recorded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
                 yield mesh_config(gpus // tensor, tensor, quick=False, **named), gpus
             yield mesh_config(quick=False, **batch, rung=f"{label}-ddp"), gpus
     length = {"batch_size": 4 * gpus, "steps": 24, "save_every": 8, "precision": "half"}
+    length |= {"epochs": 1}  # a save takes half a minute, or more
     for method, settings in SAVING.items():  # 19 GB, three times
         settings = settings | XL | length | {"rung": f"xl-saves-{method}"}
         yield mesh_config(gpus // 2, 2, quick=False, **settings), gpus

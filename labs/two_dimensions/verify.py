@@ -24,6 +24,7 @@ from labs.two_dimensions.plans import (
 
 ChoosePlan = Callable[[Network, Machines, int, float], Plan | None]
 GPT2 = Network(weights=124_000_000, layers=12, heads=12, width=768, tokens=1024)
+GPT2_XL = Network(weights=1_560_000_000, layers=48, heads=20, width=1600, tokens=1024)
 LLAMA_8B = Network(weights=8_000_000_000, layers=32, heads=32, width=4096, tokens=2048)
 NODE = Machines(gpus=8, per_node=8, memory_gib=80, tflop_s=400, node_gb_s=400, network_gb_s=25)
 LLAMA_2B = LLAMA_8B._replace(weights=2_000_000_000, layers=16)
@@ -46,13 +47,19 @@ EXAMPLES: dict[str, tuple[Network, Machines, int, float]] = {
     "2 billion, 2 nodes of one GPU, 1 GB/s": (LLAMA_2B, SLOW, 64, 1),
     "8 billion, 8 GPUs of 8 GiB": (LLAMA_8B, NODE._replace(memory_gib=8), 8, 1),
 }
+PURPOSES = {"nvidia-h100-x2": "parallel", "nvidia-h200-x2": "sharding"}  # of CoAtNet-5's runs
 FAST_ENOUGH = 0.9  # of the fastest recorded run: the same plan has variants
-# Machine with two GPUs, images of an update, GiB per GPU.
+# Network, machine with two GPUs, images or sequences of an update, GiB per GPU.
 RECORDED = (
-    ("nvidia-h100-x2", 48, 80),
-    ("nvidia-h100-x2", 96, 80),
-    ("nvidia-h200-x2", 48, 141),
-    ("nvidia-h200-x2", 48, 24),
+    ("CoAtNet-5", "nvidia-h100-x2", 48, 80),
+    ("CoAtNet-5", "nvidia-h100-x2", 96, 80),
+    ("CoAtNet-5", "nvidia-h200-x2", 48, 141),
+    ("CoAtNet-5", "nvidia-h200-x2", 48, 24),
+    ("GPT-2", "nvidia-h200-x2", 32, 141),
+    ("GPT-2", "nvidia-h200-x2", 2, 141),
+    ("GPT-2 XL", "nvidia-h200-x2", 32, 141),
+    ("GPT-2 XL", "nvidia-h200-x2", 2, 141),
+    ("GPT-2 XL", "nvidia-h200-x2", 2, 20),
 )
 
 
@@ -93,31 +100,39 @@ def _problem(
 
 
 def check_recordings(function: ChoosePlan) -> str:
-    """Check that recorded runs of CoAtNet-5 which fit are hardly faster than the choices."""
+    """Check that recorded runs on two GPUs which fit are hardly faster than the choices."""
     table = recorded_choices(function)
     for row in table.itertuples():
         assert row.of_fastest >= FAST_ENOUGH, (
-            f"{row.machine}, {row.images} images, {row.limit_gib} GiB: {row.choice} reached "
-            f"{row.of_fastest:.0%} of the speed of {row.fastest}"
+            f"{row.network}, {row.machine}, batch {row.batch}, {row.limit_gib} GiB: {row.choice} "
+            f"reached {row.of_fastest:.0%} of the speed of {row.fastest}"
         )
-    return f"CoAtNet-5 on two GPUs, recorded: at least {table.of_fastest.min():.0%} of the fastest"
+    names = ", ".join(table.network.unique())
+    return f"{names} on two GPUs, recorded: at least {table.of_fastest.min():.0%} of the fastest"
 
 
 def recorded_choices(function: ChoosePlan = choose_plan) -> pd.DataFrame:
-    """Judge a choice by recorded runs of CoAtNet-5 on two GPUs.
+    """Judge a choice by recorded runs on two GPUs.
 
-    Columns: machine, images, limit_gib, choice, fastest (of the recorded plans that fit),
-    of_fastest (images/s of the choice, relative to it; 0 if no run that fits was recorded).
+    Columns: network, machine, batch (images or sequences), limit_gib, choice, fastest (of the
+    recorded plans that fit), of_fastest (the choice's speed, relative to it; 0 if no run that fits
+    was recorded).
     """
     rows = []
-    for machine, images, limit in RECORDED:
-        speeds = _speeds(machine, images, limit)
-        plan = function(coatnet_5(), _two_gpus(machine, limit), images, KNEE)
+    for case in RECORDED:
+        name, machine, batch, limit = case
+        network, runs = networks()[name], _runs(name, machine)
+        speeds = _speeds(runs, batch, limit)
+        plan = function(network, *_two_gpus(network, runs, batch, limit))
         choice, fastest = str(plan), speeds.idxmax()
-        share = speeds.get(choice, 0) / speeds[fastest]
-        rows.append((machine, images, limit, choice, fastest, share))
-    columns = ["machine", "images", "limit_gib", "choice", "fastest", "of_fastest"]
+        rows.append((*case, choice, fastest, speeds.get(choice, 0) / speeds[fastest]))
+    columns = ["network", "machine", "batch", "limit_gib", "choice", "fastest", "of_fastest"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def networks() -> dict[str, Network]:
+    """Return the recorded networks."""
+    return {"CoAtNet-5": coatnet_5(), "GPT-2": GPT2, "GPT-2 XL": GPT2_XL}
 
 
 @cache
@@ -135,18 +150,27 @@ def coatnet_5() -> Network:
 
 
 @cache
-def _runs(machine: str) -> list[Run]:
-    purposes = {"nvidia-h100-x2": "parallel", "nvidia-h200-x2": "sharding"}
-    runs = recorded_runs(machine, purposes[machine])
-    return [run for run in runs if run.record.status == "ok" and not run.config.profile_steps]
+def _runs(name: str, machine: str) -> list[Run]:
+    """Return the runs of a network, by their time."""
+    is_gpt = name.startswith("GPT")
+    purpose = "mesh" if is_gpt else PURPOSES[machine]
+    key, value = ("layers", networks()[name].layers) if is_gpt else ("model", "coatnet_5_224")
+    return [
+        run
+        for run in recorded_runs(machine, purpose)
+        if run.record.status == "ok"
+        and getattr(run.config, key) == value
+        and not run.config.profile_steps
+        and not run.config.save_every
+    ]
 
 
-def _speeds(machine: str, images: int, limit_gib: float) -> pd.Series:
+def _speeds(runs: list[Run], batch: int, limit_gib: float) -> pd.Series:
     """Return the images/s of each recorded plan that fits, of its fastest variant."""
     speeds: dict[str, float] = {}
-    for run in _runs(machine):
+    for run in runs:
         cfg, peak = run.config, max(rank["peak_gib"] for rank in run.ranks)
-        if cfg.model != "coatnet_5_224" or cfg.batch_size != images or peak > limit_gib:
+        if cfg.batch_size != batch or peak > limit_gib:
             continue
         stages = 2 if getattr(cfg, "pipeline", "") else 1
         plan = Plan(2 // cfg.tensor // stages, bool(cfg.shard), cfg.tensor, stages)
@@ -154,10 +178,14 @@ def _speeds(machine: str, images: int, limit_gib: float) -> pd.Series:
     return pd.Series(speeds)
 
 
-def _two_gpus(machine: str, memory_gib: float) -> Machines:
-    """Return two recorded GPUs of one node, as fast as they were under DDP."""
-    network = coatnet_5()
-    run = next(run for run in _runs(machine) if run.config.rung.startswith("ddp"))
-    busy = max(run.config.batch_size / 2, KNEE)
-    tflop_s = network.flop * busy / run.record.step_s / 1e12
-    return Machines(2, 2, memory_gib, tflop_s, node_gb_s=450, network_gb_s=50)  # NVLink 4
+def _two_gpus(
+    network: Network, runs: list[Run], batch: int, memory_gib: float
+) -> tuple[Machines, int, float]:
+    """Return two GPUs of a node as fast as under DDP, the batch, and the knee."""
+    times = {run.config.batch_size: run.record.step_s for run in runs if "ddp" in run.config.rung}
+    largest, smallest = max(times), min(times)
+    knee = float(KNEE)
+    if largest > smallest:  # a pass below the knee takes as long as the smallest
+        knee = largest / 2 * times[smallest] / times[largest]
+    tflop_s = network.flop * max(largest / 2, knee) / times[largest] / 1e12
+    return Machines(2, 2, memory_gib, tflop_s, node_gb_s=450, network_gb_s=50), batch, knee

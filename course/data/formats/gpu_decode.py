@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,6 @@ from course.data.images import Files, decode_named, val_px
 from trainspeed.resources import one_thread
 
 AHEAD = 4  # batches that are decoded before a step needs them
-THREADS = 2  # that decode, so that one's work on the host overlaps with the other's on the GPU
 AREA, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as in RandomResizedCrop
 TRIES = 10
 MIN_COLUMNS = 256  # of one program of the kernel; a power of two, as Triton requires
@@ -68,8 +66,8 @@ def collate(batch: list[tuple[str, torch.Tensor, int, int]]) -> tuple[Jpegs, tor
 class Decoded:
     """Batches from a DataLoader of `Encoded` files, decoded and cropped on the device.
 
-    Threads decode the next batches, each in its own stream, while a step computes. Without a GPU
-    that decodes (only NVIDIA's do), the CPU decodes step by step, and the log says so.
+    A thread decodes the next batches in its own stream while a step computes. Without a GPU that
+    decodes (only NVIDIA's do), the CPU decodes step by step, and the log says so.
 
     Args:
         train: random crops and flips; otherwise the centre of each image.
@@ -81,7 +79,7 @@ class Decoded:
             device = torch.device("cuda", torch.cuda.current_device())
         self.batches, self.device, self.train = batches, device, train
         self.val_px, self.crop_pct = val_px(cfg), cfg.crop_pct
-        self._thread = threading.local()  # has each decoding thread's stream
+        self._stream: torch.cuda.Stream | None = None
         if train and not self.by_gpu:
             print(f"{device.type} decodes no JPEG files: the processor does", file=sys.stderr)
 
@@ -104,7 +102,7 @@ class Decoded:
 
     def _decode_ahead(self) -> Iterator[Batch]:
         waiting: deque[Future] = deque()
-        pool = ThreadPoolExecutor(THREADS, "decode", self._start_thread)
+        pool = ThreadPoolExecutor(1, "decode")
         try:
             for batch in self.batches:
                 waiting.append(pool.submit(self._decode_in_thread, *batch))
@@ -115,14 +113,12 @@ class Decoded:
         finally:  # also if the epoch ends before the batches do
             pool.shutdown(cancel_futures=True)
 
-    def _start_thread(self) -> None:
-        torch.cuda.set_device(self.device)  # per thread
-        self._thread.stream = torch.cuda.Stream(self.device)
-
     def _decode_in_thread(self, jpegs: Jpegs, labels: torch.Tensor) -> Batch:
-        with torch.cuda.stream(self._thread.stream):
+        torch.cuda.set_device(self.device)  # per thread
+        self._stream = self._stream or torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._stream):
             batch = self._crop(decode_on_gpu(jpegs, self.device), jpegs.seed)
-        self._thread.stream.synchronize()
+        self._stream.synchronize()
         return batch, labels
 
     def _receive(self, future: Future) -> Batch:

@@ -59,14 +59,12 @@ def test_a_wrong_answer_gets_its_hint(answer, hint: str) -> None:
 
 
 def test_memory_grows_with_the_cube_of_the_side() -> None:
-    peaks = {3: {}, 2: {}}
     for dims, factor in ((2, 4), (3, 8)):
         (small, _), (large, peak) = unet_memory(dims, 64), unet_memory(dims, 128)
         assert large / small == pytest.approx(factor, rel=0.01)
         assert peak > large
-        peaks[dims][128] = peak
     picture = plot_memory_by_side(
-        lambda side, dims: activation_gib(saved_outputs(), 1, side, dims), peaks, 79.2
+        lambda side, dims: activation_gib(saved_outputs(), 1, side, dims), limit_gib=79.2
     )
     labels = [text.get_text() for text in picture.axes[0].get_legend().texts]
     assert "79.2 GiB" in labels

@@ -81,7 +81,7 @@ def test_a_plan_that_was_slow_when_recorded_fails() -> None:
         return Plan(1, tensor=2)
 
     with pytest.raises(
-        AssertionError, match=r"48 images, 80 GiB: tensor 2 reached 68% .* of DDP 2"
+        AssertionError, match=r"CoAtNet-5, .*, batch 48, 80 GiB: tensor 2 reached 68% .* of DDP 2"
     ):
         verify.check_recordings(with_tensor)
 

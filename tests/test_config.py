@@ -89,7 +89,6 @@ SILENTLY_WRONG = [
     ("sharded", {"gather_bf16": True, "shard": ""}, "Set shard='zero3' or 'zero2' or 'hybrid'"),
     ("sharded", {"gather_bf16": True, "precision": "fp32"}, "Set precision='half' or 'bf16'"),
     ("sharded", {"prefetch": 1, "unit_blocks": 0}, "Set unit_blocks=1 or more"),
-    ("sharded", {"micro_batch": 2}, "only DDP has no_sync()"),
     ("sharded", {"resume": "a", "schedule": "cosine"}, "shards do not save the rate"),
     ("large", {"stage_split": "weights"}, "pipeline='' with stage_split='weights'"),
     ("pipeline", {"micro_batch": 3}, "choose a divisor of 64"),

@@ -79,7 +79,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
         {"256 images": learned("find-256-10")}
     ),
-    "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
+    "units of FSDP": fsdp.plot_units,
     "FSDP and DDP": lambda: fsdp.plot_comparison(
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),

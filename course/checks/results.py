@@ -7,13 +7,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+COLLECTIONS = (list, dict, set)
+
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a function, which may not change its arguments.
 
-    It gets copies of lists and tensors, so that a check can use its own again.
+    It gets copies of collections and tensors, so that a check can use its own again.
     """
-    is_mutable = [isinstance(value, list) or hasattr(value, "clone") for value in arguments]
+    is_mutable = [isinstance(v, COLLECTIONS) or hasattr(v, "clone") for v in arguments]
     copies = [copy.deepcopy(v) if mutable else v for v, mutable in zip(arguments, is_mutable)]
     result = function(*copies)
     for name, old, new, mutable in zip(
@@ -22,13 +24,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         is_same = not mutable or old is new or _equal(old, new)
         assert is_same, (
             f"it changes its argument `{name}`, which the notebook still needs: create a new "
-            f"{'list' if isinstance(old, list) else 'tensor'}"
+            f"{type(old).__name__ if isinstance(old, COLLECTIONS) else 'tensor'}"
         )
     return result
 
 
 def _equal(old: Any, new: Any) -> bool:
-    if isinstance(old, list):
+    if isinstance(old, COLLECTIONS):
         return old == new
     return old.shape == new.shape and bool((old == new).all())
 

@@ -10,7 +10,7 @@ from course.lab import results
 Exposed = Callable[[Sequence[float], Sequence[float], float], float]
 StepTime = Callable[[int, int], float]  # (GPUs, images on each) -> seconds
 ChooseGpus = Callable[[Sequence[int], float, int, float, StepTime], int | None]
-COUNTS = [1, 2, 4, 8, 16, 32, 64]
+COUNTS = [1, 2, 3, 4, 8, 16, 32, 64]
 
 
 def exposed_s(ready_s: Sequence[float], message_s: Sequence[float], backward_s: float) -> float:
@@ -111,6 +111,16 @@ def check_too_late(function: ChooseGpus) -> str:
 
 
 def _compare(function: ChooseGpus, case: Any, expected: int | None, rule: str) -> None:
-    gpus = results.call(function, *case)
+    *settings, step_s = case
     words = f"images={case[1]:g}, largest_batch={case[2]}, deadline_s={case[3]:g}"
+
+    def checked_step_s(gpus: int, per_gpu: int) -> float:
+        due = min(256, case[2] // gpus)
+        assert per_gpu == due, (
+            f"{words}: it calls step_s({gpus}, {per_gpu}), expected {due} images on each of {gpus} "
+            f"GPUs: at most 256, and all GPUs share a batch of at most largest_batch images"
+        )
+        return step_s(gpus, per_gpu)
+
+    gpus = results.call(function, *settings, checked_step_s)
     assert gpus == expected, f"{words}: {gpus!r:.60}, expected {expected}: {rule}"

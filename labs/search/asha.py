@@ -80,10 +80,12 @@ def check_rule(function: Promote) -> str:
         (five, {7}, 3, "one of five may continue, and it already has"),
         (seven, {7}, 3, "of seven results, the best two may continue, and the best one has"),
         (seven, {7, 9}, 3, "9 continued early, and 3 has overtaken it: it may continue, too"),
+        (seven, set(), 3, "of seven results, the best two may continue: return the best one"),
+        ({0: 0.5, 4: 0.2, 1: 0.3}, set(), 3, "0 is a trial, and None is none"),
         (five, {7}, 2, "use `factor`: of five results, the best two may continue"),
     )
     for accuracies, promoted, factor, reason in cases:
-        result = function(dict(accuracies), set(promoted), factor)
+        result = results.call(function, accuracies, promoted, factor)
         expected = promote(accuracies, promoted, factor)
         assert result == expected and (result is None) == (expected is None), (
             f"results={accuracies}, {promoted=}, {factor=}: it returns {result!r}, expected "

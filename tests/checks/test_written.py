@@ -518,6 +518,16 @@ WRONG = {
             "gpus * seconds",
             "min(costs, key=costs.get, default=counts[-1])",
         ): "return None",
+        (
+            "min(256, largest_batch / gpus)",
+            TRAINING,
+            "seconds <= deadline_s",
+            "gpus * seconds",
+            CHEAPEST,
+        ): r"step_s\(3, 170.6.*\), expected 170 images on each of 3 GPUs",
+        ("largest_batch // gpus", TRAINING, "seconds <= deadline_s", "gpus * seconds", CHEAPEST): (
+            r"step_s\(1, 65536\), expected 256 images on each of 1 GPUs: at most 256"
+        ),
     },
     "search.asha": {
         (promotion("True"),): "one of five may continue, and it already has",
@@ -525,6 +535,11 @@ WRONG = {
         (promotion("trial not in promoted", "ranked[::-1]"),): "return the best trial of the best",
         ("return max(results, key=results.get)",): "with two results, no third may continue yet",
         (promotion("trial not in promoted").replace("factor", "3"),): "use `factor`",
+        (promotion("trial not in promoted").replace("chosen[0]", "chosen[-1]"),): "the best one",
+        (
+            promotion("trial not in promoted").replace("[0] if chosen else", " and chosen[0] or"),
+        ): "0 is a trial",
+        (f"promoted.add(0)\n    {promotion('trial not in promoted')}",): "changes its argument",
     },
     "restart.jobs": {
         ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",

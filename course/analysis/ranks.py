@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable
@@ -20,6 +21,10 @@ from course.jobs.processes import job_environment, loopback
 from course.jobs.scripts import process_context
 
 TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU it may compile
+CAUSES = {  # by a part of the error's text
+    "Timed out": ": ranks wait for each other, or for a message that none sends or receives",
+    "by peer": ": the other rank ended before",
+}
 
 
 def on_ranks(
@@ -51,8 +56,10 @@ def on_ranks(
             while not context.join():
                 pass
         except (ProcessRaisedException, ProcessExitedException) as error:
-            message = str(error).strip().splitlines()[-1]
-            message = message.removeprefix(f"[rank{error.error_index}]: ")
+            message = " ".join(re.split(r"\n(?=\S)", str(error).strip())[-1].split())
+            # Without the rank, and Gloo's files and advice.
+            message = re.sub(r"\[(rank|/)[^]]*\]:? |\. This is typically.*", "", message)
+            message += next((words for part, words in CAUSES.items() if part in message), "")
             raise RuntimeError(f"rank {error.error_index} of {ranks} failed: {message}") from None
         finally:
             for process in context.processes:
@@ -79,6 +86,9 @@ def _run_rank(
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])
     distributed.init_process_group(backend, store, timeout, ranks, rank)
-    result = cloudpickle.loads(call)(rank, ranks)
+    try:
+        result = cloudpickle.loads(call)(rank, ranks)
+    except SystemExit:
+        raise RuntimeError("it called exit() instead of returning") from None
     Path(folder, f"{rank}.pickle").write_bytes(cloudpickle.dumps(result))
     distributed.destroy_process_group()

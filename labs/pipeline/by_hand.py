@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -46,11 +45,6 @@ def backward_pass(features: torch.Tensor, result: torch.Tensor, sent: list) -> N
         sent.append(distributed.isend(features.grad, rank - 1))
 
 
-@cache
-def _observe(function: Backward) -> list[list[tuple[str, str]]]:
-    return on_ranks(_steps, RANKS, function)
-
-
 def _steps(rank: int, ranks: int, function: Backward) -> list[tuple[str, str]]:
     return [_step(rank, ranks, function, schedule) for schedule in SCHEDULES]
 
@@ -79,8 +73,7 @@ def _step(rank: int, ranks: int, function: Backward, schedule: str) -> tuple[str
     distributed.all_gather_object(problems, problems[rank])
     if any(problems):  # some messages would be waited for until a timeout
         return "", problems[rank]
-    for handle in sent:
-        handle.wait()
+    _wait(sent)
     if part.weight.grad is None:
         return "its weights have no gradient: run `result.backward(…)`", ""
     if torch.allclose(part.weight.grad, expected, atol=1e-5):
@@ -91,7 +84,7 @@ def _step(rank: int, ranks: int, function: Backward, schedule: str) -> tuple[str
 
 def check_gradients(function: Backward) -> str:
     """Check that each rank's gradients are those of the full network, in two orders."""
-    for rank, steps in enumerate(_observe(function)):
+    for rank, steps in enumerate(on_ranks(_steps, RANKS, function)):
         for schedule, problems in zip(SCHEDULES, steps):
             assert not any(problems), (
                 f"rank {rank} of {RANKS}, {schedule}: {''.join(problems)}. A rank starts from the "
@@ -116,7 +109,15 @@ def _handles(rank: int, ranks: int, function: Backward) -> int:
     part, sent = nn.Linear(WIDTH, WIDTH), list[Any]()
     kept = forward_pass(part, torch.randn(1, WIDTH), torch.zeros(1, dtype=int), sent)
     before = len(sent)
-    function(*kept, sent)
-    for handle in sent:
-        handle.wait()
+    with Messages():
+        function(*kept, sent)
+        _wait(sent)
+        distributed.barrier()
     return len(sent) - before
+
+
+def _wait(sent: list[Any]) -> None:
+    for handle in sent:
+        if not hasattr(handle, "wait"):
+            raise TypeError(f"`sent` has {handle!r:.50}: append what `distributed.isend` returns")
+        handle.wait()

@@ -1,6 +1,7 @@
 """Tests of right and wrong orders of passes, and of backward passes by hand."""
 
 import pytest
+import torch
 from torch import distributed
 
 from course.checks.functions import check_written
@@ -132,7 +133,39 @@ def wait_for_sends(features, result, sent):
         handle.wait()
 
 
+def lose_handles(features, result, sent):
+    """Do the right thing, but forget the handles."""
+    backward_pass(features, result, [])
+
+
+def keep_nothing(features, result, sent):
+    """Append what a send returns that waits: None."""
+    handles = []
+    backward_pass(features, result, handles)
+    sent.extend([handle and None for handle in handles])
+
+
+def only_features(features, result, sent):
+    """Compute the gradient of the features alone."""
+    rank, gradient = distributed.get_rank(), None
+    if rank < distributed.get_world_size() - 1:
+        distributed.recv(gradient := torch.empty_like(result), rank + 1)
+    (gradient,) = torch.autograd.grad(result, features, gradient)
+    if rank > 0:
+        sent.append(distributed.isend(gradient, rank - 1))
+
+
+def send_to_none(features, result, sent):
+    """Send from the first rank, too."""
+    backward_pass(features, result, sent)
+    sent.append(distributed.isend(features.grad, distributed.get_rank() - 1))
+
+
 WRONG_BACKWARD = {
+    lose_handles: r"rank 1 of 3: it appends 0 handles to `sent`, expected 1",
+    keep_nothing: r"`sent` has None: append what `distributed.isend` returns",
+    only_features: r"its weights have no gradient: run `result.backward",
+    send_to_none: r"send: there is no rank -1, only 0 to 2",
     ignore_next: r"rank 0 of 3, gpipe: its messages are {'send': 4}, expected 4 in each direction",
     send_result: r"rank 0 of 3, gpipe: the norm of its gradient is .*sends that of its own input",
     wait_for_sends: r"rank 1 of 3: it appends 0 handles to `sent`, expected 1",

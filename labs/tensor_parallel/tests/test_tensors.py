@@ -57,6 +57,23 @@ def one_by_one(first: torch.Tensor, last: torch.Tensor) -> tuple[torch.Tensor, t
     return received
 
 
+def without_borders(first: torch.Tensor, last: torch.Tensor) -> None:
+    """Send to a rank that doesn't exist."""
+    rank = distributed.get_rank()
+    handles = [distributed.isend(rows, rank + step) for rows, step in ((first, -1), (last, 1))]
+    for handle in handles:
+        handle.wait()
+
+
+def without_waiting(first: torch.Tensor, last: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    received = torch.zeros_like(last), torch.zeros_like(first)
+    for rows, buffer, neighbour in zip((first, last), received, (rank - 1, rank + 1)):
+        if 0 <= neighbour < ranks:
+            distributed.isend(rows, neighbour), distributed.irecv(buffer, neighbour)
+    return received
+
+
 @pytest.mark.parametrize("function", [exchange, one_by_one])
 def test_right_exchanges_pass(function: Callable) -> None:
     assert check_written("tensor_parallel.halo", function).passed
@@ -69,6 +86,21 @@ WRONG = {
     ),
     "swapped": (lambda first, last: exchange(last, first), "rank 1's last rows, expected rank 1's"),
     "nothing": (lambda first, last: None, "it returned None, expected two tensors"),
+    "not a number": (
+        lambda first, last: (first * torch.nan, first),
+        "rank 0 of 2: from above it has tensor([[nan, nan, nan],",
+    ),
+    "arrays": (
+        lambda first, last: tuple(rows.numpy() for rows in exchange(first, last)),
+        "from above it has array([[0., 0., 0.],",
+    ),
+    "changes its argument": (
+        lambda first, last: (*exchange(first, last), first.zero_())[:2],
+        "it changes its argument `first`",
+    ),
+    "ends Python": (lambda first, last: exit(), "it called exit() instead of returning"),
+    "no waiting": (without_waiting, "it has zeros, expected rank 1's first rows: have you waited"),
+    "borders": (without_borders, "ValueError: send: there is no rank "),
     "all rows": (send_all, "its messages are {'allgather': 2}, expected one send and one recv"),
 }
 

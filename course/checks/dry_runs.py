@@ -93,7 +93,7 @@ def agreeing(text: str, cfg: Config) -> Iterator[str]:
         "type of device": (first.computed_on.type, other.computed_on.type),
         "type of the forward pass": (_listed(first.types), _listed(other.types)),
         "layout of images and weights": (_listed(first.layouts), _listed(other.layouts)),
-        "number of calls of torch.compile": (first.compiles, other.compiles),
+        "number of calls of compiled code": (first.compiled_calls, other.compiled_calls),
         "list of the settings of each update": (_settings(first), _settings(other)),
         "scaling of the loss": (
             "on" * first.scales_loss or "off",

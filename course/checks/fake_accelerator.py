@@ -50,7 +50,7 @@ class FirstStep:
     arguments. train: its training images. share: how many of a batch this rank loads. joined: the
     arguments of init_process_group, None if it was not called. types, layouts: of the convolutions'
     inputs and weights in the forward pass. scales_loss: whether an enabled GradScaler updates.
-    compiles: how often torch.compile is called.
+    compiled_calls: how often compiled code is called.
     activities: what the profiler records, None by default. updates: for each update the settings of
     each group of weights. kept_on: the device types on which tensors are stored for backward.
     returned_to: those on which backward gets them. pins: whether save_on_cpu pins their memory.
@@ -67,7 +67,7 @@ class FirstStep:
     types: set[str] = field(default_factory=set)
     layouts: set[str] = field(default_factory=set)
     scales_loss: bool = False
-    compiles: int = 0
+    compiled_calls: int = 0
     activities: Any = None
     updates: list[Any] = field(default_factory=list)
     kept_on: set[str] = field(default_factory=set)
@@ -204,8 +204,15 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         return MagicMock()
 
     def compiled(model: Any = None, **_: Any) -> Any:
-        step.compiles += 1
-        return model or (lambda model: model)
+        def call(*inputs: Any, **named: Any) -> Any:
+            step.compiled_calls += 1
+            return model(*inputs, **named)
+
+        if not isinstance(model, nn.Module):
+            return call if model else compiled
+        wrapper = _Parallel(model)
+        wrapper.forward = call
+        return wrapper
 
     def pinned(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
         if is_available:

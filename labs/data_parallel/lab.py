@@ -75,7 +75,7 @@ EXERCISES = {
             {"ranks": 2, "bucket_mb": 0.3, "find_unused": True},
             {"ranks": 3, "batch_size": 9, "bucket_mb": 0.7, "val_steps": 0},
         ),
-        calls=("course.checks.dry_runs:splitting",),
+        calls=("course.checks.dry_runs:splitting", "course.checks.dry_runs:agreeing"),
         rung="device",
         against="device",
         shows={"images of each rank": "share", "collectives in the first step": "collectives"},

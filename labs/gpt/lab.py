@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from course import Config, Run, rung
-from course.lab import Exercise, Fact, Lab, Recording, expect
+from course.lab import Exercise, Fact, Lab, Recording, expect, facts
 
 RUNGS = ("gpt", "gpt_half", "gpt_attention", "gpt_compile", "gpt_vocabulary", "gpt_fused")
 
@@ -28,6 +28,14 @@ def _describe_attention(run: Run) -> str:
     return "; ".join(f"{count} calls of {name}" for name, count in operators.items())
 
 
+PASSES = (
+    Fact("number of micro-batches", facts.if_complete(lambda rank: len(rank.evidence.passes)),
+         "each has cfg.micro_batch sequences, the last one maybe fewer; with 0, there is one"),
+    Fact("factors of the losses of the micro-batches",
+         facts.if_complete(lambda rank: [round(factor, 4) for _, factor in rank.evidence.passes]),
+         "each loss counts by its share of this rank's sequences, `len(x) / len(inputs)`",
+         "micro-batch"),
+)  # fmt: skip
 EXERCISES = {
     "sdpa": Exercise(
         title="one operator computes the attention",
@@ -65,6 +73,7 @@ EXERCISES = {
             {"micro_batch": 3},  # the last one has two sequences
             {"micro_batch": 2, "batch_size": 12, "ranks": 2},
         ),
+        causes=PASSES,
         timed=False,
     ),
 }

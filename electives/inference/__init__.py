@@ -6,7 +6,7 @@ _NAMES = {
     "export": "write_onnx",
     "figures": "plot_latency plot_service plot_speedups",
     "int8": "quantize",
-    "latency": "find_knee load_measurements",
+    "latency": "load_measurements",
     "training": "load_crops train_network",
     "variants": "LADDER Variant count_batchnorms fold_batchnorms",
 }

@@ -87,11 +87,6 @@ def core_speed(run: Run) -> float:
     return 1e3 * run.config.batch_size / load_ms
 
 
-def cores_needed(training_speed: float, core_speed: float) -> int:
-    """Divide what the network trains by what one core loads, both in images/s, and round up."""
-    return math.ceil(round(training_speed / core_speed, 9))
-
-
 def training_speeds(machine: str) -> pd.DataFrame:
     """List how fast each rung was recorded on one GPU with synthetic data, slowest first.
 

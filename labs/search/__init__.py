@@ -6,9 +6,9 @@ _NAMES = {
     "configs": "search_config",
     "figures": "plot_curves plot_holdout plot_sampled_points plot_timelines",
     "halving": "Replay",
-    "replay": "AccuracyGrid compare_samplers grid_runs",
-    "studies": "Search search",
-    "tables": "epochs_table trials_table",
+    "replay": "compare_samplers",
+    "studies": "search",
+    "tables": "epochs_table",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -26,19 +26,22 @@ PLACES = "row[:, None] * channels + channel[None, :]"
 NUMBERS = "tl.load(x + at, inside)"
 RESULT = f"tl.maximum({NUMBERS} * factor[None, :] + offset[None, :], 0.0)"
 INNER, TOTAL = "begin + tl.arange(0, SIDE)", "tl.dot(left, right, total)"
+ADD = """at = {}
+    inside = {}
+    tl.store(out + at, tl.load(x + at, inside) + tl.load(y + at, inside), inside)"""
 RIGHT = {
-    "kernel.add": [(AT, INSIDE)],
+    "kernel.add": [(ADD.format(AT, INSIDE),)],
     "kernel.softmax": [(ROW, LEAST, POWERS)],
     "kernel.norm": [(PLACES, RESULT)],
     "kernel.matmul": [(INNER, "total + tl.dot(left, right)")],
 }
 WRONG = {
     "kernel.add": {
-        (AT, "at < size + 1"): "reads 1 number outside of its tensors, the first 1 beyond",
-        (AT, "at >= 0"): "is an offset wrong, or does a mask let it through",
-        ("tl.arange(0, BLOCK)", INSIDE): "never written, the first of them number 256",
-        (AT.replace("BLOCK", "256"), INSIDE): "600 numbers in blocks of 512: 88 of 600",
-        (AT.replace("BLOCK +", "256 +"), INSIDE): "513 numbers in blocks of 128: .* never written",
+        (ADD.format(AT, "at < size + 1"),): "reads 1 number outside .* first 1 beyond",
+        (ADD.format(AT, "at >= 0"),): "is an offset wrong, or does a mask let it through",
+        (ADD.format("tl.arange(0, BLOCK)", INSIDE),): "never written, the first of them number 256",
+        (ADD.format(AT.replace("BLOCK", "256"), INSIDE),): "600 numbers in .* 512: 88 of 600",
+        (ADD.format(AT.replace("BLOCK +", "256 +"), INSIDE),): "513 numbers .* never written",
     },
     "kernel.softmax": {
         (ROW, "0.0", POWERS): "instead of 1: what is in the block beyond the row",

@@ -62,6 +62,8 @@ def main(run):
     net = model  # without the wrappers below
     # TODO compile: compile the network once, and train the result
 
+    ddp_options = {"bucket_cap_mb": cfg.bucket_mb, "find_unused_parameters": cfg.find_unused,
+                   "gradient_as_bucket_view": True}  # fmt: skip
     # TODO data_parallel: average the gradients over the ranks, overlapping with backward
     criterion = nn.CrossEntropyLoss()
     criterion.label_smoothing = cfg.label_smoothing
@@ -136,7 +138,7 @@ class Shards(ShardReader):
 
     # TODO shards: images_of(self, shard) yields its images in order, with their classes
 
-    # TODO worker_shards: worker_shards(self) returns different shards for each worker of each rank
+    # TODO worker_shards: worker_shards(self) returns different shards for each worker
 
 
 def mixup(images, labels, alpha):

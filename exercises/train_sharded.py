@@ -45,7 +45,7 @@ def main(run):
 
     # TODO recomputation: checkpoint the blocks that the config selects: keep only their inputs
     # TODO compile_blocks: (optional) compile each block separately if the config requests it
-    # TODO reshard: with zero2, keep weights gathered between forward and backward
+    # TODO reshard: (optional) with zero2, keep weights gathered between forward and backward
     reshard = True
     # TODO mixed_precision_policy: with cfg.gather_bf16, gather in bf16 and reduce in fp32
     policy = MixedPrecisionPolicy()
@@ -62,7 +62,7 @@ def main(run):
 
     autocast = torch.autocast(device.type, HALF.get(cfg.precision), enabled=cfg.precision in HALF)
     # TODO mixed_precision_policy: the policy replaces autocast
-    # TODO offloading: keep backward's tensors in host memory if cfg.offload is set
+    # TODO offloading: (optional) keep backward's tensors in host memory if cfg.offload is set
     offloading = nullcontext()
     parts = {"model": net, "optimizer": optimizer, "schedule": schedule}
     checkpoints = ShardedCheckpoints(run, device, parts)
@@ -89,6 +89,7 @@ def main(run):
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
                 # TODO no_sync: average gradients over ranks only after the last micro-batch
+                # TODO shard_accumulation: reduce sharded gradients only in the last micro-batch
                 with sync_context, autocast, offloading:
                     scores = model(inputs)
                     meter.lap("forward")
@@ -113,7 +114,7 @@ def main(run):
             checkpoints.keep_best(net)
     profiler.stop()
     if cfg.save_weights:
-        # TODO full_state_dict: gather the full state dict on rank 0 only
+        # TODO full_state_dict: (optional) gather the full state dict on rank 0 only
         full_state = net.state_dict()
         if run.rank == 0:
             run.save_weights(full_state)

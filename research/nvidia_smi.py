@@ -16,15 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from labs.start_here.nvidia_smi import (
-    GPU_FIELDS,
-    GPUS_BUSY,
-    GPUS_IDLE,
-    USAGE,
-    USAGE_OPTIONS,
-    nvidia_smi,
-    query,
-)
+from labs.start_here.nvidia_smi import GPU_FIELDS, GPUS_BUSY, GPUS_IDLE, nvidia_smi, query
 
 IDLE_S, BUSY_S = 20, 25  # before a recording: clocks and temperature need a while to settle
 GPU_PROGRAM = """
@@ -62,7 +54,6 @@ def main(folder: Path) -> None:
     try:
         time.sleep(BUSY_S)
         _write(folder / GPUS_BUSY, query(GPU_FIELDS))
-        _write(folder / USAGE, nvidia_smi(*USAGE_OPTIONS))
         died = [program.args[3] for program in programs if program.poll() is not None]
         if died:
             raise SystemExit(f"these programs had ended, so record again: {', '.join(died)}")

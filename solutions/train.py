@@ -100,10 +100,11 @@ def main(run):
     # --- before
     # <<<
 
+    ddp_options = {"bucket_cap_mb": cfg.bucket_mb, "find_unused_parameters": cfg.find_unused,
+                   "gradient_as_bucket_view": True}  # fmt: skip
     # >>> data_parallel: average the gradients over the ranks, overlapping with backward
     if run.world_size > 1:
-        model = DDP(model, bucket_cap_mb=cfg.bucket_mb, gradient_as_bucket_view=True,
-                    find_unused_parameters=cfg.find_unused)  # fmt: skip
+        model = DDP(model, **ddp_options)
     # --- before
     # <<<
     criterion = nn.CrossEntropyLoss()
@@ -243,11 +244,11 @@ class Shards(ShardReader):
     # --- before
     # <<<
 
-    # >>> worker_shards: worker_shards(self) returns different shards for each worker of each rank
+    # >>> worker_shards: worker_shards(self) returns different shards for each worker
     def worker_shards(self):
         worker = get_worker_info()  # None in the main process
         number, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        return self.shards[self.rank * workers + number :: self.world_size * workers]
+        return self.shards[number::workers]
 
     # --- before
     # <<<

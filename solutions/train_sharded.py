@@ -58,7 +58,7 @@ def main(run):
         block.compile(mode=cfg.compile)
     # --- before
     # <<<
-    # >>> reshard: with zero2, keep weights gathered between forward and backward
+    # >>> reshard: (optional) with zero2, keep weights gathered between forward and backward
     reshard = cfg.shard != "zero2"
     # --- before
     # reshard = True
@@ -109,7 +109,7 @@ def main(run):
         autocast = nullcontext()
     # --- before
     # <<<
-    # >>> offloading: keep backward's tensors in host memory if cfg.offload is set
+    # >>> offloading: (optional) keep backward's tensors in host memory if cfg.offload is set
     offloading = save_on_cpu(pin_memory=device.type == "cuda") if cfg.offload else nullcontext()
     # --- before
     # offloading = nullcontext()
@@ -143,8 +143,13 @@ def main(run):
             for number, (inputs, targets) in enumerate(micro_batches, 1):
                 sync_context = nullcontext()
                 # >>> no_sync: average gradients over ranks only after the last micro-batch
-                if run.world_size > 1 and number < len(micro_batches):
+                if isinstance(model, DDP) and number < len(micro_batches):
                     sync_context = model.no_sync()
+                # --- before
+                # <<<
+                # >>> shard_accumulation: reduce sharded gradients only in the last micro-batch
+                if cfg.shard and run.world_size > 1:
+                    model.set_requires_gradient_sync(number == len(micro_batches))
                 # --- before
                 # <<<
                 with sync_context, autocast, offloading:
@@ -181,7 +186,7 @@ def main(run):
             checkpoints.keep_best(net)
     profiler.stop()
     if cfg.save_weights:
-        # >>> full_state_dict: gather the full state dict on rank 0 only
+        # >>> full_state_dict: (optional) gather the full state dict on rank 0 only
         options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
         full_state = state_dict.get_model_state_dict(net, options=options)
         # --- before

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+import pandas as pd
 import pytest
 from facts import run, runs
 
@@ -16,6 +17,8 @@ from electives import kernel as kernel
 from electives import microscope as microscope
 from electives import networks as networks
 from labs import channels_last as layout
+from labs import communication as communication
+from labs import data_parallel as data_parallel
 from labs import fsdp as fsdp
 from labs import gpu as gpu
 from labs import large_batch as large_batch
@@ -29,6 +32,7 @@ from labs import start_here as machine
 from labs import tensor_parallel as parallel
 from labs.scale.counters import energy_kwh
 from labs.scale.full_training import full_training
+from labs.search.asha import promote
 from trainspeed.traces import tables
 
 H100, H200 = "nvidia-h100", "nvidia-h200"
@@ -38,27 +42,6 @@ H100, H200 = "nvidia-h100", "nvidia-h200"
 def learned(name: str):
     """Return a recorded training of the lab on large batches."""
     return run(H200, name, "learning")
-
-
-@cache
-def trials():
-    """Return the recorded trials of the lab on search."""
-    return search.trials_table(searched())
-
-
-def grid_runs():
-    return search.grid_runs(recorded_runs(H200, "learning"))
-
-
-@cache
-def grid():
-    return search.AccuracyGrid(grid_runs())
-
-
-@cache
-def searched():
-    """Return the recorded runs of the lab on search."""
-    return recorded_runs(H100, "search")
 
 
 def ladder():
@@ -77,38 +60,32 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     ),
     "bits of formats": precision.plot_bits,
     "step of mixed precision": precision.plot_step,
+    "step of DDP": data_parallel.plot_ddp,
+    "calls of DDP's functions": communication.plot_calls,
     "inside a GPU": kernel.plot_gpu,
     "busy multiprocessors": lambda: layout.plot_busy_multiprocessors(H100, 64, 512),
     "time by part": lambda: layout.plot_time_by_part(H100, "amp", "channels_last"),
     "recorded convolution": lambda: layout.plot_convolution_times(H100),
-    "predicted node": lambda: scaling.plot_scaling(
-        scaling.efficiency_table(scaling.scaling_runs("nvidia-h200-x4", "compile")),
-        scaling.node_with_prediction("compile"),
+    "scaling": lambda: scaling.plot_scaling(
+        scaling.efficiency_table(runs("nvidia-h200-x4", "scaling")).query("images_per_gpu == 256")
     ),
+    "lost time": scaling.plot_lost_time,
     "learning-rate searches": lambda: large_batch.plot_rate_searches(
-        {"256 images": large_batch.read_rate_search(learned("find-256-10"))}
+        {"256 images": learned("find-256-10")}
     ),
-    "schedules": lambda: large_batch.plot_schedules({"x": learned("cosine-8192-0.3").config}),
-    "optimizers": lambda: large_batch.plot_by_optimizer(
-        large_batch.select_repeated(
-            large_batch.final_epochs(run for run in runs(H200, "learning") if run.record.epochs)
-        )
-    ),
-    "memory by ZeRO's stage": lambda: fsdp.plot_rank_memory(fsdp.zero_memory(687_000_000, ranks=4)),
+    "units of FSDP": fsdp.plot_units,
     "FSDP and DDP": lambda: fsdp.plot_comparison(
         fsdp.compare_with_ddp(fsdp.sharding_runs()).query("limit_gib == 0 and images == 24")
     ),
     "shards of an MLP": parallel.plot_mlp_shards,
-    "sampled points": lambda: search.plot_sampled_points(
-        grid(), {"random": search.simulate_search("random", grid(), seed=5)}
+    "strips of an image": parallel.plot_strips,
+    "sampled points": search.plot_sampled_points,
+    "a search's curves": lambda: search.plot_curves(
+        search.epochs_table(recorded_runs(H100, "search"))
     ),
-    "search by field": lambda: search.plot_by_field(
-        trials().query("search == 'random'"), ("lr", "momentum")
-    ),
-    "a search's curves": lambda: search.plot_curves(search.epochs_table(searched())),
-    "early ranking": lambda: search.plot_early_ranking({"grid": search.Replay.of(grid_runs())}),
+    "workers of a search": lambda: search.plot_timelines(promote, search.Replay.of_grid()),
     "held-out images": lambda: search.plot_holdout(
-        search.holdout_table(searched()).query("search == 'seeds'")
+        pd.DataFrame({"validation": [0.5, 0.4], "test": [0.4, 0.4]}), "a GPU"
     ),
     "energy as an area": lambda: scale.plot_energy(
         scale.costs_on_one_gpu(full_training), scale.costs_on_several_gpus(full_training)

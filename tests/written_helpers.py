@@ -9,7 +9,8 @@ from typing import Any
 
 from course.checks import discovery
 
-IMPORTS = """import time
+IMPORTS = """import math
+import time
 import torch
 from time import perf_counter
 from labs import profiler as lab

@@ -48,7 +48,6 @@ SCALED = {  # each rung's lab
     "channels_last": "scaling",
     "compile": "scaling",
     "algebra": "fast_step",
-    "dataloader": "scaling",
 }
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, workers decode
 DAYS = {  # by the first part of the notebooks' names, in order
@@ -178,7 +177,7 @@ def files_and_gpus(one: str, several: str, network: str) -> str:
     for row in rows:
         row["card"] = row["machine"].split()[1]
         if row.get("hosts", 1) > 1:
-            row["card"] += f", {row['hosts']} pretended hosts"
+            row["card"] += f", {row['hosts']} simulated hosts"
         row["share"] = "100%" if row["lab"] != link("dataloader") and row["gpus"] == 1 else ""
         row["share"] = row["share"] or f"{row['efficiency']:.1%}"
     return markdown(
@@ -186,17 +185,15 @@ def files_and_gpus(one: str, several: str, network: str) -> str:
         "| {rung} | {data} | {gpus} × {card} | {images_per_s!d} | {share} | {watts:,.0f} "
         "| {joules_per_image:.3f} | {lab} |",
         rows,
-        f"*ResNet-50, bf16, 224 px. Synthetic rows: 256 images a GPU and step, median of the "
-        f"steps. JPEG rows: mean of all steps; 256 images per step in lab "
-        f"{link('dataloader')}, and 64 per GPU and an older loader in lab {link('scaling')}. "
+        f"*ResNet-50, bf16, 224 px, 256 images a GPU and step; mean of the steps after warm-up. "
         f"Efficiency compares with as many single GPUs, on one GPU with "
-        f"synthetic data. Pretended hosts: NCCL sends between them through sockets. "
+        f"synthetic data. Simulated hosts: NCCL sends between them through sockets. "
         f"{'. '.join(sources)}.*",
     )
 
 
 def _on_hosts(machine: str) -> list[dict]:
-    """Return rows of `efficiency_table`: all GPUs, on one host and on pretended hosts."""
+    """Return rows of `efficiency_table`: all GPUs, on one host and on simulated hosts."""
     runs = recordings.recorded_runs(machine, "network")
     runs = [run for run in runs if run.config.rung in ("channels_last", "compile")]
     table = efficiency.efficiency_table(runs).query("gpus == gpus.max()")
@@ -227,22 +224,22 @@ def _loaded_row(run: Run) -> dict[str, Any]:
 
 def _scaled(machine: str) -> list[dict]:
     """Return rows of `efficiency_table`: all GPU counts of channels_last, the highest of others."""
-    rows, runs = [], {run.name: run for run in recordings.recorded_runs(machine, "scaling")}
-    for name, lab in SCALED.items():
-        table = efficiency.efficiency_table(efficiency.scaling_runs(machine, name))
-        for row in table.to_dict("records"):
-            run = runs[row["run"]]
-            row |= {"rung": name, "lab": link(lab), "data": _data(run)}
-            row["date"] = run.record.started_at[:10]
-            if name == "channels_last" or row["gpus"] == table["gpus"].max():
-                rows += [row] if row["images_per_gpu"] == 256 or name == "dataloader" else []
-    return rows
+    runs = {run.name: run for run in efficiency.scaling_runs(machine)}
+    table = efficiency.efficiency_table(runs.values()).query("images_per_gpu == 256")
+    most = table["gpus"].max()
+    return [
+        row
+        | {"lab": link(lab), "data": "synthetic", "date": runs[row["run"]].record.started_at[:10]}
+        for name, lab in SCALED.items()
+        for row in table[table["rung"] == name].to_dict("records")
+        if name == "channels_last" or row["gpus"] == most
+    ]
 
 
 def _data(run: Run) -> str:
     if run.config.data == "synthetic":
         return "synthetic"
-    return f"JPEG, {run.config.workers or 'no'} workers{' each' * (run.record.gpus > 1)}"
+    return f"JPEG, {run.config.workers or 'no'} workers"
 
 
 def _source(machine: str, dates: set[str]) -> str:

@@ -23,7 +23,7 @@ def measure_link(site: str = "local") -> pd.DataFrame:
 
 
 def recorded_links(machine: str) -> dict[str, pd.DataFrame]:
-    """Return a machine's recorded all-reduces by the ranks and pretended hosts, as `measure_link`.
+    """Return a machine's recorded all-reduces by the ranks and simulated hosts, as `measure_link`.
 
     Raises:
         ValueError: no links are recorded there; the message names the machines that have them.

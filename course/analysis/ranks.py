@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import tempfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import cloudpickle
 import torch
 from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
@@ -27,8 +27,8 @@ def on_ranks(
 ) -> list[Any]:
     """Run `function(rank, ranks, *arguments)` on each process, and return the results by rank.
 
-    Each process has one thread, and is a fork of a process that has imported PyTorch. The function
-    must be in a module. When a rank fails, the others are ended.
+    Each process has one thread, and is a fork of a process that has imported PyTorch. A notebook's
+    functions are sent as code. When a rank fails, the others are ended.
 
     Args:
         backend: "gloo" for ranks on the CPU, without a GPU; "nccl" for a GPU each.
@@ -44,7 +44,8 @@ def on_ranks(
         with mock.patch.dict(os.environ, variables):
             method = process_context(preload=True).get_start_method()
             # The environment is that of now: a fork has the one of when its server was started.
-            parameters = (ranks, folder, backend, job_environment(), function, arguments)
+            call = cloudpickle.dumps(lambda rank, ranks: function(rank, ranks, *arguments))
+            parameters = (ranks, folder, backend, job_environment(), call)
             context = start_processes(_run_rank, parameters, ranks, join=False, start_method=method)
         try:
             while not context.join():
@@ -57,7 +58,7 @@ def on_ranks(
             for process in context.processes:
                 process.kill()
         results = [Path(folder, f"{rank}.pickle").read_bytes() for rank in range(ranks)]
-        return [pickle.loads(result) for result in results]
+        return [cloudpickle.loads(result) for result in results]
 
 
 def _run_rank(
@@ -66,8 +67,7 @@ def _run_rank(
     folder: str,
     backend: str,
     env: dict[str, str],
-    function: Callable,
-    arguments: tuple,
+    call: bytes,
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it
     os.environ.clear()
@@ -79,6 +79,6 @@ def _run_rank(
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])
     distributed.init_process_group(backend, store, timeout, ranks, rank)
-    result = function(rank, ranks, *arguments)
-    Path(folder, f"{rank}.pickle").write_bytes(pickle.dumps(result))
+    result = cloudpickle.loads(call)(rank, ranks)
+    Path(folder, f"{rank}.pickle").write_bytes(cloudpickle.dumps(result))
     distributed.destroy_process_group()

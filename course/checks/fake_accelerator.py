@@ -50,6 +50,7 @@ class FirstStep:
     arguments. train: its training images. share: how many of a batch this rank loads. joined: the
     arguments of init_process_group, None if it was not called. types, layouts: of the convolutions'
     inputs and weights in the forward pass. scales_loss: whether an enabled GradScaler updates.
+    compiles: how often torch.compile is called.
     activities: what the profiler records, None by default. updates: for each update the settings of
     each group of weights. kept_on: the device types on which tensors are stored for backward.
     returned_to: those on which backward gets them. pins: whether save_on_cpu pins their memory.
@@ -66,6 +67,7 @@ class FirstStep:
     types: set[str] = field(default_factory=set)
     layouts: set[str] = field(default_factory=set)
     scales_loss: bool = False
+    compiles: int = 0
     activities: Any = None
     updates: list[Any] = field(default_factory=list)
     kept_on: set[str] = field(default_factory=set)
@@ -201,6 +203,10 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
         step.activities = activities
         return MagicMock()
 
+    def compiled(model: Any = None, **_: Any) -> Any:
+        step.compiles += 1
+        return model or (lambda model: model)
+
     def pinned(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
         if is_available:
             return tensor
@@ -226,7 +232,7 @@ def _replaced(cfg: Config, step: FirstStep, run: Any, is_available: bool) -> Ite
             (torch.amp.GradScaler, "step", scaler_step),
             (torch.amp.GradScaler, "update", lambda *_: None),
             (torch.profiler, "profile", profile),
-            (torch, "compile", lambda model=None, **_: model or (lambda model: model)),
+            (torch, "compile", compiled),
         ):
             stack.enter_context(patch.object(target, name, value))
         stack.enter_context(patch.multiple(torch.accelerator, **accelerator))

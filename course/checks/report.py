@@ -212,7 +212,7 @@ def _names(runs: Sequence[Run]) -> list[str]:
     if len(set(names)) < len(runs):
         names = [
             f"{run.config.rung} on {run.launched.get('gpus', 1)}"
-            + f", {run.config.hosts} pretended hosts" * (run.config.hosts > 1)
+            + f", {run.config.hosts} simulated hosts" * (run.config.hosts > 1)
             for run in runs
         ]
     if len(set(names)) < len(runs):

@@ -100,7 +100,7 @@ def _measurements(run: Run) -> Iterator[tuple[str, str]]:
     if record.machine:
         machine = f"{record.gpus} × {record.machine}" if record.gpus > 1 else record.machine
         hosts = record.config.get("hosts", 1)
-        yield "machine", machine + f", {hosts} pretended hosts" * (hosts > 1)
+        yield "machine", machine + f", {hosts} simulated hosts" * (hosts > 1)
 
 
 def _next_command(run: Run, status: str) -> str:

@@ -75,7 +75,7 @@ class Config:
 
     # Several ranks.
     collective_timeout_s: Positive = 60  # a rank that waits longer for others fails
-    hosts: Positive = 1  # pretended hosts that share the GPUs of one machine: NCCL uses a network
+    hosts: Positive = 1  # simulated hosts that share the GPUs of one machine: NCCL uses a network
 
     RULES = rules.COMMON  # these have no annotations, because they are not settings
     LIMITS = {}  # settings that must not be larger than another
@@ -171,8 +171,8 @@ class Config:
 
     @property
     def setup(self) -> str:
-        """Data, sizes and pretended hosts in words, to be shown with any speed."""
-        hosts = f", {self.hosts} pretended hosts" * (self.hosts > 1)
+        """Data, sizes and simulated hosts in words, to be shown with any speed."""
+        hosts = f", {self.hosts} simulated hosts" * (self.hosts > 1)
         return f"{self.samples}, batch {self.batch_size}{hosts}"
 
     @property

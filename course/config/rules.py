@@ -15,7 +15,7 @@ Rule = tuple[str, Any, dict[str, Sequence[Any]], str]
 COMMON: tuple[Rule, ...] = (  # of settings that all scripts have
     ("epochs", range(2, 2**63), {"budget_s": [0]}, "training may stop in any epoch"),
     ("schedule", ANY, {"budget_s": [0]}, "training may stop before the schedule ends"),
-    ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can pretend hosts"),
+    ("hosts", ANY, {"device": ["auto"]}, "only NCCL, on GPUs, can simulate hosts"),
 )
 IMAGES: tuple[Rule, ...] = (  # of settings that all scripts for images have
     *COMMON,

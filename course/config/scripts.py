@@ -188,7 +188,6 @@ class ShardedConfig(ImageConfig):
         ("gather_bf16", [True], {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"shard": ["zero3", "zero2", "hybrid"]}, "nothing is gathered"),
         ("prefetch", ANY, {"unit_blocks": ONE_OR_MORE}, "there is one unit: none to gather ahead"),
-        ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
         ("resume", ANY, {"schedule": [""], "lr_warmup": [0]}, "shards do not save the rate"),
         ("resume", ANY, {"save_every": [0]}, "its steps are counted from the other run's end"),
     )
@@ -293,7 +292,7 @@ class GPTConfig(Config):
     RULES = (
         *COMMON,
         ("tensor", ANY, {"shard": ["zero3"]}, "DDP averages weights that all ranks have"),
-        ("shard", ANY, {"micro_batch": [0]}, "only DDP has no_sync(), to accumulate gradients"),
+        ("shard", ANY, {"micro_batch": [0]}, "it accumulates gradients only under DDP"),
         ("shard", ANY, {"compile": [""]}, "shards are gathered between the blocks"),
         ("async_save", [True], {"save_every": ONE_OR_MORE}, "nothing is written"),
         ("async_process", [True], {"async_save": [True], "shard": ["zero3"]},

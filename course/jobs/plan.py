@@ -189,11 +189,11 @@ def _check_parallel(config: Config, gpus: int) -> None:
 
 
 def _check_hosts(config: Config, gpus: int, site: Site) -> None:
-    """Raise ValueError if ranks cannot divide evenly among pretended hosts, or nodes are real."""
+    """Raise ValueError if ranks cannot divide evenly among simulated hosts, or nodes are real."""
     if gpus % config.hosts:
         divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
         raise ValueError(
-            f"hosts={config.hosts}: the pretended hosts must share gpus={gpus} evenly: choose "
+            f"hosts={config.hosts}: the simulated hosts must share gpus={gpus} evenly: choose "
             f"hosts={' or '.join(divisors)}, or more GPUs"
         )
     if config.hosts > 1 and site.executor == "slurm" and site.shape(gpus)[0] > 1:

@@ -257,8 +257,8 @@ def _sigterm_held(*, raises: bool = True) -> Iterator[None]:
         raise Ended
 
 
-def pretended_host(run: Run, rank: int) -> dict[str, str]:
-    """Return the variables that put a rank on one of the config's pretended hosts.
+def simulated_host(run: Run, rank: int) -> dict[str, str]:
+    """Return the variables that put a rank on one of the config's simulated hosts.
 
     NCCL connects ranks with different ids by its network transport, here sockets over loopback. It
     reports this in a file, which becomes evidence.
@@ -376,7 +376,7 @@ class SupervisedRank:
             "LOCAL_WORLD_SIZE": str(on_node),
             FOLDER_VARIABLE: str(self.run.folder),
             TAKES_TURNS: "1" if self.run.started.get("takes_turns") else "",
-            **pretended_host(self.run, self.rank),
+            **simulated_host(self.run, self.rank),
         }
         if self.run.config.device == "cpu":
             env["CUDA_VISIBLE_DEVICES"] = ""  # or PyTorch joins ranks on the CPU through NCCL

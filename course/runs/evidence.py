@@ -142,7 +142,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Nccl:
-    """NCCL's own report of a run with pretended hosts.
+    """NCCL's own report of a run with simulated hosts.
 
     host_id: of this rank. hosts, ranks_per_host: as NCCL counts them. transports: such as
     "NET/Socket" between hosts and "P2P/IPC" within one.

@@ -376,7 +376,7 @@ class Recorder:
         return distributed.get_world_size() if distributed.is_initialized() else 1
 
     def check_process_group(self) -> None:
-        """Refuse several processes that train separately, and pretended hosts without NCCL.
+        """Refuse several processes that train separately, and simulated hosts without NCCL.
 
         The record would mix up the processes, or name hosts between which nothing was sent.
 
@@ -392,7 +392,7 @@ class Recorder:
             )
         if self.config.hosts > 1 and "nccl" not in distributed.get_backend_config():
             raise RuntimeError(
-                f"hosts={self.config.hosts}: only NCCL can pretend hosts, and these ranks use "
+                f"hosts={self.config.hosts}: only NCCL can simulate hosts, and these ranks use "
                 f"{distributed.get_backend_config()}: set hosts=1, or launch on NVIDIA GPUs"
             )
 

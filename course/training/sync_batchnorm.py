@@ -1,4 +1,4 @@
-"""BatchNorm over the images of all ranks, and each rank's running statistics as a file.
+"""BatchNorm over the images of all ranks.
 
 `torch.nn.SyncBatchNorm` works on GPUs only. This module's class for CPUs sends the same: one
 collective per layer in forward, one in backward.
@@ -6,17 +6,9 @@ collective per layer in forward, one in backward.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
 from torch import distributed, nn
 from torch.distributed.nn.functional import all_reduce
-
-from course.runs.files import complete_file
-from course.runs.run import FOLDER_VARIABLE
-
-FILE = "batchnorm-{}.pt"  # of each rank, in the run's folder
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
@@ -60,17 +52,3 @@ def convert(model: nn.Module) -> nn.Module:
                 layer.load_state_dict(child.state_dict())
                 setattr(module, name, layer.train(child.training))
     return model
-
-
-def save_statistics(model: nn.Module) -> None:
-    """Write this rank's running means and variances into the run's folder."""
-    folder, rank = os.environ.get(FOLDER_VARIABLE), os.environ.get("RANK", "0")
-    if folder is None:  # the script was not started by launch
-        return
-    layers = {
-        name: (layer.running_mean.cpu(), layer.running_var.cpu())
-        for name, layer in model.named_modules()
-        if getattr(layer, "running_mean", None) is not None
-    }
-    with complete_file(Path(folder) / FILE.format(rank)) as file:
-        torch.save(layers, file)

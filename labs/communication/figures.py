@@ -1,4 +1,4 @@
-"""Figures of communication: bandwidth, a step's timeline, its buckets, BatchNorm's spread."""
+"""Figures of communication: time by size, DDP's calls, a step's timeline, its buckets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pandas as pd
 from course.analysis import communication
 from course.charts import (
     ACCENT,
+    DARK,
     GREEN,
     GREY,
     ORANGE,
     PHASE_COLOURS,
+    PURPLE,
     Picture,
     describe,
     label,
@@ -28,26 +30,59 @@ from trainspeed.phases import PHASES
 NARROW = 0.05  # of the picture's width: narrower bars have no room for words
 VISIBLE = 0.0015  # of the picture's width: shorter collectives are drawn this wide
 SMALL = 5e5  # bytes: smaller collectives have no words
+MESSAGE, GAP = 1.9, 0.05  # duration of a message, and between two bars, in a sketch
 SIZES = ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB")
 
 
-def plot_bandwidth(links: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw the time and the bus bandwidth of all-reduces by their size.
+def plot_link_times(links: Mapping[str, pd.DataFrame]) -> Picture:
+    """Draw the time of all-reduces by their size.
 
     Args:
-        links: from `measure_link` or `recorded_links`, with a column bus_gb_s; by name.
+        links: from `measure_link` or `recorded_links`, by name.
     """
-    picture = Picture(10, 3.6)
-    time, bandwidth = picture.panels(1, 2)
-    axes = {"xscale": "log", "yscale": "log", "xlabel": "what each rank contributes"}
-    lines(time, {k: (t["bytes"], 1e6 * t["seconds"]) for k, t in links.items()}, marker="o")
-    lines(bandwidth, {k: (t["bytes"], t["bus_gb_s"]) for k, t in links.items()}, marker="o")
-    label(time, "µs of an all-reduce", size=10, **axes)
-    label(bandwidth, "bus bandwidth, GB/s", size=10, **axes)
-    for panel in (time, bandwidth):
-        panel.set_xticks([2**10, 2**14, 2**18, 2**22, 2**26], SIZES)
-        panel.minorticks_off()
+    picture = Picture(9, 3.6)
+    axes = picture.panel()
+    lines(axes, {k: (t["bytes"], 1e6 * t["seconds"]) for k, t in links.items()}, marker="o")
+    label(
+        axes, xscale="log", yscale="log", xlabel="bytes of each rank", ylabel="µs of an all-reduce"
+    )
+    axes.set_xticks([2**10, 2**14, 2**18, 2**22, 2**26], SIZES)
+    axes.minorticks_off()
     legend(picture, 3)
+    return picture
+
+
+def plot_calls(weights: int = 6) -> Picture:
+    """Sketch (not a measurement) when DDP's five functions run, with two weights per bucket."""
+    network, calls, messages = "network", "your functions", "all-reduce"
+    lanes = {network: [], calls: [], messages: []}
+    now, arrivals = 0.0, []
+
+    def add(lane: str, length: float, colour: str, words: str = "") -> None:
+        nonlocal now
+        lanes[lane].append((now, length - GAP, colour, words))
+        now += length
+
+    add(calls, 1.95, DARK, "make_buckets")
+    add(calls, 1.05, DARK, "watch")
+    add(network, 1.35, PHASE_COLOURS["forward"], "forward")
+    for weight in range(weights, 0, -1):
+        add(network, 1.0, PHASE_COLOURS["backward"], f"w{weight}")
+        add(calls, 0.25, GREEN)
+        if weight % 2:  # the bucket is complete
+            add(calls, 0.75, PURPLE, "send")
+            arrivals.append(now + MESSAGE)
+            colour = ACCENT if weight == 1 else GREY
+            lanes[messages].append((now, MESSAGE - GAP, colour, f"bucket {len(arrivals)}"))
+    for arrival in arrivals:
+        now = max(now, arrival)
+        add(calls, 0.95, ORANGE, "receive")
+    picture = Picture(10, 2.5)
+    axes = picture.panel()
+    timeline(axes, lanes)
+    label(axes, "one step of one rank", size=10, xlabel="time", xticks=[], xlim=(0, now))
+    names = {"once, before training": DARK, "hook": GREEN, "the hook calls send": PURPLE}
+    legend(picture, 6, names | {"wait calls receive": ORANGE, "hidden": GREY, "exposed": ACCENT})
     return picture
 
 
@@ -159,29 +194,4 @@ def plot_buckets(reports: Mapping[str, pd.DataFrame]) -> Picture:
     label(left, xlabel="MB in each collective of backward, in order; their number")
     label(right, xlabel="milliseconds in transit, in one step")
     legend(picture, 2, {"hidden": GREY, "exposed": ACCENT})
-    return picture
-
-
-def plot_rank_spread(spreads: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw how far apart the ranks' running means are, from the first BatchNorm to the last.
-
-    Args:
-        spreads: from `batchnorm.rank_spread`, by the name of the line.
-    """
-    picture = Picture(9, 3.2)
-    axes = picture.panel()
-    curves = {
-        f"{name}: median": (spread["depth"], spread["spread"]) for name, spread in spreads.items()
-    }
-    bands = {
-        f"{name}: median": (spread["spread"], spread["largest"]) for name, spread in spreads.items()
-    }
-    lines(axes, curves, bands=bands, colours=(ACCENT, GREEN, ORANGE, GREY), marker="o")
-    layers = next(iter(spreads.values()))
-    shown = layers[:: max(1, len(layers) // 10)]
-    axes.set_xticks(shown["depth"], shown["layer"], rotation=35, ha="right", fontsize=8)
-    words = "running means: how far\napart, in std deviations"
-    label(axes, "pale: up to the largest", ylabel=words)
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=9)
     return picture

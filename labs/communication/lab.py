@@ -14,13 +14,13 @@ def _average_gradients() -> FunctionCheck:
 
 LAB = Lab(
     title="communication between ranks",
-    minutes=50,
+    minutes=70,
     functions={"communication.ddp": Function("the core of DDP", _average_gradients)},
     recordings=(
         Recording("communication", several=configs.traced, node=True),
         Recording("communication", several=configs.communication),
     ),
-    jobs="6, of 2 processes",
+    jobs="4, of 2 processes",
     prepare="as for data parallelism",
-    stuck="the hook, and what to reset after each step; a run that fails on purpose",
+    stuck="the hook, and what to reset after each step",
 )

@@ -45,6 +45,7 @@ EXERCISES = {
     "compile": Exercise(
         title="the compiler writes the kernels of the network that trains",
         rung="compile",
+        calls=("course.checks.dry_runs:agreeing",),
         causes=mechanism.FACTS[:1],
         against="fused",
         describe=_describe_compiled,

@@ -3,8 +3,8 @@
 import lazy_loader
 
 _NAMES = {
+    "figures": "plot_ddp",
     "lab": "DDP_FULL_SIZE DDP_SETTINGS",
-    "sampling": "plot_sampler_order sampler_order",
     "terminal": "run_command",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -24,7 +24,7 @@ def _describe_rank(run: Run) -> str:
 # rank enough images for BatchNorm; the small learning rate keeps differences from growing. The
 # number of validation images is odd and exceeds one rank's val_steps batches, so repeated or
 # forgotten images change the count. Buckets that differ from DDP's default show whether the script
-# passes bucket_mb on.
+# passes its options on.
 DDP_SETTINGS: dict[str, Any] = {
     "model": "resnet18",
     "image_px": 64,
@@ -97,11 +97,11 @@ EXERCISES = {
 
 LAB = Lab(
     title="data parallelism on several GPUs",
-    minutes=60,
+    minutes=80,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     recordings=(Recording("scaling", several=_pair),),
     jobs="3 to 7, most of 2 processes",
     prepare="two GPUs for each learner, or the CPU",
-    stuck="the batch size is that of all ranks; the lab's two hangs are intended",
+    stuck="the batch size is that of all ranks; the hangs at the end are intended",
 )

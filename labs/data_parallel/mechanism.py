@@ -25,7 +25,7 @@ FACTS = (
     Fact("device_ids of DDP", lambda rank: rank.notes.ddp_devices,
          "device_ids=[run.local_rank], or leave it out"),
     Fact("DDP", facts.entry("ddp"),
-         "DDP(…, bucket_cap_mb=cfg.bucket_mb, find_unused_parameters=cfg.find_unused)"),
+         "DDP(model, **ddp_options)"),
     Fact("", synchronised,
          "each group of ranks adds up its gradients once per update, in the last backward pass"),
 )  # fmt: skip

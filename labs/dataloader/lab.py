@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from course import Config, rung
 from course.lab import FULL_SIZE, Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs
@@ -25,12 +26,26 @@ _SHORTER = {"steps": 40, "warmup_steps": 48}
 _WITHOUT_WORKERS = {"steps": 12, "warmup_steps": 16}
 
 
-def loader_settings(site: str, *, workers: bool = True) -> dict[str, int]:
-    """Return the size of a trial at full size: as recorded on a recorded site, shorter elsewhere.
+# In quick mode, the network is small, so that a few cores can feed it. The first epoch is warm-up.
+SMALL: dict[str, Any] = {
+    "model": "resnet18",
+    "image_px": 64,
+    "epochs": 2,
+    "steps": 24,
+    "warmup_steps": 24,
+    "val_steps": 0,
+    "budget_s": 0,
+}
+
+
+def loader_settings(site: str, *, quick: bool = False, workers: bool = True) -> dict[str, Any]:
+    """Return the size of a trial: small if quick, else as recorded, shorter on other sites.
 
     Args:
         workers: whether the trial has any.
     """
+    if quick:
+        return SMALL
     if site.startswith("recorded-"):
         return LOADER_SETTINGS
     return LOADER_SETTINGS | (_SHORTER if workers else _WITHOUT_WORKERS)

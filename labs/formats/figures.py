@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ import pandas as pd
 from course.charts import (
     ACCENT,
     BLUE,
-    DARK,
     GREY,
     ORANGE,
     SKY,
@@ -19,7 +17,6 @@ from course.charts import (
     describe,
     label,
     legend,
-    lines,
     mark,
     stack,
     strip,
@@ -44,28 +41,21 @@ def plot_core_costs(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_readers(shards: int = 8, ranks: int = 2, workers: int = 2) -> Picture:
-    """Draw which shards each worker of each rank reads, by three rules, one panel each."""
-    rules = {
-        "no rule": lambda rank, worker: range(shards),
-        "divided among ranks": lambda rank, worker: range(rank, shards, ranks),
-        "among all readers": lambda rank, worker: range(
-            rank * workers + worker, shards, ranks * workers
-        ),
-    }
-    picture = Picture(10.5, 0.9 + 0.35 * ranks * workers)
-    grid = picture.panels(1, len(rules), sharey=True)
-    for axes, (name, rule) in zip(grid, rules.items()):
-        rows, reads = {}, 0
-        for reader in product(range(ranks), range(workers)):
-            read = rule(*reader)
-            reads += len(read)
-            rows["rank {}, worker {}".format(*reader)] = [
+def plot_readers(shards: int = 8, workers: int = 4) -> Picture:
+    """Draw which shards each worker reads, without a rule and divided, one panel each."""
+    picture = Picture(10.5, 0.9 + 0.35 * workers)
+    grid = picture.panels(1, 2, sharey=True)
+    titles = (f"no rule: each shard is read {workers}×", "divided: each shard is read once")
+    for axes, title, step in zip(grid, titles, (1, workers)):
+        rows = {}
+        for worker in range(workers):
+            read = range(worker % step, shards, step)
+            rows[f"worker {worker}"] = [
                 (BLUE, str(shard)) if shard in read else (GREY + "40", "")
                 for shard in range(shards)
             ]
         strip(axes, rows)
-        label(axes, f"{name}: each read {reads // shards}×", size=9.5)
+        label(axes, title, size=9.5)
     return picture
 
 
@@ -125,16 +115,5 @@ def plot_format_speeds(table: pd.DataFrame, synthetic: float, title: str = "") -
     look = {"inside": "{value:,.0f}: {share:.0%}", "least": 0.1, "colours": (BLUE, GREY)}
     stack(axes, names, parts, words=[""] * len(table), room=1.03, **look)
     label(axes, title, xlabel="images/s over all measured steps")
-    legend(picture)
-    return picture
-
-
-def plot_losses(runs: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw the training loss of runs (`run.steps` by the name to show), step by step."""
-    picture = Picture(9.5, 3.4)
-    axes = picture.panel()
-    curves = {name: (steps["step"], steps["loss"]) for name, steps in runs.items()}
-    lines(axes, curves, colours=(BLUE, ACCENT, DARK))
-    label(axes, xlabel="training step", ylabel="loss", ylim=(0, None))
     legend(picture)
     return picture

@@ -218,8 +218,8 @@ def layer_timelines(function: Layer) -> dict[str, pd.DataFrame]:
     """
     variants = {
         "DDP": observe(replicated, shards=False),
-        "gathered once (ZeRO-2)": observe(gathered_once),
-        "gathered twice (ZeRO-3)": observe(function),
+        "gathered once": observe(gathered_once),
+        "gathered twice": observe(function),
     }
     tables = {}
     for name, (first, *_) in variants.items():

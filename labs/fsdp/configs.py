@@ -32,6 +32,7 @@ def sharded_config(gpus: int, share: int = configs.IMAGES_PER_RANK, **settings: 
         if field in settings:
             number = settings[field]
             words.append(word if number is True else f"{word}-{number}")
+    words += ["accumulated"] * ("micro_batch" in settings)
     words += ["compiled"] * bool(settings.get("compile"))
     words += ["traced"] * bool(settings.get("profile_steps"))
     words += [str(share)] * (share != configs.IMAGES_PER_RANK)
@@ -74,12 +75,15 @@ def _resnet_config(gpus: int, shard: str) -> Config:
 def _sharded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in STRATEGIES)
     yield from ((_resnet_config(gpus, shard), gpus) for shard in ("", "zero2", "zero3"))
-    yield sharded_config(gpus, 2 * configs.IMAGES_PER_RANK, gather_bf16=True), gpus
+    share = 2 * configs.IMAGES_PER_RANK
+    yield sharded_config(gpus, share, gather_bf16=True), gpus
+    accumulated = {"unit_blocks": 11, "micro_batch": configs.IMAGES_PER_RANK}
+    yield sharded_config(gpus, share, gather_bf16=True, **accumulated), gpus
     yield from ((sharded_config(gpus, **strategy), gpus) for strategy in COMPILED)
 
 
 def _on_two_hosts(gpus: int) -> Iterator[tuple[Config, int]]:
-    """Yield a large network on two pretended hosts: sharded, sharded per host, replicated."""
+    """Yield a large network on two simulated hosts: sharded, sharded per host, replicated."""
     for strategy in (
         {"gather_bf16": True},
         {"shard": "hybrid", "gather_bf16": True},

@@ -1,26 +1,40 @@
-"""Figures of what each rank stores, and of what sharding strategies cost."""
+"""Figures of a step in units, and of what sharding strategies cost."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from course.charts import BLUE, GREEN, ORANGE, Picture, label, legend, limit, stack
+from course.charts import BLUE, GREEN, GREY, ORANGE, Picture, label, legend, limit, stack, timeline
 from labs.fsdp.measurements import TARGET_MEMORY, TARGET_SPEED
 
-KINDS = {"weights": BLUE, "gradients": ORANGE, "optimizer": GREEN}
-STAGES = ["ZeRO-0 (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
+FORWARD, BACKWARD, MESSAGE = 1.0, 2.0, 0.6  # made-up times of a unit
+GAP = 0.03  # between events
 
 
-def plot_rank_memory(table: pd.DataFrame) -> Picture:
-    """Draw what each rank stores (a table of `zero_memory` or `measured_memory`)."""
-    rows, kind, value = table.columns
-    wide = table.pivot_table(value, rows, kind, sort=False)
-    names = [STAGES[name] if rows == "stage" else name for name in wide.index]
-    picture = Picture(9, 1.2 + 0.45 * len(wide))
+def plot_units() -> Picture:
+    """Draw when three units are gathered, computed and reduced in a step of FSDP2."""
+    colours = dict(zip("123", (BLUE, GREEN, ORANGE)))
+    lanes: dict[str, list] = {"all-gathers": [], "computation": [], "reduce-scatters": []}
+
+    def add(lane: str, begin: float, length: float, unit: str) -> float:
+        lanes[lane].append((begin, length - GAP, colours[unit], unit))
+        return begin + length
+
+    now = middle = 0.0
+    for order, length in (("123", FORWARD), ("321", BACKWARD)):
+        middle, now = now, add("all-gathers", now, MESSAGE, order[0])  # nothing computes yet
+        for place, unit in enumerate(order):
+            for later in order[place + 1 :][:1]:
+                add("all-gathers", now, MESSAGE, later)  # while this unit computes
+            now = add("computation", now, length, unit)
+            if length == BACKWARD:
+                add("reduce-scatters", now, MESSAGE, unit)
+    picture = Picture(10, 2.2)
     axes = picture.panel()
-    stack(axes, names, {kind: wide[kind] for kind in KINDS}, colours=KINDS)
-    label(axes, f"{'MiB' if value == 'mib' else 'GiB'} that each rank stores", size=10)
-    legend(picture, 6)
+    timeline(axes, lanes)
+    axes.axvline(middle, color=GREY, lw=1)
+    axes.set(xlim=(0, now + MESSAGE), xticks=[])
+    label(axes, xlabel="forward, and right of the line backward; the numbers are units")
     return picture
 
 

@@ -75,6 +75,14 @@ CHECKPOINTED = (
          "pass to `state_dict.set_state_dict(…)` all that `dcp.load(…)` read: weights and the "
          "optimizer's state"),
 )  # fmt: skip
+REDUCED = Fact(
+    "number of reduce-scatters per update",
+    facts.if_complete(
+        lambda rank: rank.evidence.backward_collectives.get("_reduce_scatter_base", 0)
+    ),
+    "call `model.set_requires_gradient_sync(…)` before each micro-batch: True for the last, "
+    "False for the others",
+)
 GATHERS = {"all-gathers between computations": "gathers"}
 EXERCISES = {
     "fully_shard": configs.of_ranks(
@@ -95,7 +103,7 @@ EXERCISES = {
         causes=SHARDING,
     ),
     "reshard": configs.of_ranks(
-        title="weights are gathered once for both passes",
+        title="weights are gathered once for both passes (optional)",
         configs=({"shard": "zero3"}, {"shard": "zero2"}, {"shard": "hybrid", "ranks": 4}),
         shows=GATHERS,
         changes={"shard": "zero2"},
@@ -106,6 +114,19 @@ EXERCISES = {
         configs=({"gather_bf16": False}, {}),
         shows={"gathered": "gathered_types", "reduced": "reduced_types"},
         changes={"gather_bf16": True, "precision": "bf16"},
+    ),
+    "shard_accumulation": configs.of_ranks(
+        title="sharded gradients are reduced once per update",
+        configs=(
+            {},
+            {"micro_batch": 2},
+            {"micro_batch": 1, "shard": "hybrid", "ranks": 4},
+            {"micro_batch": 2, "shard": "zero2", "ranks": 1},
+            {"micro_batch": 2, "rung": "large"},
+        ),
+        shows={"collectives in backward": "backward_collectives"},
+        changes={"micro_batch": 2},
+        causes=(REDUCED,),
     ),
     "prefetch": configs.of_ranks(
         title="the next units are gathered while one computes (optional)",
@@ -127,7 +148,7 @@ EXERCISES = {
         changes={"clip": 1.0},
     ),
     "full_state_dict": configs.of_ranks(
-        title="only rank 0 gets the full state dict",
+        title="only rank 0 gets the full state dict (optional)",
         # Only a ResNet has buffers: BatchNorm's statistics.
         configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
         small={"save_weights": True},
@@ -169,12 +190,12 @@ def _sharded_linear() -> FunctionCheck:
 
 LAB = Lab(
     title="FSDP, a network sharded over several GPUs",
-    minutes=75,
+    minutes=120,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},
     recordings=RECORDINGS,
-    jobs="12, of 17 runs, most of 2 processes, three of 4",
+    jobs="13, most of 2 processes, three of 4",
     prepare="nothing",
     stuck="create the optimizer after sharding; all ranks gather, and one writes",
 )

@@ -1,4 +1,4 @@
-"""Measure what sharded runs keep and gather, and what recorded runs cost."""
+"""Measure what recorded sharded runs cost."""
 
 from __future__ import annotations
 
@@ -16,40 +16,6 @@ from trainspeed import traces
 COPIES = r"fsdp::|aten::(?:split_with_sizes_copy|_chunk_cat|_foreach_copy_)"
 CASTS = r"aten::(?:_to_copy|copy_|to)$"
 TARGET_SPEED, TARGET_MEMORY = 0.8, 0.75  # the lab's goal, as shares of DDP's images/s and peak
-
-
-def measured_memory(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Return the MiB that rank 0 of each run keeps between steps: columns run, kind, mib."""
-    rows = [
-        (name, kind, size / 2**20)
-        for name, run in runs.items()
-        for kind, size in vars(run.evidence().spread.bytes).items()
-    ]
-    return pd.DataFrame(rows, columns=["run", "kind", "mib"])
-
-
-def count_collectives(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Count the collectives of each run's first step."""
-    rows = {}
-    for name, run in runs.items():
-        counts, gathers = run.evidence().collectives, run.evidence().gathers
-        rows[name] = {
-            "all-gathers, forward": sum(gathers.get("forward", [])),
-            "all-gathers, backward": sum(gathers.get("backward", [])),
-            "reduce-scatters": counts.get("_reduce_scatter_base", 0),
-            "all-reduces": counts.get("allreduce", 0),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def losses_table(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Return each step's loss, a column per run; a resumed run begins at its first epoch's step."""
-    columns = {}
-    for name, run in runs.items():
-        first = int(run.steps["epoch"].min()) * run.config.steps
-        losses = run.steps["loss"].astype(float)
-        columns[name] = pd.Series([*losses], index=range(first, first + len(losses)))
-    return pd.DataFrame(columns).rename_axis("step")
 
 
 def sharding_runs() -> dict[str, Run]:
@@ -121,23 +87,3 @@ def _step_parts(trace: traces.Trace) -> pd.Series:
         "idle": end - begin - running_s,
     }
     return pd.Series(parts) * 1e3 / len(steps)
-
-
-def hosts_table(machine: str) -> pd.DataFrame:
-    """Compare recorded strategies on one host and on two pretended hosts.
-
-    Columns: strategy, gpus, hosts, step_ms, images_per_s, peak_gib.
-    """
-    rows = [
-        {
-            "strategy": run.config.shard or "DDP",
-            "gpus": run.gpus,
-            "hosts": run.config.hosts,
-            "step_ms": 1e3 * run.record.step_s,
-            "images_per_s": run.record.images_per_s,
-            "peak_gib": run.record.peak_gib,
-        }
-        for run in recorded_runs(machine, "network")
-        if run.config.is_timm
-    ]
-    return pd.DataFrame(rows).sort_values(["hosts", "step_ms"], ignore_index=True)

@@ -1,19 +1,19 @@
-"""Figures of large batches: learning rates, batch sizes, the size of updates, optimizers."""
+"""Figures of large batches: learning rates, batch sizes, the size of updates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import LogLocator, MaxNLocator
+from torch import nn
 
-from course import Config
+from course import Run, rung
 from course.charts import (
     ACCENT,
     COLOURS,
     DARK,
-    GREY,
     ORANGE,
     Picture,
     describe,
@@ -24,11 +24,11 @@ from course.charts import (
 )
 from course.lab import digits
 from labs.large_batch.measurements import (
-    CriticalBatch,
-    GradientNoise,
-    RateSearch,
+    Batch,
     best_rates,
-    scheduled_rates,
+    fit_critical_batch,
+    read_rate_search,
+    relative_update_sizes,
 )
 
 STYLES = ("-", "--", "-.", ":")
@@ -69,10 +69,18 @@ def plot_grid(table: pd.DataFrame) -> Picture:
     return picture
 
 
-def plot_updates_needed(measured: CriticalBatch, noises: Mapping[str, GradientNoise]) -> Picture:
-    """Draw updates and images until a loss is reached, by batch size, with the laws for them."""
+def plot_updates_needed(
+    runs: Iterable[Run], scales: Mapping[str, float], loss: float = 1.8
+) -> Picture:
+    """Draw updates and images until a loss is reached, by batch size, with the laws for them.
+
+    Args:
+        runs: trainings at several batch sizes and learning rates.
+        scales: gradient noise scales in images, by name.
+    """
+    measured = fit_critical_batch(runs, loss)
     sizes, updates = measured.table["batch_size"], measured.table["updates"]
-    scales = {"as measured": measured.size} | {name: noise.scale for name, noise in noises.items()}
+    scales = {"as measured": measured.size, **scales}
     picture = Picture(9.5, 3.6)
     x = np.geomspace(sizes.min(), sizes.max(), 200)
     for axes, quantity in zip(picture.panels(1, 2), ("updates", "images")):
@@ -94,8 +102,9 @@ def plot_updates_needed(measured: CriticalBatch, noises: Mapping[str, GradientNo
     return picture
 
 
-def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
+def plot_rate_searches(runs: Mapping[str, Run]) -> Picture:
     """Draw the loss over a growing learning rate, and its lowest point."""
+    searches = {name: read_rate_search(run) for name, run in runs.items()}
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
     for (name, search), colour in zip(searches.items(), COLOURS):
@@ -110,25 +119,14 @@ def plot_rate_searches(searches: Mapping[str, RateSearch]) -> Picture:
     return picture
 
 
-def plot_schedules(configs: Mapping[str, Config]) -> Picture:
-    """Draw the learning rate of each update, on a logarithmic axis if the peaks differ."""
-    picture = Picture(9.5, 2.8)
-    axes = picture.panel()
-    curves = {
-        name: (range(cfg.epochs * cfg.steps), scheduled_rates(cfg)) for name, cfg in configs.items()
-    }
-    lines(axes, curves, styles=STYLES)
-    if len({cfg.lr for cfg in configs.values()}) > 1:
-        label(axes, xlabel="update", ylabel="learning rate (logarithmic)", yscale="log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    else:
-        label(axes, xlabel="update", ylabel="learning rate", ylim=(0, None))
-    legend(picture)
-    return picture
+def plot_update_sizes(model: nn.Module, batch: Batch, rates: Mapping[str, float]) -> Picture:
+    """Draw how far the first update of each optimizer moves each layer.
 
-
-def plot_update_sizes(table: pd.DataFrame) -> Picture:
-    """Draw how far one update moves each layer (a table of `relative_update_sizes`)."""
+    Args:
+        rates: learning rates by the name of the optimizer.
+    """
+    configs = [rung("channels_last", optimizer=name, lr=rate) for name, rate in rates.items()]
+    table = relative_update_sizes(model, batch, configs)
     picture = Picture(9.5, 3.4)
     axes = picture.panel()
     layers = dict([*table.groupby("optimizer", sort=False)])
@@ -140,20 +138,4 @@ def plot_update_sizes(table: pd.DataFrame) -> Picture:
     label(axes, xlabel="layer, from the images on", ylabel="‖update‖ ÷ ‖weights‖", yscale="log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(picture, 5)
-    return picture
-
-
-def plot_by_optimizer(table: pd.DataFrame) -> Picture:
-    """Draw the final accuracy, a dot per seed (rows of `final_epochs`)."""
-    picture = Picture(9.5, 3.2)
-    axes = picture.panel()
-    for (size, rows), colour in zip(table.groupby("batch_size"), COLOURS):
-        axes.plot(rows["optimizer"], rows["val_top1"], "o", color=colour, alpha=0.6, ms=5)
-        means = rows.groupby("optimizer", sort=False)["val_top1"].mean()
-        name = f"{size:,} images, mean"
-        axes.plot(means, "_", color=colour, ms=20, mew=2, label=name)
-        describe(axes, name, [f"{optimizer} {mean:.2f}" for optimizer, mean in means.items()])
-    axes.plot([], [], "o", color=GREY, alpha=0.6, ms=5, label="one seed")
-    label(axes, "\n".join(table["machine"].unique()), ylabel="accuracy in validation")
-    legend(picture)
     return picture

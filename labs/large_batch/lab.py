@@ -113,6 +113,12 @@ EXERCISES = {
 }
 
 
+def _noise_scale() -> FunctionCheck:
+    from labs.large_batch import verify
+
+    return FunctionCheck(verify.noise_scale, verify.check_scale, verify.check_estimate)
+
+
 def _trust_ratio() -> FunctionCheck:
     from labs.large_batch import verify
 
@@ -121,9 +127,12 @@ def _trust_ratio() -> FunctionCheck:
 
 LAB = Lab(
     title="large batches that still learn",
-    minutes=75,
+    minutes=90,
     exercises=EXERCISES,
-    functions={"large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio)},
+    functions={
+        "large_batch.noise_scale": Function("the gradient noise scale", _noise_scale),
+        "large_batch.trust_ratio": Function("LARS's trust ratio", _trust_ratio),
+    },
     recordings=(
         Recording("optimizers", [*map(learning.step_config, ("sgd", *learning.OPTIMIZERS))]),
         Recording("learning", [*learning.learning_configs()], keep="losses"),

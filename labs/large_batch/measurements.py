@@ -1,24 +1,21 @@
-"""Measure what training learns at several batch sizes, and the sizes of gradients and updates."""
+"""Measure what training learns at several batch sizes, and the sizes of updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
-from course import Config, Run, rung
-from course._compat import tensors_in
+from course import Config, Run
 from course.data import crop_set, normalised
-from course.training import memory_prediction, models, optimizers
-from trainspeed.memory import update_once
+from course.training import models, optimizers
 
 SMOOTHING = 0.9  # weight of the earlier losses in a search
 DIVERGED = 4.0  # a search ends where the loss exceeds its minimum by this factor
-PARTS = 8  # of a batch whose gradient noise is estimated
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), normalised, and labels (N,)
 
@@ -48,32 +45,6 @@ def final_epochs(runs: Iterable[Run]) -> pd.DataFrame:
 def best_rates(table: pd.DataFrame) -> pd.DataFrame:
     """Select the most accurate row of each batch size from a table of `final_epochs`."""
     return table.loc[table.groupby("batch_size")["val_top1"].idxmax()]
-
-
-def select_by_rule(table: pd.DataFrame, power: float) -> pd.DataFrame:
-    """Select the row of each batch size whose learning rate is nearest to a scaling rule's.
-
-    The rule starts at the best rate of the smallest batch.
-
-    Args:
-        table: from `final_epochs`.
-        power: the rate grows with this power of the batch size; 1 is linear scaling.
-    """
-    start = best_rates(table).iloc[0]
-    rates = start["lr"] * (table["batch_size"] / start["batch_size"]) ** power
-    distance = np.log(table["lr"] / rates).abs()
-    return table.loc[distance.groupby(table["batch_size"]).idxmin()]
-
-
-def select_repeated(table: pd.DataFrame) -> pd.DataFrame:
-    """Select the training runs that compare optimizers, at rates trained with all three seeds.
-
-    Args:
-        table: from `final_epochs`.
-    """
-    rows = table[table["run"].str.split("-").str[0] == table["optimizer"]]
-    seeds = rows.groupby(["optimizer", "batch_size", "lr"])["seed"].transform("nunique")
-    return rows[seeds >= 3].reset_index(drop=True)
 
 
 @dataclass(frozen=True)
@@ -150,59 +121,6 @@ def fit_critical_batch(runs: Iterable[Run], loss: float) -> CriticalBatch:
     return CriticalBatch(table, float(least), float(slope / least))
 
 
-@dataclass(frozen=True)
-class GradientNoise:
-    """The variance of one image's gradient, summed over all weights, and the gradient's square.
-
-    The gradient of B images has the noise `variance` / B. Where it is as large as the gradient, a
-    larger batch begins to gain little (McCandlish et al. 2018, arXiv:1812.06162).
-    """
-
-    variance: float
-    gradient: float
-
-    @property
-    def scale(self) -> float:
-        """Images per batch whose noise equals the gradient; inf if no gradient was measured."""
-        return self.variance / self.gradient if self.gradient > 0 else float("inf")
-
-
-def estimate_noise(model: nn.Module, batches: Iterable[Batch]) -> GradientNoise:
-    """Estimate the gradient noise of a network without changing it.
-
-    Each batch is cut into PARTS, as data parallelism does. The squares of the parts' gradients and
-    of their mean give the two unknowns (McCandlish et al. 2018, appendix A.1).
-
-    Args:
-        model: in training mode; BatchNorm normalises one part at a time.
-        batches: of one size, which PARTS divides.
-    """
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    squares = [(*_gradient_squares(model, *batch), len(batch[1])) for batch in batches]
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])  # running statistics
-    part_square, square, size = np.mean(squares, axis=0)
-    part = size / PARTS
-    gradient = (size * square - part * part_square) / (size - part)
-    variance = (part_square - square) / (1 / part - 1 / size)
-    return GradientNoise(float(variance), float(gradient))
-
-
-def _gradient_squares(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor
-) -> tuple[float, float]:
-    """Return the mean square of the parts' gradients, and the square of their mean."""
-    weights = [*model.parameters()]
-    total, part_square = [torch.zeros_like(weight) for weight in weights], 0.0
-    for part, part_labels in zip(images.chunk(PARTS), labels.chunk(PARTS)):
-        loss = nn.functional.cross_entropy(model(part), part_labels)
-        for mean, gradient in zip(total, torch.autograd.grad(loss, weights)):
-            part_square += float(gradient.square().sum()) / PARTS
-            mean += gradient / PARTS
-    return part_square, sum(float(mean.square().sum()) for mean in total)
-
-
 def relative_update_sizes(
     model: nn.Module, batch: Batch, configs: Sequence[Config]
 ) -> pd.DataFrame:
@@ -231,19 +149,6 @@ def relative_update_sizes(
     return pd.DataFrame(rows)
 
 
-def scheduled_rates(cfg: Config) -> list[float]:
-    """Return the learning rate of each update of a config."""
-    weight = nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)
-    optimizer = optimizers.create([weight], replace(cfg, optimizer="sgd", fused=False))
-    optimizers.schedule(optimizer, cfg)
-    rates = []
-    for _ in range(cfg.epochs * cfg.steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-    return rates
-
-
 def load_network(run: Run) -> nn.Module:
     """Load the trained network of a run on the CPU, in training mode.
 
@@ -269,13 +174,3 @@ def crop_batches(count: int, size: int) -> list[Batch]:
         (normalised(crops.images[indices]), crops.labels[indices])
         for indices in order[: count * size].view(count, size)
     ]
-
-
-def optimizer_state_gib(optimizer: str, model: str) -> float:
-    """Compute the GiB of state that an optimizer keeps for a model, without a GPU."""
-    with memory_prediction.fake_step(
-        rung("device", optimizer=optimizer, model=model, batch_size=1)
-    ) as step:
-        update_once(step.optimizer)
-        state = tensors_in([*step.optimizer.state.values()])
-    return sum(tensor.nbytes for tensor in state) / 2**30

@@ -1,7 +1,8 @@
-"""Checks of the lab's trust ratio: its values, and the updates that it makes."""
+"""Checks of the lab's noise scale and trust ratio: their values, and what they describe."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -10,11 +11,60 @@ from course import rung
 from course.lab import results
 from course.training import optimizers
 
+NoiseScale = Callable[[int, float, int, float], float]
 TrustRatio = Callable[..., torch.Tensor | float]
 
 COEFFICIENT = 0.001  # of the course's LARS
 DECAY = 5e-4
 RATE = 10.0
+
+
+def noise_scale(part: int, part_square: float, batch: int, batch_square: float) -> float:
+    """Return the images per batch whose noise is as large as the gradient; inf without a gradient.
+
+    McCandlish et al. 2018, arXiv:1812.06162, appendix A.1.
+
+    Args:
+        part_square: the mean square of gradients of `part` images; batch_square: of `batch` images.
+    """
+    noise = (part_square - batch_square) / (1 / part - 1 / batch)
+    gradient = (batch * batch_square - part * part_square) / (batch - part)
+    return noise / gradient if gradient > 0 else math.inf
+
+
+def check_scale(function: NoiseScale) -> str:
+    """Check the scale of squares that are computed from a gradient and its noise."""
+    for part, batch, gradient, noise in (
+        (1, 4, 9.0, 4.0),
+        (32, 256, 0.02, 14.0),
+        (8, 64, 3.0, 0.5),
+    ):
+        squares = gradient + noise / part, gradient + noise / batch
+        value = results.call(function, part, squares[0], batch, squares[1])
+        (scale,) = results.numbers(value, "images")
+        rest = squares[0] - squares[1]
+        mistakes = {
+            gradient / noise: "the scale is noise ÷ gradient",
+            rest / (squares[1] - rest / batch): "the squares differ by noise · (1/part − 1/batch)",
+            noise / squares[1]: "the batch's square still contains noise ÷ batch",
+            noise / squares[0]: "the part's square still contains noise ÷ part",
+        }
+        case = f"{part=}, part_square={squares[0]:.4g}, {batch=}, batch_square={squares[1]:.4g}"
+        results.compare(case, scale, noise / gradient, mistakes, rule="solve the two equations")
+    return "right for three pairs of squares"
+
+
+def check_estimate(function: NoiseScale) -> str:
+    """Check the scale of random gradients whose mean and noise are known."""
+    generator = torch.Generator().manual_seed(0)
+    images = 0.3 + torch.randn(256 * 64, 50, generator=generator)  # a gradient of each image
+    squares = [
+        float(images.unflatten(0, (-1, size)).mean(1).square().sum(1).mean()) for size in (32, 256)
+    ]
+    scale = float(function(32, squares[0], 256, squares[1]))
+    expected = 1 / 0.3**2
+    assert abs(scale / expected - 1) < 0.2, f"{scale:.3g} images, expected about {expected:.3g}"
+    return f"{scale:.1f} images for random gradients with a scale of {expected:.1f}"
 
 
 def trust_ratio(

@@ -27,6 +27,7 @@ from labs.pipeline.orders import Function, collect_order, find_problem
 from labs.pipeline.passes import BACKWARD, FORWARD, INPUT, WEIGHT
 from labs.pipeline.schedules import (
     DURATIONS,
+    ideal_step,
     ideal_step_of,
     idle_share,
     measured_step,
@@ -58,10 +59,16 @@ def plot_run(run: Run) -> Picture:
     """Draw a run's step above the ideal step of its schedule."""
     machine = f": {run.record.machine}" if run.is_recorded else ""
     measured = f"{run.config.pipeline}, measured{machine}"
-    return plot_steps({measured: measured_step(run), "ideal": ideal_step_of(run)})
+    return _plot_steps({measured: measured_step(run), "ideal": ideal_step_of(run)})
 
 
-def plot_steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
+def plot_ideal(ranks: int, micro_batches: int, *schedules: str) -> Picture:
+    """Draw the ideal steps of schedules, below each other."""
+    tables = {name: ideal_step(name, ranks, micro_batches) for name in schedules}
+    return _plot_steps({f"{name}, ideal": table for name, table in tables.items()})
+
+
+def _plot_steps(tables: Mapping[str, pd.DataFrame]) -> Picture:
     """Draw steps below each other, on one axis of time: a row per rank, a bar per pass.
 
     Args:
@@ -139,7 +146,7 @@ def plot_cuts(table: pd.DataFrame, cuts: Mapping[str, str]) -> Picture:
 
     Args:
         table: from `measure_pieces`.
-        cuts: by name, from `balanced_cut`.
+        cuts: by name, from `balanced_splits`.
     """
     picture = Picture(10, 4.2)
     panels = picture.panels(len(COLUMNS), sharex=True)

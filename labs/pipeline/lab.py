@@ -35,6 +35,13 @@ def _one_f_one_b() -> FunctionCheck:
     return FunctionCheck(orders.one_f_one_b, orders.check_possible, orders.check_economy)
 
 
+def _backward_pass() -> FunctionCheck:
+    from labs.pipeline import by_hand
+
+    solution = by_hand.backward_pass
+    return FunctionCheck(solution, by_hand.check_gradients, by_hand.check_handles)
+
+
 def _stages(rank: Rank) -> str | NotApplicable:
     stages = rank.notes.stages
     return NOT_APPLICABLE if stages is NOT_APPLICABLE else ", ".join(stages) or NOT_APPLICABLE
@@ -99,12 +106,15 @@ EXERCISES = {
 
 LAB = Lab(
     title="pipeline parallelism",
-    minutes=60,
+    minutes=80,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
-    functions={"pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b)},
+    functions={
+        "pipeline.1f1b": Function("the order of 1F1B", _one_f_one_b),
+        "pipeline.backward": Function("a stage's backward pass", _backward_pass),
+    },
     recordings=(Recording("parallel", several=recorded_configs),),
-    jobs="11, most of 2 processes",
+    jobs="5, most of 2 processes",
     prepare="nothing",
     stuck="fewer micro-batches than stages; `net` is this rank's part only",
 )

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 
 from course import Run
-from labs.pipeline.schedules import compare_idle_shares, micro_batch_count
+from labs.pipeline.schedules import (
+    ideal_step_of,
+    idle_share,
+    measured_step,
+    micro_batch_count,
+)
 
 
 def compare_pipelines(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Compare the pipelines among recorded runs, by their number of micro-batches.
+    """Compare the pipelines among runs: their bubble, and how long their ranks were idle.
 
-    Columns: micro_batches, images_per_s, predicted and measured (idle shares), peak_gib (of the
-    rank with the highest), status. What a run did not measure is NaN.
+    Columns: micro_batches, bubble (the idle share with equal stages), idle (the measured share).
     """
-    pipelines = {name: run for name, run in runs.items() if run.config.pipeline}
-    idle = compare_idle_shares({n: r for n, r in pipelines.items() if r.record.status == "ok"})
-    rows = {}
-    for name, run in pipelines.items():
-        measured = run.record.status == "ok"
-        rows[name] = {
+    rows = {
+        name: {
             "micro_batches": micro_batch_count(run),
-            "images_per_s": run.record.images_per_s if measured else np.nan,
-            "predicted": idle["predicted"].get(name, np.nan),
-            "measured": idle["measured"].get(name, np.nan),
-            "peak_gib": max(rank["peak_gib"] for rank in run.ranks) if measured else np.nan,
-            "status": run.record.status,
+            "bubble": idle_share(ideal_step_of(run)),
+            "idle": idle_share(measured_step(run)),
         }
-    return pd.DataFrame.from_dict(rows, "index").sort_values("micro_batches", kind="stable")
+        for name, run in runs.items()
+        if run.config.pipeline and run.record.status == "ok"
+    }
+    return pd.DataFrame.from_dict(rows, "index")

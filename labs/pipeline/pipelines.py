@@ -1,8 +1,9 @@
 """A network as pipeline stages, each on its own device.
 
 The schedules are PyTorch's (torch.distributed.pipelining): GPipe (Huang et al. 2018,
-arXiv:1811.06965), 1F1B and interleaved stages (Narayanan et al. 2021, arXiv:2104.04473), and one
-that fills gaps with the gradients of weights (Qi et al. 2023, arXiv:2401.10241).
+arXiv:1811.06965), 1F1B (PipeDream, Narayanan et al. 2019; with one update per batch,
+arXiv:2006.09503), interleaved stages (Narayanan et al. 2021, arXiv:2104.04473), and one that fills
+gaps with the gradients of weights (Qi et al. 2023, arXiv:2401.10241).
 """
 
 from __future__ import annotations

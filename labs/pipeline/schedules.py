@@ -6,7 +6,7 @@ The orders are those of PyTorch's schedules (torch.distributed.pipelining).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pandas as pd
@@ -149,19 +149,6 @@ def idle_share(table: pd.DataFrame) -> float:
     return float(1 - busy_ms / (span_ms * table["rank"].nunique()))
 
 
-def max_in_flight(pipeline: str, ranks: int, micro_batches: int) -> list[float]:
-    """Return the most micro-batches whose activations each rank keeps.
-
-    A rank with two stages has half of a micro-batch's activations in each.
-    """
-    counts = []
-    for passes in schedule_order(pipeline, ranks, micro_batches):
-        changes = [{FORWARD: 1, INPUT: 0}.get(pass_.kind, -1) for pass_ in passes]
-        stages = len({pass_.stage for pass_ in passes})
-        counts.append(float(pd.Series(changes).cumsum().max()) / stages)
-    return counts
-
-
 def _recorded_passes(run: Run) -> list[dict[str, list]]:
     """Return the passes of each rank's last steps, by step number."""
     passes = [run.evidence(rank).actions for rank in range(len(run.ranks))]
@@ -211,41 +198,3 @@ def ideal_step_of(run: Run) -> pd.DataFrame:
         for table in (measured_step(run), ideal_step(*schedule))
     )
     return ideal_step(*schedule, forward_ms=work_ms / unit_ms)
-
-
-def replay(run: Run) -> pd.DataFrame:
-    """Simulate a run's order with its measured pass times. Columns: COLUMNS.
-
-    Where ranks share CPU cores, wall time has waits in it, so a pass takes its CPU time; on a GPU,
-    the time it ran there. Each is the median of its stage and kind.
-    """
-    is_cpu = run.record.device == "cpu"
-    rows = [
-        (stage, kind, cpu[0] if is_cpu and cpu else end - begin)
-        for steps in _recorded_passes(run)
-        for passes in steps.values()
-        for kind, stage, _, begin, end, *cpu in passes
-    ]
-    table = pd.DataFrame(rows, columns=["stage", "kind", "seconds"])
-    medians = table.groupby(["stage", "kind"])["seconds"].median()
-    return simulate(measured_order(run), lambda pass_: medians[pass_.stage, pass_.kind])
-
-
-def compare_idle_shares(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Compare predicted, replayed and measured idle shares, a row per run.
-
-    Columns: micro_batches; predicted, with equal stages; replayed, with the run's pass times;
-    measured; step_ms; in_flight, the most micro-batches whose activations a rank keeps.
-    """
-    rows = {}
-    for name, run in runs.items():
-        table, count = measured_step(run), micro_batch_count(run)
-        rows[name] = {
-            "micro_batches": count,
-            "predicted": idle_share(ideal_step_of(run)),
-            "replayed": idle_share(replay(run)),
-            "measured": idle_share(table),
-            "step_ms": table["end_ms"].max(),
-            "in_flight": max(max_in_flight(run.config.pipeline, run.record.gpus, count)),
-        }
-    return pd.DataFrame.from_dict(rows, "index")

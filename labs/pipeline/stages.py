@@ -46,10 +46,11 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
     )
 
 
-def balanced_cut(table: pd.DataFrame, column: str) -> str:
-    """Return the `stage_split` that balances a column of `measure_pieces` between two stages."""
-    begins = pipelines.balance(table[column].tolist(), 2)
-    return ",".join(str(begin - 1) for begin in begins)
+def balanced_splits(table: pd.DataFrame) -> dict[str, str]:
+    """Return the `stage_split` of two stages that balances each column of `measure_pieces`."""
+    columns = {"weights": "weights_m", "GFLOP": "gflop", "your times": "ms"}
+    begins = {name: pipelines.balance(table[key].tolist(), 2) for name, key in columns.items()}
+    return {name: ",".join(str(begin - 1) for begin in cut) for name, cut in begins.items()}
 
 
 def stage_ranges(table: pd.DataFrame, stage_split: str) -> list[tuple[int, int]]:

@@ -22,9 +22,7 @@ from course.charts import (
     lines,
 )
 from course.lab import digits
-from labs.restart.measurements import compare_losses, first_step, lost_share, step_times
-
-COLOURS = {"never": GREY, "torch.save": ORANGE, "async_save": BLUE}
+from labs.restart.measurements import compare_losses, first_step, lost_share
 
 
 def plot_restart(run: Run, reference: Run) -> Picture:
@@ -71,29 +69,6 @@ def plot_long_run(first: Run, second: Run) -> Picture:
         limit(axes, stop - 0.5, stopped, colour=DARK, along="x")
         label(axes, name, size=11, xlabel="step", ylim=(0, None))
     describe(axes, "", [stopped])
-    legend(picture)
-    return picture
-
-
-def plot_step_times(runs: Sequence[Run], machine: str) -> Picture:
-    """Draw the time of each step, a panel per run; mark the steps that begin with a save."""
-    picture = Picture(10, 1.3 + 1.3 * len(runs))
-    panels = picture.panels(len(runs), sharex=True, sharey=True)
-    for axes, run in zip(panels, runs):
-        table = run.steps[run.steps["step"] >= run.config.warmup_steps]
-        row = step_times(run)
-        axes.bar(table["step"], table["step_s"] * 1e3, color=COLOURS[row["saved"]])
-        if row["every"]:
-            saves = table[table["step"] % row["every"] == 0]
-            look = {"color": DARK, "ms": 6, "label": "includes a save"}
-            axes.plot(saves["step"], saves["step_s"] * 1e3, "v", **look)
-        label(axes, row["saved"], size=10, ylabel="ms")
-        text = f"{digits(row['step_ms'])} ms"
-        if row["every"]:
-            text += f", after a save (every {row['every']} steps) {digits(row['after_ms'])} ms"
-        describe(axes, row["saved"], [text])
-    panels[0].margins(y=0.12)  # room for the marks
-    panels[-1].set_xlabel(f"step; {machine}")
     legend(picture)
     return picture
 

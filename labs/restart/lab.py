@@ -161,12 +161,12 @@ EXERCISES = {
 
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
-    minutes=75,
+    minutes=90,
     exercises=EXERCISES,
     functions=FUNCTIONS,
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
-    jobs="14, two of 2 processes",
+    jobs="7, one of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
     stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

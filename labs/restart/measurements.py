@@ -8,14 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from course import Config, Run, cancel, rung
-from course.jobs import JobError, refresh, slurm_partitions
+from course import Config, Run, rung
+from course.jobs import JobError, refresh
 from course.lab import FULL_SIZE, NOT_APPLICABLE, SYNTHETIC, Recording
-from course.runs import ratio
 
-# A save between two turns, or between two epochs, is not timed. After 7 steps of warm-up, turns of
-# 4 steps, and of 2 where steps are slow, begin at odd steps, and every save is within a turn.
-TIMED = {"epochs": 1, "steps": 39, "warmup_steps": 7}
 OWN_SCRIPT = {"script": "train_restarted.py"}
 METHODS = ("never", "torch.save", "async_save")
 # CoAtNet-3, whose weights and AdamW's two means are 2 GB.
@@ -26,21 +22,6 @@ LARGE: dict[str, Any] = SYNTHETIC | {
     "steps": 32,
     "warmup_steps": 8,
 }
-
-
-def checkpoint_config(method: str = "torch.save", *, quick: bool = True, **fields: Any) -> Config:
-    """Return the config of a short training that saves every four steps.
-
-    Args:
-        method: one of METHODS.
-        quick: small enough for a CPU.
-        fields: further fields of the Config.
-    """
-    size = TIMED | {"budget_s": 0.0, "val_steps": 0, "deterministic": True}
-    if quick:
-        size |= {"model": "resnet18", "image_px": 32, "batch_size": 4, "precision": "fp32"}
-    settings = size | {"save_every": 0} | _saving_fields(method, every=4) | fields
-    return rung("restarted", quick=quick, **settings, rung=f"saves-{method.replace('.', '-')}")
 
 
 def _saving_fields(method: str, every: int) -> dict[str, Any]:
@@ -95,13 +76,13 @@ def saving_costs(runs: Iterable[Run]) -> pd.DataFrame:
     cost (of the mean, relative to the run that never saves).
     """
     runs = sorted(runs, key=lambda run: (run.config.model, METHODS.index(save_method(run.config))))
-    table = pd.DataFrame(step_times(run) for run in runs)
+    table = pd.DataFrame(_step_times(run) for run in runs)
     never = table[table["saved"] == "never"].set_index("model")["mean_ms"]
     table["cost"] = table["mean_ms"] / table["model"].map(never) - 1
     return table
 
 
-def step_times(run: Run) -> dict[str, Any]:
+def _step_times(run: Run) -> dict[str, Any]:
     """Return a run's row of `saving_costs`, without the cost."""
     cfg = run.config
     ms = run.steps[run.steps["step"] >= cfg.warmup_steps].set_index("step")["step_s"] * 1e3
@@ -116,20 +97,6 @@ def step_times(run: Run) -> dict[str, Any]:
         "save_ms": after - usual,
         "mean_ms": ms.mean(),
     }
-
-
-def compare_speed(runs: Iterable[Run]) -> pd.DataFrame:
-    """Compare runs that took turns with the one that never saves.
-
-    Columns: saved (the method), ratio (of images/s), low, high (of the 95 % interval), turns.
-    """
-    by_method = {save_method(run.config): run for run in runs}
-    never = by_method.pop("never")
-    ratios = {method: ratio(run, never) for method, run in by_method.items()}
-    return pd.DataFrame(
-        {"saved": method, "ratio": r.value, "low": r.low, "high": r.high, "turns": r.turns}
-        for method, r in ratios.items()
-    )
 
 
 def first_step(run: Run) -> int:
@@ -178,32 +145,4 @@ def wait_for_steps(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
         if status not in ("queued", "running") or time.monotonic() > deadline:
             raise JobError(f"{run.name} is {status} after {len(run.steps)} of {steps} steps")
         time.sleep(0.2)
-    return run
-
-
-def stop_after(run: Run, steps: int, timeout_s: float = 300.0) -> Run:
-    """Stop a run from outside after a number of steps.
-
-    On Slurm, its job is put back into the queue and continues by itself. On this machine it is
-    cancelled: launch it again, and it continues.
-
-    Raises:
-        JobError: the run ended before, or did not get so far in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    wait_for_steps(run, steps, timeout_s)
-    if run.executor != "slurm":
-        return cancel([run])[0]
-    number = str(run.launched["job_id"])
-    answer = slurm_partitions.ask("scontrol", "requeue", number)
-    if not answer or answer.returncode:
-        message = answer.stderr if answer else "scontrol did not answer"
-        raise JobError(f"Slurm did not put {run.name} back into the queue: {message}")
-    # Slurm delays a requeued job by two minutes; this one may start at once.
-    while time.monotonic() < deadline:
-        answer = slurm_partitions.ask("squeue", "-h", "-j", number, "-o", "%T")
-        if answer and "PENDING" in answer.stdout.split():
-            slurm_partitions.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
-            break
-        time.sleep(0.5)
     return run

@@ -10,6 +10,7 @@ import pandas as pd
 from course.jobs import slurm_partitions
 
 RECORDED = Path(__file__).with_name("signals.jsonl")  # by research/slurm_signals.py
+CLUSTER_SETTINGS = ("KillWait", "JobRequeue", "PreemptParameters")
 
 
 def recorded_signals() -> pd.DataFrame:
@@ -18,20 +19,25 @@ def recorded_signals() -> pd.DataFrame:
 
 
 def preemption_settings() -> pd.DataFrame:
-    """Return PreemptMode, GraceTime and KillWait of each partition; no rows without Slurm."""
+    """Return what decides how each partition preempts its jobs; no rows without Slurm.
+
+    Columns: PreemptMode and GraceTime of the partition; KillWait, JobRequeue and PreemptParameters
+    of the cluster.
+    """
     config, partitions = (
         slurm_partitions.ask("scontrol", "--oneliner", "show", name)
         for name in ("config", "partition")
     )
     if not (config and partitions and config.stdout and partitions.stdout):
         return pd.DataFrame()
-    wait = re.search(r"^KillWait\s*= (.+?)\s*$", config.stdout, re.MULTILINE)
+    cluster = dict(re.findall(r"^(\w+)\s*= (.+?)\s*$", config.stdout, re.MULTILINE))
+    shared = {name: cluster.get(name, "") for name in CLUSTER_SETTINGS}
     rows = {}
     for line in partitions.stdout.splitlines():
         values = dict(re.findall(r"(\w+)=(\S+)", line))
-        rows[values["PartitionName"]] = {
+        own = {
             "PreemptMode": values.get("PreemptMode", ""),
             "GraceTime": f"{values.get('GraceTime', '?')} s",
-            "KillWait": wait[1] if wait else "",
         }
+        rows[values["PartitionName"]] = own | shared
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("partition")

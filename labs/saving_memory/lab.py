@@ -72,7 +72,7 @@ WEIGHTING = (
 NO_SYNC = (
     Fact("module whose no_sync is called",
          lambda rank: "the network" if "no_sync" in rank.error else "DDP around it",
-         "one process has no DDP, so enter `model.no_sync(…)` only if run.world_size > 1"),
+         "one process has no DDP, so enter `model.no_sync(…)` only if isinstance(model, DDP)"),
     Fact("number of all-reduces per update", facts.all_reduces("backward_collectives"),
          "enter `model.no_sync(…)` around forward and backward of each micro-batch but the last"),
     Fact("number of different gradients on the ranks",
@@ -136,7 +136,7 @@ EXERCISES = {
         timed=False,
     ),
     "offloading": Exercise(
-        title="activations wait in host memory",
+        title="activations wait in host memory (optional)",
         configs=(
             {"rung": "large"},
             {"rung": "offloaded"},
@@ -162,12 +162,12 @@ def _choose_settings() -> FunctionCheck:
 
 LAB = Lab(
     title="saving memory by checkpointing and offloading",
-    minutes=60,
+    minutes=80,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"saving_memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
-    jobs="6, of 10 runs, one of 2 processes",
+    jobs="6, of 7 runs, one of 2 processes",
     prepare="nothing",
     stuck="the last micro-batch is smaller; blocks are checkpointed before DDP wraps the network",
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from course import Config
 from course._compat import TorchDispatchMode, tensors_in
@@ -48,14 +47,11 @@ class MemoryTimeline(TorchDispatchMode):
         return pd.DataFrame(self.points, columns=["phase", "operator", "bytes"])
 
 
-def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
+def memory_timeline(config: Config) -> pd.DataFrame:
     """Return the memory of a config's training step on a GPU, after each operator.
 
     The step runs on fake tensors, so it needs no GPU and computes nothing. Columns: phase
     ("forward", "backward" or "optimizer"), operator, gib.
-
-    Args:
-        one_block: checkpoint the network as a single block.
 
     Raises:
         ValueError: a step that PyTorch refuses.
@@ -63,9 +59,6 @@ def memory_timeline(config: Config, *, one_block: bool = False) -> pd.DataFrame:
     with memory_prediction.fake_step(config) as step:
         update_once(step.optimizer)  # creates the optimizer's state
         model = step.model
-        if one_block:
-            forward = model.forward
-            model.forward = lambda images: checkpoint(forward, images, use_reentrant=False)
         with MemoryTimeline() as timeline:
             state = [value for values in step.optimizer.state.values() for value in values.values()]
             lasting = [*model.parameters(), *model.buffers(), *state]

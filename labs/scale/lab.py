@@ -21,7 +21,7 @@ def _energy() -> FunctionCheck:
 
 LAB = Lab(
     title="scale and energy",
-    minutes=45,
+    minutes=50,
     functions={
         "scale.full_training": Function("what a full training costs", _full_training),
         "tracking.energy": Function("energy from a counter", _energy),

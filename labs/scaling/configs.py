@@ -62,13 +62,16 @@ def traced(gpus: int) -> Runs:
 
 
 def larger(gpus: int) -> Runs:
-    """Yield runs on files that workers decode, and runs with more images on each GPU."""
-    # Each epoch uses all of the default set, so that no batch is loaded without being used.
-    files = configs.PINNED_WORKERS | {"epochs": 12, "steps": 16, "warmup_steps": 16, "val_steps": 0}
+    """Yield the compiled step with more images on each GPU."""
+    yield from ((rung("compile", **FULL_SIZE | {"batch_size": 512 * n}), n) for n in (1, gpus))
+
+
+def fixed_batch(gpus: int) -> Runs:
+    """Yield strong scaling: a batch that all GPUs share, large and small."""
     for count in gpu_counts(gpus):
-        yield rung("dataloader", **files, batch_size=64 * count), count
-    for count in (1, gpus):
-        yield rung("compile", **FULL_SIZE | {"batch_size": 512 * count}), count
+        for size in (1024, 256):
+            sizes = FULL_SIZE | {"batch_size": size, "rung": f"strong-{size}"}
+            yield rung("channels_last", **sizes), count
 
 
 def communication(gpus: int) -> Runs:
@@ -83,7 +86,7 @@ def communication(gpus: int) -> Runs:
 
 
 def network(gpus: int) -> Runs:
-    """Yield runs whose ranks are on pretended hosts, and the same on one host.
+    """Yield runs whose ranks are on simulated hosts, and the same on one host.
 
     Of 4 GPUs, 2 hosts come first. Between hosts, NCCL sends through a network.
     """

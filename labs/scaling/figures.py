@@ -1,60 +1,50 @@
-"""Figures of training on several GPUs: speed and efficiency, overlap, messages, extrapolation."""
+"""Figures of training on several GPUs: speed, lost time, overlap, weak and strong scaling."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from course.charts import (
     ACCENT,
     BLUE,
+    COLOURS,
     DARK,
-    GREEN,
     GREY,
     ORANGE,
     PURPLE,
     SKY,
     Picture,
+    describe,
     heading,
     label,
     legend,
     limit,
     lines,
-    scatter_fit,
     timeline,
 )
-from course.lab import digits
-from labs.scaling.model import Link, all_reduce_s
+from labs.scaling.model import Bucket, Link, bucket_timeline
 
 
-def plot_scaling(table: pd.DataFrame, node: pd.DataFrame) -> Picture:
-    """Draw images/s next to the ideal, efficiency and energy, by number of GPUs.
+def plot_scaling(table: pd.DataFrame) -> Picture:
+    """Draw images/s next to the ideal, efficiency and energy, by number of GPUs and rung.
 
     Args:
-        table: from `efficiency.efficiency_table`; one colour per number of images on a GPU.
-        node: from `efficiency.node_with_prediction`: points of a different machine, each next to a
-            hollow one for its prediction.
+        table: from `efficiency.efficiency_table`.
     """
-    table = pd.concat([table, node], ignore_index=True) if len(node) else table
-    picture = Picture(10, 3.6)
+    picture = Picture(10, 3.4)
     speed, share, energy = picture.panels(1, 3)
-    for colour, (images, rows) in zip((BLUE, ORANGE, GREEN), table.groupby("images_per_gpu")):
-        if "predicted_efficiency" in rows:
-            _draw_prediction(speed, share, rows.dropna(subset="predicted_efficiency"), colour)
+    for colour, (name, rows) in zip(COLOURS, table.groupby("rung")):
         gpus, look = rows["gpus"], {"colours": colour, "marker": "o"}
-        lines(speed, {f"{images} images on each GPU": (gpus, rows["images_per_s"])}, **look)
-        single = rows.loc[gpus == 1, "images_per_s"]
-        speed.plot(gpus, gpus * single.min(), "--", color=colour, lw=1, alpha=0.6)
-        interval = {"": (rows["efficiency_low"] * 100, rows["efficiency_high"] * 100)}
-        lines(share, {"": (gpus, rows["efficiency"] * 100)}, errors=interval, **look)
+        lines(speed, {name: (gpus, rows["images_per_s"])}, **look)
+        speed.plot(gpus, gpus * rows["images_per_s"].min(), "--", color=colour, lw=1, alpha=0.6)
+        lines(share, {"": (gpus, rows["efficiency"] * 100)}, **look)
         lines(energy, {"": (gpus, rows["joules_per_image"])}, **look)
     limit(share, 100, colour=GREY)
     ticks = {"xlabel": "GPUs", "xticks": sorted(set(table["gpus"]))}
     label(speed, "images per second (dashed: ideal)", size=10, **ticks)
-    label(share, "efficiency, %, with 95 % interval", size=10, **ticks)
+    label(share, "efficiency, %", size=10, **ticks)
     label(energy, "joules per image, all GPUs", size=10, **ticks)
     for axes in (speed, energy):
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
@@ -63,21 +53,38 @@ def plot_scaling(table: pd.DataFrame, node: pd.DataFrame) -> Picture:
     return picture
 
 
-def _draw_prediction(speed: Axes, share: Axes, rows: pd.DataFrame, colour: str) -> None:
-    """Draw predicted images/s and efficiency with their intervals, a little to the right."""
-    for axes, name, unit in ((speed, "images_per_s", 1), (share, "efficiency", 100)):
-        value, low, high = (rows[f"predicted_{name}{end}"] * unit for end in ("", "_low", "_high"))
-        look = {"fmt": "o", "mfc": "none", "color": colour, "capsize": 3, "alpha": 0.7}
-        words = "predicted, with its interval"
-        axes.errorbar(rows["gpus"] + 0.25, value, [value - low, high - value], label=words, **look)
+def plot_lost_time() -> Picture:
+    """Draw one step of four ranks, one of which gets its images late: what each of them waits for.
 
-
-def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Picture:
-    """Draw backward, and below it when each bucket of gradients is ready and when it is sent.
-
-    Args:
-        table: from `model.bucket_timeline`.
+    The lengths are examples, not measured.
     """
+    picture = Picture(10, 2.5)
+    axes = picture.panel()
+    late, compute, end = 1.6, 8.0, 11.0
+    lanes = {}
+    for rank, wait in enumerate((0.0, 0.3, late, 0.1)):
+        ready = wait + compute
+        spans = [
+            (0, wait, ORANGE, "images" if wait == late else ""),
+            (wait, compute, SKY, "forward and backward"),
+            (ready, late - wait, PURPLE, "wait" if late - wait > 1 else ""),
+            (late + compute, end - late - compute, ACCENT, "messages"),
+            (end, 0.6, GREY, ""),
+        ]
+        lanes[f"rank {rank}"] = [span for span in spans if span[1]]
+    timeline(axes, lanes)
+    axes.set_xticks([])
+    label(axes, xlabel="time of one step")
+    names = {"waits for its own images": ORANGE, "waits for the slowest rank": PURPLE}
+    legend(picture, 5, names | {"messages after backward": ACCENT, "optimizer": GREY})
+    return picture
+
+
+def plot_overlap(
+    buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float, title: str = ""
+) -> Picture:
+    """Draw backward, and below it when each bucket of gradients is ready and when it is sent."""
+    table = bucket_timeline(buckets, ranks, link, backward_s)
     picture = Picture(10, 1.6 + 0.26 * min(len(table) + 1, 14))
     axes = picture.panel()
     lanes = {"backward": [(0, backward_s * 1e3, GREY, "")]}
@@ -98,51 +105,28 @@ def plot_overlap(table: pd.DataFrame, backward_s: float, title: str = "") -> Pic
     return picture
 
 
-def plot_links(tables: Mapping[str, pd.DataFrame], links: Mapping[str, Link]) -> Picture:
-    """Draw the duration of all-reduces by size, and the model's line for each link.
-
-    Args:
-        tables: from `links.measure_link` or `recorded_links`, by name.
-        links: α and β of each.
-    """
-    picture = Picture(10, 4.2)
-    axes = picture.panel()
-    points, fits = {}, {}
-    for name, rows in tables.items():
-        sizes = np.geomspace(rows["bytes"].min(), rows["bytes"].max(), 99)
-        points[name] = rows["bytes"], rows["seconds"] * 1e6
-        seconds = all_reduce_s(sizes, rows["ranks"].iloc[0], links[name])
-        fits[f"{name}, α and β alone"] = sizes, seconds * 1e6
-    scatter_fit(axes, points, fits, colours=(GREEN, BLUE, SKY, ORANGE, ACCENT, PURPLE), size=6)
-    names = {"xlabel": "bytes that each rank contributes", "ylabel": "µs of an all-reduce"}
-    label(axes, "points: measured; lines: α and β", size=10, xscale="log", yscale="log", **names)
-    handles, words = (part[: len(tables)] for part in axes.get_legend_handles_labels())
-    axes.legend(handles, words, frameon=False, fontsize=8.5, loc="upper left")
-    return picture
-
-
-def plot_extrapolation(curves: Mapping[str, pd.DataFrame], published: pd.DataFrame) -> Picture:
-    """Draw the model's efficiency up to thousands of GPUs, next to published ones.
-
-    Args:
-        curves: from `model.predict_scaling`, by name.
-        published: from `efficiency.published_efficiencies`.
-    """
-    picture = Picture(10, 4.6)
-    axes = picture.panel()
-    efficiencies = {
-        name: (curve["gpus"], curve["efficiency"] * 100) for name, curve in curves.items()
-    }
-    lines(axes, efficiencies, colours=(BLUE, ACCENT, GREEN, PURPLE, SKY))
-    for letter, row in zip("ABCDEFGHIJ", published.fillna({"device": "GPUs"}).itertuples()):
-        spot = (row.gpus, row.efficiency * 100)
-        source = f"{row.who} {row.date[:4]}, {row.gpus:,} {row.device}: {digits(spot[1])} %"
-        axes.plot(*spot, "D", color="#6B6B6B", ms=8, label=f"{letter}  {source}")
-        axes.text(*spot, letter, ha="center", va="center", fontsize=7, color="white")
-    counts = sorted(set(pd.concat(list(curves.values()))["gpus"]))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [f"{count:,}" for count in counts], fontsize=8)
-    axes.minorticks_off()
-    axes.set(ylim=(0, 104), xlabel="GPUs", ylabel="efficiency, % of N times one GPU")
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left")
+def plot_weak_and_strong(
+    predicted: Mapping[str, Mapping[int, float]], recorded: Mapping[str, Mapping[int, float]]
+) -> Picture:
+    """Draw predicted efficiencies as lines and recorded ones as points; both by number of GPUs."""
+    picture = Picture(10, 3.2)
+    speed, share = picture.panels(1, 2)
+    counts = sorted({gpus for values in predicted.values() for gpus in values})
+    speed.plot(counts, counts, "--", color=GREY, lw=1, label="ideal")
+    for colour, (name, values) in zip((BLUE, ORANGE), predicted.items()):
+        for axes, unit in ((speed, lambda gpus: gpus), (share, lambda gpus: 100)):
+            curve = [*values], [unit(gpus) * value for gpus, value in values.items()]
+            lines(axes, {f"{name}, predicted": curve}, colours=colour)
+            points = {gpus: unit(gpus) * value for gpus, value in recorded[name].items()}
+            axes.plot(*zip(*points.items()), "o", color=colour, ms=6, label=f"{name}, recorded")
+            describe(axes, f"{name}, recorded", [f"{n}: {y:.3g}" for n, y in points.items()])
+    for axes, words in ((speed, "speed-up"), (share, "efficiency, %")):
+        label(axes, words, size=10, xlabel="GPUs", xscale="log")
+        axes.set_xticks(counts, counts)
+        axes.minorticks_off()
+    speed.set_yscale("log")
+    speed.set_yticks(counts, counts)
+    speed.minorticks_off()
+    share.set_ylim(0, 104)
+    legend(picture, 3)
     return picture

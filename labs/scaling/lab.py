@@ -6,23 +6,33 @@ from course.lab import Function, FunctionCheck, Lab, Recording
 from labs.scaling import configs
 
 
-def _all_reduce() -> FunctionCheck:
+def _exposed() -> FunctionCheck:
     from labs.scaling import verify
 
-    return FunctionCheck(verify.all_reduce_s, verify.check_terms, verify.check_one_rank)
+    return FunctionCheck(verify.exposed_s, verify.check_one_bucket, verify.check_queue)
+
+
+def _choose_gpus() -> FunctionCheck:
+    from labs.scaling import verify
+
+    return FunctionCheck(verify.choose_gpus, verify.check_choice, verify.check_too_late)
 
 
 LAB = Lab(
     title="scaling to many GPUs",
-    minutes=45,
-    functions={"scaling.all_reduce": Function("the time of an all-reduce", _all_reduce)},
+    minutes=75,
+    functions={
+        "scaling.exposed": Function("messages that outlast backward", _exposed),
+        "scaling.gpus": Function("the cheapest number of GPUs", _choose_gpus),
+    },
     recordings=(
         Recording("scaling", several=configs.fastest, node=True),
         Recording("scaling", several=configs.larger),
+        Recording("strong scaling", several=configs.fixed_batch),
         Recording("feeding", several=configs.from_files, node=True),
         Recording("network", several=configs.network),
     ),
     jobs="1, of 2 processes; 2 more where there are two GPUs",
     prepare="nothing: it shows recorded GPUs",
-    stuck="a slow script scales well; the curves to 2,048 GPUs are a model, not a forecast",
+    stuck="two conditions for a bucket's start; GPU-seconds are not seconds",
 )

@@ -10,21 +10,18 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
-from course import Run
 from course.training import models
 
 MIB = 1024**2  # DDP's megabyte
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A connection between ranks: seconds per message (α), and bytes per second (β)."""
 
     alpha_s: float
@@ -39,24 +36,27 @@ class Bucket:
     ready: float
 
 
-def all_reduce_s(size: float, ranks: int, link: Link, rows: int = 1) -> float:
+def all_reduce_s(size: float, ranks: int, link: Link) -> float:
     """Compute the seconds of an all-reduce of `size` bytes over a ring of ranks.
 
     2(p − 1) α + 2 (p − 1)/p · n/β: each rank sends 2(p − 1) messages of n/p bytes, first to add up
     the parts, then to distribute the sums (Thakur et al. 2005, doi:10.1177/1094342005051521). No
     algorithm sends fewer bytes (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). Thakur's
     γ, for adding, is included in β.
+    """
+    return 2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s)
+
+
+def fit_link(table: pd.DataFrame) -> Link:
+    """Take α from the smallest all-reduce of a measured link, which has few bytes, β from the rest.
 
     Args:
-        rows: above 1, a grid of that many rows, a divisor of `ranks`, reduces along rows, then
-            columns, then rows (the 2D torus of Mikami et al. 2018, arXiv:1811.05233).
+        table: from `measure_link` or `recorded_links`.
     """
-    columns = ranks // rows
-    return _ring_s(size, columns, link) + _ring_s(size / columns, rows, link)
-
-
-def _ring_s(size: float, ranks: int, link: Link) -> float:
-    return 2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s)
+    ranks, size = table["ranks"].iloc[0], table["bytes"].max()
+    alpha_s = table["seconds"].iloc[0] / (2 * (ranks - 1))
+    left_s = table["seconds"].iloc[-1] - table["seconds"].iloc[0]
+    return Link(alpha_s, 2 * (ranks - 1) / ranks * size / left_s)
 
 
 def ddp_buckets(model: nn.Module, image_px: int, bucket_mb: float) -> list[Bucket]:
@@ -96,14 +96,16 @@ def _layers(model: nn.Module, image_px: int) -> list[tuple[list[int], int]]:
 
 
 @lru_cache(maxsize=32)
-def config_buckets(model: str, image_px: int, bucket_mb: float) -> list[Bucket]:
+def config_buckets(
+    model: str = "resnet50", image_px: int = 224, bucket_mb: float = 25.0
+) -> list[Bucket]:
     """Compute the buckets of a model of `course.training.models` for 1,000 classes."""
     with torch.device("meta"):
         return ddp_buckets(models.create(model, 1000), image_px, bucket_mb)
 
 
 def bucket_timeline(
-    buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float, rows: int = 1
+    buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float
 ) -> pd.DataFrame:
     """Compute when each bucket is sent; only one bucket is sent at a time.
 
@@ -113,48 +115,12 @@ def bucket_timeline(
     for bucket in buckets:
         ready = bucket.ready * backward_s
         start = max(free, ready)
-        free = start + all_reduce_s(bucket.size, ranks, link, rows)
+        free = start + all_reduce_s(bucket.size, ranks, link)
         spans.append((bucket.size, ready, start, free))
     return pd.DataFrame(spans, columns=["size", "ready_s", "start_s", "end_s"])
 
 
-def exposed_s(
-    buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float, rows: int = 1
-) -> float:
+def exposed_s(buckets: Sequence[Bucket], ranks: int, link: Link, backward_s: float) -> float:
     """Compute by how many seconds communication outlasts backward."""
-    end_s = bucket_timeline(buckets, ranks, link, backward_s, rows)["end_s"].iloc[-1]
+    end_s = bucket_timeline(buckets, ranks, link, backward_s)["end_s"].iloc[-1]
     return max(0.0, float(end_s) - backward_s)
-
-
-def predict_scaling(
-    base: Run, link: Link, gpus: Sequence[int], *, overhead_s: float = 0.0, rows: int = 1
-) -> pd.DataFrame:
-    """Predict steps on more GPUs, each with as many images as `base` has on one.
-
-    Columns: gpus, sent_ms (all buckets, hidden or not), exposed_ms, step_ms, efficiency,
-    images_per_s.
-
-    Args:
-        overhead_s: DDP's own work.
-        rows: the grid of `all_reduce_s`; counts that do not fill it are left out.
-    """
-    config, record = base.config, base.record
-    buckets = config_buckets(config.model, config.image_px, 25.0)
-    table = pd.DataFrame({"gpus": [count for count in gpus if count % rows == 0]})
-    times = [
-        (
-            sum(all_reduce_s(bucket.size, count, link, rows) for bucket in buckets),
-            exposed_s(buckets, count, link, record.backward_s, rows) if count > 1 else 0.0,
-            overhead_s if count > 1 else 0.0,
-        )
-        for count in table["gpus"]
-    ]
-    messages, exposed, overhead = np.array(times).T
-    step_s = record.step_s + exposed + overhead
-    return table.assign(
-        sent_ms=1e3 * messages,
-        exposed_ms=1e3 * exposed,
-        step_ms=1e3 * step_s,
-        efficiency=record.step_s / step_s,
-        images_per_s=table["gpus"] * config.batch_size / step_s,
-    )

@@ -1,10 +1,7 @@
-"""Figures of searches: sampled points, pruned trials, early rankings, fields, test images."""
+"""Figures of searches: sampled points, pruned trials, workers over time, test images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -12,28 +9,32 @@ from course.charts import (
     ACCENT,
     BLUE,
     DARK,
+    GREEN,
     GREY,
     ORANGE,
     Picture,
+    describe,
     heading,
     label,
     legend,
     lines,
     scatter_fit,
+    timeline,
 )
-from labs.search.halving import Replay, rank_correlation
-from labs.search.replay import AccuracyGrid
+from labs.search.asha import Promote, simulate_workers
+from labs.search.halving import Replay
+from labs.search.replay import AccuracyGrid, simulate_search
+from labs.search.trial_queue import SAMPLERS
 
 STATES = {"complete": (BLUE, "o"), "pruned": (ORANGE, "x")}
 OTHER = (GREY, ".")
+ROUNDS = {1: GREY, 2: BLUE, 3: GREEN}
 
 
-def plot_sampled_points(grid: AccuracyGrid, searches: Mapping[str, pd.DataFrame]) -> Picture:
-    """Draw the trials of each search over the recorded accuracies; a star: its best trial.
-
-    Args:
-        searches: tables of `simulate_search`, by name.
-    """
+def plot_sampled_points() -> Picture:
+    """Draw the trials of one search per sampler over the recorded accuracies; a star: the best."""
+    grid = AccuracyGrid()
+    searches = {name: simulate_search(name, grid, seed=5) for name in SAMPLERS}
     picture = Picture(10, 3.6)
     panels = picture.panels(1, len(searches), sharey=True)
     rates, sizes = grid.cells.index.to_numpy(), grid.cells.columns.to_numpy()
@@ -45,7 +46,7 @@ def plot_sampled_points(grid: AccuracyGrid, searches: Mapping[str, pd.DataFrame]
         axes.set(xscale="log", yscale="log")
         axes.minorticks_off()
         axes.set_xticks(sizes[::2], map("{:,}".format, sizes[::2]))
-        title = f"{name}: {table['best'].iloc[-1]:.3f}"
+        title = f"{name}: {best['val_top1']:.3f}"
         label(axes, title, size=10, xlabel="images in a batch")
     panels[0].set_ylabel("learning rate")
     picture.colorbar(filled, ax=panels, label="accuracy")
@@ -57,7 +58,7 @@ def plot_curves(table: pd.DataFrame) -> Picture:
     """Draw the accuracy after each epoch of every trial, a panel per search.
 
     Args:
-        table: from `epochs_table`.
+        table: from `Search.epochs` or `Replay.table`.
     """
     searches = table.groupby("search", sort=False)
     picture = Picture(10, 3.5)
@@ -71,7 +72,7 @@ def plot_curves(table: pd.DataFrame) -> Picture:
         label(axes, title, size=10, xlabel="epoch", xticks=range(1, table["epoch"].max() + 1))
     picture.axes[0].set_ylabel("accuracy in validation")
     legend(picture)
-    heading(picture, _machines(table))
+    heading(picture, "; ".join(table["machine"].unique()))
     return picture
 
 
@@ -83,68 +84,52 @@ def _by_state(axes: Axes, trials: pd.DataFrame, column: str) -> None:
         scatter_fit(axes, points, colours=colour, markers=form, hollow=True)
 
 
-def plot_by_field(table: pd.DataFrame, fields: Sequence[str]) -> Picture:
-    """Draw the accuracy of each trial over its value of each numeric field, a panel each.
-
-    Args:
-        table: from `trials_table`, of one search.
-    """
-    best = table["val_top1"].rank(ascending=False, method="first") <= 3
-    picture = Picture(10, 3)
-    for axes, field in zip(picture.panels(1, len(fields), sharey=True), fields):
-        _by_state(axes, table[~best], field)
-        top = {"three best": (table.loc[best, field], table.loc[best, "val_top1"])}
-        scatter_fit(axes, top, colours=ACCENT, size=9)
-        low, high = table[field].min(), table[field].max()
-        is_logarithmic = low > 0 and high / low > 20
-        label(axes, xlabel=field, xscale="log" if is_logarithmic else "linear")
-    picture.axes[0].set_ylabel("accuracy in validation")
-    legend(picture)
-    heading(picture, _machines(table))
-    return picture
-
-
-def plot_early_ranking(searches: Mapping[str, Replay], epoch: int = 1) -> Picture:
-    """Draw each trial's final accuracy over that after an early epoch, a panel per search."""
-    picture = Picture(10, 3.4)
-    for axes, (name, replay) in zip(
-        picture.panels(1, len(searches), sharey=True), searches.items()
-    ):
-        early, final = replay.curves[:, epoch - 1], replay.curves[:, -1]
-        best = final >= np.sort(final)[-3]
-        groups = {"other trials": (~best, GREY), "the three best at the end": (best, ACCENT)}
-        for group, (chosen, colour) in groups.items():
-            scatter_fit(axes, {group: (early[chosen], final[chosen])}, colours=colour)
-        correlation = rank_correlation(replay)[epoch]
-        title = f"{name}: rank correlation {correlation:.2f}"
-        label(axes, title, size=10, xlabel=f"accuracy after epoch {epoch}")
-    picture.axes[0].set_ylabel("accuracy at the end")
-    legend(picture)
-    return picture
-
-
-def plot_holdout(table: pd.DataFrame) -> Picture:
+def plot_holdout(table: pd.DataFrame, machine: str) -> Picture:
     """Draw each training's accuracy in validation, and on test images, which no search used.
 
     Args:
-        table: from `holdout_table`, of equal training runs.
+        table: columns validation and test, a row per training with the same settings.
     """
-    accuracies = table[["val_top1", "test_top1"]]
-    chosen = accuracies.loc[accuracies["val_top1"].idxmax()]
+    chosen = table.loc[table["validation"].idxmax()]
     picture = Picture(7, 3.8)
     axes = picture.panel()
-    axes.plot([0, 1], accuracies.T, ".-", color=GREY, lw=1)
-    pairs = {
-        "mean of all": ([0, 1], accuracies.mean()),
-        "best on validation images": ([0, 1], chosen),
-    }
+    axes.plot([0, 1], table.T, ".-", color=GREY, lw=1)
+    pairs = {"mean of all": ([0, 1], table.mean()), "best in validation": ([0, 1], chosen)}
     lines(axes, pairs, colours=(DARK, ACCENT), styles=("--", "-"))
     axes.set_xticks([0, 1], ["on validation images", "on test images"])
     label(axes, ylabel="accuracy", xlim=(-0.25, 1.25))
     legend(picture)
-    heading(picture, _machines(table))
+    heading(picture, machine)
     return picture
 
 
-def _machines(table: pd.DataFrame) -> str:
-    return "; ".join(table["machine"].unique())
+def plot_timelines(promote: Promote, replay: Replay, slow: float = 4.0) -> Picture:
+    """Draw what eight workers train over time, with and without a barrier after each round.
+
+    Args:
+        promote: the rule of ASHA, as `asha.promote`.
+        slow: how many times as long the last worker takes for an epoch.
+    """
+    picture = Picture(10, 5)
+    speeds = (1.0,) * 7 + (slow,)
+    plans = {"with a barrier after each round": True, "ASHA, without barriers": False}
+    panels = picture.panels(2, sharex=True)
+    for axes, (name, waits) in zip(panels, plans.items()):
+        table = simulate_workers(promote, replay, speeds, waits=waits)
+        lanes = {
+            f"worker {worker}": [
+                (row.begin, row.end - row.begin - 0.06, ROUNDS[row.round], "")
+                for row in rows.itertuples()
+            ]
+            for worker, rows in table.groupby("worker")
+        }
+        timeline(axes, lanes)
+        ends = table.loc[table["round"] == 3, "end"]
+        words = f"first complete training after {ends.min():g}, last after {ends.max():g}"
+        describe(axes, name, [words])
+        label(axes, f"{name}: {words}; {table['epochs'].sum()} epochs", size=10)
+    for round_, colour in ROUNDS.items():
+        panels[0].plot([], [], "s", color=colour, label=f"round {round_}")
+    panels[-1].set_xlabel("time, in epochs of a fast worker")
+    legend(picture)
+    return picture

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from course import Run
+from course import Run, recorded_runs
+from labs.search.replay import grid_runs
 
 Train = Callable[[int, int], float]
 Halving = Callable[[list[int], Train], int]
@@ -38,12 +39,13 @@ class Replay:
 
     Attributes:
         curves: the accuracy after each epoch, a row per trial.
+        runs: the recorded runs, one per trial.
         trained: the last epoch of each trial that the search has trained.
         calls: trial and epoch of each call of `train`.
     """
 
-    def __init__(self, curves: Sequence[Sequence[float]], machine: str = "") -> None:
-        self.curves, self.machine = np.asarray(curves), machine
+    def __init__(self, curves: Sequence[Sequence[float]], runs: Sequence[Run] = ()) -> None:
+        self.curves, self.runs = np.asarray(curves), runs
         self.trained: dict[int, int] = {}
         self.calls: list[tuple[int, int]] = []
 
@@ -51,8 +53,18 @@ class Replay:
     def of(cls, runs: Iterable[Run]) -> Replay:
         """Replay runs that have recorded the same number of epochs."""
         runs = list(runs)
-        curves = [[epoch["val_top1"] for epoch in run.record.epochs] for run in runs]
-        return cls(curves, runs[0].record.machine)
+        return cls([[epoch["val_top1"] for epoch in run.record.epochs] for run in runs], runs)
+
+    @classmethod
+    def of_grid(cls) -> Replay:
+        """Replay large_batch's 36 runs on an H200: six learning rates at six batch sizes."""
+        return cls.of(grid_runs(recorded_runs("nvidia-h200", "learning")))
+
+    @classmethod
+    def of_random_trials(cls) -> Replay:
+        """Replay the random search on an H100."""
+        runs = recorded_runs("nvidia-h100", "search")
+        return cls.of(run for run in runs if run.config.rung.startswith("random"))
 
     def train(self, trial: int, epoch: int) -> float:
         """Train a trial until this epoch, from where it stopped, and return its accuracy there."""
@@ -82,7 +94,7 @@ class Replay:
                 "search": search,
                 "trial": trial,
                 "state": "complete" if epochs == last else "pruned",
-                "machine": self.machine,
+                "machine": self.runs[trial].record.machine if self.runs else "",
                 "epoch": epoch,
                 "val_top1": self.curves[trial, epoch - 1],
             }
@@ -90,35 +102,11 @@ class Replay:
             for epoch in range(1, epochs + 1)
         )
 
+    def rank_correlation(self) -> pd.Series:
+        """Return how well the ranking after each epoch agrees with the final one (Spearman).
 
-def compare_with_random(
-    halving: Halving, replay: Replay, counts: Sequence[int] = (9, 18, 27, 36), repeats: int = 300
-) -> pd.DataFrame:
-    """Compare halving with complete training runs of random trials, for the same number of epochs.
-
-    Columns: trials (drawn at random for halving), epochs (that it trains), complete (runs that
-    random search can pay for), halving and random (the mean final accuracy of what they find).
-    """
-    rng, last = np.random.default_rng(0), replay.curves.shape[1]
-    rows = []
-    for count in counts:
-        found = []
-        for _ in range(repeats):
-            again = Replay(replay.curves)
-            drawn = rng.permutation(replay.trials)[:count].tolist()
-            found.append(again.accuracy(halving(drawn, again.train)))
-        complete = again.epochs // last
-        best = [replay.curves[rng.permutation(replay.trials)[:complete], -1].max() for _ in found]
-        row = {"trials": count, "epochs": again.epochs, "complete": complete}
-        rows.append(row | {"halving": np.mean(found), "random": np.mean(best)})
-    return pd.DataFrame(rows).set_index("trials")
-
-
-def rank_correlation(replay: Replay) -> pd.Series:
-    """Return how well the trials' ranking after each epoch agrees with the final one (Spearman).
-
-    1: the same ranking; 0: none of it.
-    """
-    epochs = range(1, replay.curves.shape[1] + 1)
-    ranks = pd.DataFrame(replay.curves, columns=epochs).rank()
-    return ranks.corr()[epochs[-1]].rename("rank correlation").rename_axis("epoch")
+        1: the same ranking; 0: none of it.
+        """
+        epochs = range(1, self.curves.shape[1] + 1)
+        ranks = pd.DataFrame(self.curves, columns=epochs).rank()
+        return ranks.corr()[epochs[-1]].rename("rank correlation").rename_axis("epoch")

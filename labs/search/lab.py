@@ -9,10 +9,19 @@ def _halving() -> FunctionCheck:
     return FunctionCheck(halving.successive_halving, verify.check_rounds, verify.check_recorded)
 
 
+def _asha() -> FunctionCheck:
+    from labs.search import asha
+
+    return FunctionCheck(asha.promote, asha.check_rule, asha.check_recorded)
+
+
 LAB = Lab(
     title="hyperparameter search without wasting a cluster",
-    minutes=60,
-    functions={"search.halving": Function("successive halving", _halving)},
+    minutes=70,
+    functions={
+        "search.halving": Function("successive halving", _halving),
+        "search.asha": Function("promotion without barriers", _asha),
+    },
     recordings=(Recording("search", keep="times"),),
     jobs="16, one after another",
     prepare="the crops, 240 MB, as for large batches",

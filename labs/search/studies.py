@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
@@ -22,6 +23,7 @@ from course.jobs import JobError, plan_run, sites
 from course.runs import runs_root, write_atomically
 from labs.search import trial_queue
 from labs.search.space import Space, combinations, contains, distributions
+from labs.search.tables import epochs_table, trials_table
 from labs.search.trials import ABOUT, FOLDER, PRUNERS, open_study
 
 MAX_FAILURES = 3  # failed trials at the beginning
@@ -55,6 +57,14 @@ class Search:
             raise ValueError(f"{self.name} has no complete trial. Call search again with more.")
         return max(complete, key=lambda run: run.record.val_top1)
 
+    def table(self) -> pd.DataFrame:
+        """Return one row for each trial (`tables.trials_table`)."""
+        return trials_table(self.runs)
+
+    def epochs(self) -> pd.DataFrame:
+        """Return one row for each epoch of each trial (`tables.epochs_table`)."""
+        return epochs_table(self.runs)
+
     def __repr__(self) -> str:
         return f"{self.name}: {len(self.runs)} trials"
 
@@ -80,8 +90,8 @@ def search(
         trials: in total; None: all of a grid.
         workers: trials at a time: 1 on this machine; on Slurm by default a node's GPUs.
         name: by default made from the arguments.
-        settings: pruner, "none", "median" or "hyperband"; script; site; seed, of the sampler;
-            time_min, of each trial.
+        settings: pruner ("none", "median", "asha" or "hyperband"); script; site; seed (of the
+            sampler); time_min (of each trial).
 
     Raises:
         ValueError: an unknown sampler, pruner, field or site, or the name of a different search.

@@ -25,7 +25,7 @@ FOLDER = "studies"  # in the folder of all runs: a folder for each search
 ABOUT, JOURNAL = "study.json", "journal.log"  # what is searched, and the results so far
 VALUE = "val_top1"  # to be maximised
 PRUNED = "pruned"  # the first word in the error of a run that was stopped early
-PRUNERS = ("none", "median", "hyperband")
+PRUNERS = ("none", "median", "asha", "hyperband")
 MEDIAN_TRIALS = 4  # complete trials before the median pruner stops any
 MEDIAN_EPOCHS = 2  # epochs before it does: the first one contains little information
 
@@ -113,6 +113,8 @@ def pruner(name: str, epochs: int) -> BasePruner:
 
     if name == "median":
         return pruners.MedianPruner(n_startup_trials=MEDIAN_TRIALS, n_warmup_steps=MEDIAN_EPOCHS)
+    if name == "asha":
+        return pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
     if name == "hyperband":
         return pruners.HyperbandPruner(min_resource=1, max_resource=epochs, reduction_factor=3)
     return pruners.NopPruner()

@@ -11,10 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from course import recorded_runs
 from course.lab import results
 from labs.search.halving import FACTOR, Halving, Replay, successive_halving
-from labs.search.replay import grid_runs
 
 # Trial 4 leads after epoch 1, trial 2 after epoch 3, and trial 7 at the end. Trial 0, which is
 # dropped after epoch 1, would have ended best.
@@ -139,7 +137,7 @@ def _check_kept(
 
 def check_recorded(function: Halving) -> str:
     """Check the search of the recorded training runs: its result and its budget."""
-    replay = Replay.of(grid_runs(recorded_runs("nvidia-h200", "learning")))
+    replay = Replay.of_grid()
     found = replay.accuracy(function(replay.trials, replay.train))
     best = replay.curves[:, -1].max()
     reference = Replay(replay.curves)

@@ -6,7 +6,7 @@ from course.lab import Lab
 
 LAB = Lab(
     title="start here",
-    minutes=60,
+    minutes=65,
     file_checks={"start_here.batch_script": "a batch script without mistakes"},
     jobs="5",
     prepare="the site's own names for partitions, disks and modules",

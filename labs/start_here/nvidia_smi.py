@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 RECORDED = Path(__file__).parent / "recorded_nvidia_smi"  # written by research/nvidia_smi.py
-GPUS_IDLE, GPUS_BUSY, USAGE = "gpus_idle.csv", "gpus_busy.csv", "pmon.txt"
-USAGE_OPTIONS = ("pmon", "-c", "1", "-s", "um")
+GPUS_IDLE, GPUS_BUSY = "gpus_idle.csv", "gpus_busy.csv"
 # Columns of the files of GPUs, as nvidia-smi names them, and what they mean.
 GPU_FIELDS = {
     "index": "its number on this node",
@@ -57,11 +56,6 @@ def gpu_status() -> pd.DataFrame:
         columns[f"recorded, {state}"] = _read((RECORDED / name).read_text()).iloc[0].to_dict()
     meaning = pd.Series(GPU_FIELDS, name="meaning")
     return pd.concat([pd.DataFrame(columns, index=meaning.index), meaning], axis=1)
-
-
-def gpu_usage() -> str:
-    """Return what `nvidia-smi pmon` prints here about the GPUs' processes, or what we recorded."""
-    return nvidia_smi(*USAGE_OPTIONS) or (RECORDED / USAGE).read_text()
 
 
 def _read(text: str) -> pd.DataFrame:

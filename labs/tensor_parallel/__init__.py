@@ -3,14 +3,9 @@
 import lazy_loader
 
 _NAMES = {
-    "figures": "plot_mlp_shards",
+    "figures": "plot_mlp_shards plot_strips",
     "measurements": "compare_with_ddp parallel_runs",
-    "strips": "compare_halos exchange_source halo_shares",
-    "tokens": "compare_sequence_parallel",
-    "tensors": (
-        "communication_volume compare_mlp_cuts compare_with_full_mlp train_without_sum "
-        "try_parallelize_module weight_share"
-    ),
+    "tensors": "communication_volume compare_with_full_mlp train_without_sum",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -1,11 +1,11 @@
-"""Figures of tensor parallelism: shards of an MLP."""
+"""Figures of tensor parallelism: shards of an MLP, and strips of an image."""
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from course.charts import BLUE, GREY, ORANGE, Picture
+from course.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, Picture, label
 
 # x → gelu(x A) B: each matrix's name, left edge, width and height, the owners of its parts (rank
 # 0, rank 1, or 2 for both), and the words below it.
@@ -42,4 +42,24 @@ def plot_mlp_shards() -> Picture:
     axes.text(11.15, -1.3, "parts of a sum: one all-reduce", fontsize=9, **style)
     axes.set(xlim=(-0.3, 12.9), ylim=(-1.5, 1.6))
     axes.set_axis_off()
+    return picture
+
+
+def plot_strips(rows: int = 32, halo: int = 1) -> Picture:
+    """Draw which of an image's rows each of four ranks convolves: its strip and two halos."""
+    colours = (BLUE, ORANGE, GREEN, PURPLE)
+    picture = Picture(
+        9,
+        2.6,
+        "Each of four ranks has a quarter of the image's rows, and convolves them with one row of "
+        "each neighbour next to them",
+    )
+    axes, height = picture.panel(), rows // len(colours)
+    for rank in range(len(colours)):
+        begin = max(0, rank * height - halo)
+        for row in range(begin, min(rows, (rank + 1) * height + halo)):
+            axes.bar(rank, 0.85, bottom=row + 0.08, width=0.5, color=colours[row // height])
+    label(axes, "Rows that each rank convolves, in the colour of the rank that has them")
+    axes.set(ylim=(rows, 0), ylabel="row of the image", yticks=range(0, rows + 1, height))
+    axes.set_xticks(range(len(colours)), [f"rank {rank}" for rank in range(len(colours))])
     return picture

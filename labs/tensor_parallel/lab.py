@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from course.lab import NOT_APPLICABLE, Fact, Lab, NotApplicable, Rank, Recording, configs, facts
+from course.lab import (
+    NOT_APPLICABLE,
+    Fact,
+    Function,
+    FunctionCheck,
+    Lab,
+    NotApplicable,
+    Rank,
+    Recording,
+    configs,
+    facts,
+)
 from labs.fsdp.lab import SHARDING
 from labs.tensor_parallel.configs import recorded_configs
 
@@ -120,10 +131,18 @@ EXERCISES = {
     ),
 }
 
+
+def _exchange() -> FunctionCheck:
+    from labs.tensor_parallel import strips
+
+    return FunctionCheck(strips.exchange, strips.check_rows, strips.check_messages)
+
+
 LAB = Lab(
     title="tensor parallelism",
-    minutes=60,
+    minutes=80,
     exercises=EXERCISES,
+    functions={"tensor_parallel.halo": Function("an exchange of border rows", _exchange)},
     recordings=(Recording("parallel", several=recorded_configs),),
     jobs="6, of 2 or 4 processes",
     prepare="nothing",

@@ -1,82 +1,97 @@
-"""Spatial partitioning: ranks that each convolve a strip of an image."""
+"""Spatial partitioning: ranks that have a strip of an image each, and exchange its border rows."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
-import pandas as pd
 import torch
-from torch import distributed, nn
+from torch import distributed
 from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
+from torch.distributed.tensor.debug import CommDebugMode
 
 from course.analysis import on_ranks
-from labs.tensor_parallel.tensors import relative_error
 
-SIDE, KERNEL = 64, 3
-RANKS = 4
+Tensors = tuple[torch.Tensor, torch.Tensor]
+Exchange = Callable[[torch.Tensor, torch.Tensor], Tensors]
+SIZES = (2, 4)  # ranks that a check uses
+ROWS = ("first", "last")
 
 
-def exchange_halo(strip: torch.Tensor, halo: int) -> torch.Tensor:
-    """Return a strip with `halo` rows of each neighbour, or zeros at the image's border."""
+def exchange(first: torch.Tensor, last: torch.Tensor) -> Tensors:
+    """Send a strip's border rows to its neighbours: the solution of the lab's exercise."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    own = {-1: strip[:, :, :halo].contiguous(), 1: strip[:, :, -halo:].contiguous()}
-    received = {side: torch.zeros_like(rows) for side, rows in own.items()}
+    received = torch.zeros_like(last), torch.zeros_like(first)
     messages = []
-    for side, rows in own.items():
-        if 0 <= rank + side < ranks:
-            messages.append(P2POp(isend, rows, rank + side))
-            messages.append(P2POp(irecv, received[side], rank + side))
+    for rows, buffer, neighbour in zip((first, last), received, (rank - 1, rank + 1)):
+        if 0 <= neighbour < ranks:
+            messages += [P2POp(isend, rows, neighbour), P2POp(irecv, buffer, neighbour)]
     for message in batch_isend_irecv(messages):
         message.wait()
-    return torch.cat([received[-1], strip, received[1]], dim=2)
+    return received
 
 
-def exchange_source() -> str:
-    """Return the code of `exchange_halo`."""
-    return inspect.getsource(exchange_halo)
+class Messages(CommDebugMode):
+    """Counts this rank's messages by PyTorch's name, also single sends and receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None):
+        if func.namespace == "c10d":
+            self.counts[func.__name__.partition(".")[0].strip("_")] += 1
+        return func(*args, **(kwargs or {}))
 
 
-def compare_halos() -> pd.DataFrame:
-    """Convolve an image in strips on four ranks, without and with an exchange of rows.
-
-    Columns: wrong_rows (of the image), error (relative, of the result).
-    """
-    rows, *_ = on_ranks(_convolve_strips, RANKS)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _convolve_strips(rank: int, ranks: int) -> dict[str, dict[str, float]]:
-    torch.manual_seed(0)
-    image = torch.randn(1, 8, SIDE, SIDE)
-    layer = nn.Conv2d(8, 8, KERNEL, padding=KERNEL // 2)
-    layer_of_strips = nn.Conv2d(8, 8, KERNEL, padding=(0, KERNEL // 2))  # rows come from outside
-    layer_of_strips.load_state_dict(layer.state_dict())
-    strip = image.chunk(ranks, dim=2)[rank]
-    rows = {}
-    with torch.no_grad():
-        full = layer(image)
-        for name, part in {
-            "no exchange": layer(strip),
-            "with neighbours' rows": layer_of_strips(exchange_halo(strip, KERNEL // 2)),
-        }.items():
-            parts = [torch.empty_like(part) for _ in range(ranks)]
-            distributed.all_gather(parts, part.contiguous())
-            joined = torch.cat(parts, dim=2)
-            wrong = (joined - full).abs().amax((0, 1, 3)) > 1e-5
-            rows[name] = {"wrong_rows": int(wrong.sum()), "error": relative_error(joined, full)}
-    return rows
+def _call(rank: int, ranks: int, function: Exchange) -> tuple[Any, Counter[str]]:
+    """Call an exchange on a rank; return its result, and its messages."""
+    first, last = (torch.full((2, 3), 10.0 * (rank + 1) + side) for side in (0, 1))
+    with Messages() as messages:
+        result = function(first, last)
+    return result, messages.counts
 
 
-def halo_shares(sides: Sequence[int], ranks: int, kernel: int = 3) -> pd.DataFrame:
-    """Compute the rows that a rank receives for one convolution, as a share of its strip's rows.
+@cache
+def _observe(function: Exchange, ranks: int) -> list[tuple[Any, Counter[str]]]:
+    return on_ranks(_call, ranks, function)
 
-    A rank between two others receives kernel // 2 rows from each. A row per stride of the layer,
-    relative to the image; a column per side of the image. NaN: some strip has no complete row.
-    """
-    strides = (1, 4, 8, 16, 32)
-    table = pd.DataFrame(
-        {f"{side} px": [side // stride / ranks for stride in strides] for side in sides},
-        index=pd.Index(strides, name="stride"),
-    )
-    return 2 * (kernel // 2) / table.where(table >= 1)
+
+def check_rows(function: Exchange) -> str:
+    """Check that each rank gets its neighbours' rows, and zeros at the image's borders."""
+    for ranks in SIZES:
+        for rank, (result, _) in enumerate(_observe(function, ranks)):
+            assert isinstance(result, tuple | list) and len(result) == 2, (
+                f"rank {rank} of {ranks}: it returned {result!r}, expected two tensors"
+            )
+            for side, tensor, sender in zip(("above", "below"), result, (rank - 1, rank + 1)):
+                rows = ROWS[side == "above"]
+                is_rank = 0 <= sender < ranks
+                expected = f"rank {sender}'s {rows} rows" if is_rank else "zeros"
+                found = _described(tensor)
+                assert found == expected, (
+                    f"rank {rank} of {ranks}: from {side} it has {found}, expected {expected}"
+                )
+    return f"on {' and '.join(map(str, SIZES))} ranks, each has its neighbours' rows"
+
+
+def _described(tensor: torch.Tensor) -> str:
+    """Say whose rows a tensor of `_call` has."""
+    if getattr(tensor, "shape", None) != (2, 3):
+        return f"{tensor!r}"
+    rank, side = divmod(int(tensor[0, 0]), 10)
+    return f"rank {rank - 1}'s {ROWS[side]} rows" if rank else "zeros"
+
+
+def check_messages(function: Exchange) -> str:
+    """Check that a rank sends one message to each neighbour, and nothing else."""
+    ranks = SIZES[-1]
+    for rank, (_, counts) in enumerate(_observe(function, ranks)):
+        neighbours = (rank > 0) + (rank < ranks - 1)
+        assert counts == {"send": neighbours, "recv": neighbours}, (
+            f"rank {rank} of {ranks}: its messages are {dict(counts)}, expected one send and one "
+            f"recv for each of {neighbours} neighbours"
+        )
+    return "each rank sends one message to each neighbour, however many ranks there are"

@@ -1,13 +1,11 @@
-"""Tensor parallelism: cuts of an MLP, messages, gradients, and PyTorch's DTensors."""
+"""Tensor parallelism: an MLP on several ranks, its messages and gradients."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pandas as pd
 import torch
@@ -35,10 +33,12 @@ def communication_volume(model: str, images: Sequence[int]) -> pd.DataFrame:
     result in forward, bf16, and its input's gradient in backward, fp32 (Shoeybi et al. 2019,
     Megatron-LM, arXiv:1909.08053, section 3).
     """
-    net, mlps = _network_and_mlps(model)
+    with torch.device("meta"):
+        net = models.create(model, 1000, 224)
     sizes: list[int] = []
-    for mlp in mlps:
-        mlp.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].numel()))
+    for block in models.blocks(net):
+        if hasattr(block, "mlp"):
+            block.mlp.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].numel()))
     with torch.no_grad():
         net.eval()(torch.empty(1, 3, 224, 224, device="meta"))
     weights = FP32 * models.parameter_count(net)
@@ -46,60 +46,6 @@ def communication_volume(model: str, images: Sequence[int]) -> pd.DataFrame:
     return pd.DataFrame(
         rows, columns=["data_parallel", "tensor_parallel"], index=pd.Index(images, name="images")
     )
-
-
-def weight_share(model: str, ranks: int) -> float:
-    """Compute the share of a network's weights that each rank keeps if its MLPs are cut."""
-    net, mlps = _network_and_mlps(model)
-    cut = sum(models.parameter_count(mlp) - mlp.fc2.bias.numel() for mlp in mlps)
-    return 1 - cut * (1 - 1 / ranks) / models.parameter_count(net)
-
-
-def _network_and_mlps(model: str) -> tuple[nn.Module, list[nn.Module]]:
-    with torch.device("meta"):
-        net = models.create(model, 1000, 224)
-    return net, [block.mlp for block in models.blocks(net) if hasattr(block, "mlp")]
-
-
-def compare_mlp_cuts() -> pd.DataFrame:
-    """Cut x → gelu(x A) B over two ranks in four ways, as matrix products.
-
-    Columns: messages and kib (of a rank, in forward), error (relative to the full result).
-    """
-    rows, *_ = on_ranks(_cut_mlp, RANKS)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _cut_mlp(rank: int, ranks: int) -> dict[str, dict[str, float]]:
-    torch.manual_seed(0)
-    gelu = nn.functional.gelu
-    x, a, b = torch.randn(8, 16), torch.randn(16, 64), torch.randn(64, 16)
-    full = gelu(x @ a) @ b
-    x_columns, a_columns, b_columns = (tensor.chunk(ranks, 1)[rank] for tensor in (x, a, b))
-    a_rows, b_rows = (tensor.chunk(ranks, 0)[rank] for tensor in (a, b))
-    sizes: list[int] = []
-
-    def add(part: torch.Tensor) -> torch.Tensor:
-        sizes.append(part.nbytes)
-        distributed.all_reduce(part)
-        return part
-
-    def join(part: torch.Tensor) -> torch.Tensor:
-        sizes.append(part.nbytes)
-        return _gather(part, dim=1)
-
-    cases: dict[str, Callable[[], torch.Tensor]] = {
-        "columns, then rows": lambda: add(gelu(x @ a_columns) @ b_rows),
-        "columns, then columns": lambda: join(join(gelu(x @ a_columns)) @ b_columns),
-        "rows, then columns": lambda: join(gelu(add(x_columns @ a_rows)) @ b_columns),
-        "rows, gelu of each part": lambda: join(add(gelu(x_columns @ a_rows)) @ b_columns),
-    }
-    rows = {}
-    for name, case in cases.items():
-        sizes.clear()
-        error = relative_error(case(), full)
-        rows[name] = {"messages": len(sizes), "kib": sum(sizes) / 1024, "error": error}
-    return rows
 
 
 def _gather(part: torch.Tensor, dim: int) -> torch.Tensor:
@@ -221,34 +167,3 @@ def _train(share: Callable[[nn.Module], nn.Module]) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def try_parallelize_module() -> pd.DataFrame:
-    """Try PyTorch's tensor parallelism on the MLPs of ViT (Linear) and CoAtNet (Conv2d).
-
-    Columns: message (PyTorch's error, or ""), error (of the result, relative), all_reduces (in
-    forward).
-    """
-    rows, *_ = on_ranks(_parallelize, RANKS)
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def _parallelize(rank: int, ranks: int) -> dict[str, dict[str, Any]]:
-    from torch.distributed.tensor import parallel
-    from torch.distributed.tensor.debug import CommDebugMode
-
-    mesh, rows = init_device_mesh("cpu", (ranks,)), {}
-    for title, model in (("Linear", TRANSFORMER), ("Conv2d", CNN)):
-        mlp, features = _mlp_and_features(model)
-        plan = {"fc1": parallel.ColwiseParallel(), "fc2": parallel.RowwiseParallel()}
-        try:
-            sharded = parallel.parallelize_module(deepcopy(mlp), mesh, plan)
-        except NotImplementedError as error:
-            rows[title] = {"message": f"{type(error).__name__}: {error}"}
-            continue
-        with (mode := CommDebugMode()):
-            error = relative_error(sharded(features), mlp(features))
-        counts = mode.get_comm_counts().items()
-        sums = sum(count for name, count in counts if "all_reduce" in str(name))
-        rows[title] = {"message": "", "error": error, "all_reduces": sums}
-    return rows

@@ -31,13 +31,23 @@ CELLS = {
     "inference.latencies": ("inference", "latencies"),
     "inference.serve": ("inference", "serve"),
     "networks.audit": ("networks", "find_problems"),
-    "scaling.all_reduce": ("scaling", "all_reduce_s"),
+    "scaling.exposed": ("scaling", "exposed_s"),
+    "scaling.gpus": ("scaling", "choose_gpus"),
+    "large_batch.noise_scale": ("large_batch", "noise_scale"),
     "large_batch.trust_ratio": ("large_batch", "trust_ratio"),
     "saving_memory.settings": ("saving_memory", "choose_settings"),
     "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
+    "search.asha": ("search", "promote"),
     "tracking.energy": ("scale", "energy_kwh"),
 }
+
+
+def promotion(condition: str, ranked: str = "ranked") -> str:
+    """Return the body of ASHA's rule, with this condition and ranking."""
+    count = "count = len(results) // factor"
+    chosen = f"[trial for trial in ({ranked})[:count] if {condition}]"
+    return f"{count}\n    chosen = {chosen}\n    return chosen[0] if chosen else None"
 
 
 def audit(
@@ -94,6 +104,11 @@ FIRST = "lost[0] if lost else None"
 BUSY = "'compute' if found['convolution_share'] > 0.5 else 'memory'"
 LOAD = "if found['load_share'] > 0.5: return 'input'"
 REST = "'synchronisation' if found['waits'] > 10 else 'launches'"
+SHARE = "min(256, largest_batch // gpus)"
+TRAINING = "images / (gpus * per_gpu) * step_s(gpus, per_gpu)"
+CHEAPEST = "min(costs, key=costs.get, default=None)"
+NOISE = "(part_square - batch_square) / (1 / part - 1 / batch)"
+GRADIENT = "batch_square - noise / batch"
 NORMS, ZERO = "weight.norm(), grad.norm()", "weight_norm == 0 or grad_norm == 0"
 RATIO = "coefficient * weight_norm / (grad_norm + weight_decay * weight_norm + eps)"
 HALVES = "while sizes[-1] % 2 == 0: sizes.append(sizes[-1] // 2)"
@@ -177,6 +192,13 @@ RIGHT = {
             "limit_gib >= 1.1 * peak_gib(size, checkpointing)",
         ),
     ],
+    "large_batch.noise_scale": [
+        (NOISE, GRADIENT),
+        (
+            "(part_square - batch_square) * part * batch / (batch - part)",
+            "part_square - noise / part",
+        ),
+    ],
     "large_batch.trust_ratio": [
         (NORMS, ZERO, RATIO),
         (
@@ -212,9 +234,23 @@ RIGHT = {
             "'input' if found['load_share'] > 1 - found['busy_share'] - 0.1 else 'launches'",
         ),
     ],
-    "scaling.all_reduce": [
-        ("2 * (p - 1) * (alpha + n / p / beta)",),
-        ("2 * (p - 1) * alpha + 2 * (p - 1) / p * n / beta",),
+    "scaling.exposed": [
+        ("max(free, ready) + message", "max(0, free - backward_s)"),
+        ("(free if free > ready else ready) + message", "free - min(free, backward_s)"),
+    ],
+    "scaling.gpus": [
+        (SHARE, TRAINING, "seconds <= deadline_s", "gpus * seconds", CHEAPEST),
+        (
+            "largest_batch // gpus if largest_batch < 256 * gpus else 256",
+            "-(-images // (gpus * per_gpu)) * step_s(gpus, per_gpu)",
+            "not seconds > deadline_s",
+            "seconds * gpus / 3600",
+            "sorted(costs, key=lambda gpus: costs[gpus])[0] if costs else None",
+        ),
+    ],
+    "search.asha": [
+        (promotion("trial not in promoted"),),
+        (promotion("not trial in promoted", "sorted(results, key=results.get)[::-1]"),),
     ],
     "restart.jobs": [
         (f"{REFUSED}\n    return math.ceil(60 * hours / {TRAINED})",),
@@ -369,6 +405,13 @@ WRONG = {
         (HALVES, "[(n, 'all') for n in sizes]", FITS): 'expected "" or "every"',
         (HALVES, "sizes", FITS): "cannot unpack",
     },
+    "large_batch.noise_scale": {
+        ("part_square - batch_square", GRADIENT): "the squares differ by noise",
+        (NOISE, "batch_square"): "batch's square still contains",
+        (NOISE, "part_square"): "part's square still contains",
+        ("batch_square - noise_of(part)", GRADIENT): "noise_of",
+        (NOISE, "batch_square - noise / part"): "solve the two equations",
+    },
     "large_batch.trust_ratio": {
         (NORMS, ZERO, RATIO.replace(" + weight_decay * weight_norm", "")): "decay is forgotten",
         (NORMS, ZERO, "coefficient * (grad_norm + weight_decay * weight_norm) / weight_norm"): (
@@ -444,11 +487,44 @@ WRONG = {
             REST,
         ): "the other operators only move numbers",
     },
-    "scaling.all_reduce": {
-        ("(p - 1) * (alpha + n / p / beta)",): "2 ranks, 0 MB .*: 1, expected 2",
-        ("2 * (p - 1) * (alpha + n / beta)",): "1000 MB at 1 GB/s, .*: 2, expected 1:",
-        ("2 * p * alpha + 2 * (p - 1) / p * n / beta",): "each rank sends 2.p − 1. messages",
-        ("2 * (p - 1) * max(alpha, n / p / beta)",): "add both terms",
+    "scaling.exposed": {
+        ("max(free, ready) + message", "free - backward_s"): "never below 0",
+        ("ready + message", "max(0, free - backward_s)"): "until the link has sent the one before",
+        ("free + message", "max(0, free - backward_s)"): "by the end of the last one",
+        ("max(free, ready) + message", "free"): "subtract backward|expected 0",
+    },
+    "scaling.gpus": {
+        (SHARE, TRAINING, "seconds <= deadline_s", "seconds", CHEAPEST): "has the fewest GPU-sec",
+        (SHARE, TRAINING, "True", "gpus * seconds", CHEAPEST): "has the fewest GPU-seconds",
+        ("256", TRAINING, "seconds <= deadline_s", "gpus * seconds", CHEAPEST): "at most largest",
+        (
+            SHARE,
+            "images / (gpus * 256) * step_s(gpus, per_gpu)",
+            "seconds <= deadline_s",
+            "gpus * seconds",
+            CHEAPEST,
+        ): "smaller shares make more steps|at most largest_batch",
+        (
+            SHARE,
+            TRAINING,
+            "seconds <= deadline_s",
+            "gpus * seconds",
+            "min(costs, default=None)",
+        ): "fewer GPUs aren't always cheaper",
+        (
+            SHARE,
+            TRAINING,
+            "seconds <= deadline_s",
+            "gpus * seconds",
+            "min(costs, key=costs.get, default=counts[-1])",
+        ): "return None",
+    },
+    "search.asha": {
+        (promotion("True"),): "one of five may continue, and it already has",
+        (promotion("trial not in promoted and len(promoted) < count"),): "3 has overtaken it",
+        (promotion("trial not in promoted", "ranked[::-1]"),): "return the best trial of the best",
+        ("return max(results, key=results.get)",): "with two results, no third may continue yet",
+        (promotion("trial not in promoted").replace("factor", "3"),): "use `factor`",
     },
     "restart.jobs": {
         ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",

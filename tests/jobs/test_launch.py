@@ -191,7 +191,7 @@ def test_a_runs_folder_that_cannot_be_made_is_named(runs_root, tmp_path, monkeyp
 
 
 @pytest.mark.skipif(torch.accelerator.device_count() > 0, reason="four ranks need no GPU here")
-def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path: Path) -> None:
+def test_simulated_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path: Path) -> None:
     config = rung("device", quick=True, hosts=2, model="resnet18", data="synthetic", image_px=32)
     script = tmp_path / "environment.py"
     script.write_text(
@@ -203,7 +203,7 @@ def test_pretended_hosts_split_the_ranks_and_need_nccl(runs_root: Path, tmp_path
     assert sorted(filter(None, printed(run).splitlines())) == hosts
     run = over(jobs.launch("solutions/train.py", config, gpus=2))
     assert run.status == "failed"
-    assert "hosts=2: only NCCL can pretend hosts, and these ranks use cpu:gloo" in run.record.error
+    assert "hosts=2: only NCCL can simulate hosts, and these ranks use cpu:gloo" in run.record.error
     with pytest.raises(ValueError, match="must share gpus=2 evenly: choose hosts=1 or 2"):
         jobs.launch("solutions/train.py", replace(config, hosts=4), gpus=2)
 

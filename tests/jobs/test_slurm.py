@@ -422,7 +422,7 @@ def test_a_search_runs_trials_as_jobs_and_goes_on_without_those_that_end(runs_ro
         _kill(int(_started(KILLED).started["supervisor"][0]))
         jobs.cancel([_started(CANCELLED)])
         done = conducted.result(timeout=120)
-    table = search.trials_table(done).set_index("trial")
+    table = done.table().set_index("trial")
     complete = table[table["state"] == "complete"]
     ended = table["state"].drop(complete.index)
     assert ended.to_dict() == {KILLED: "lost", CANCELLED: "cancelled"}

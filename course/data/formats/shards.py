@@ -39,9 +39,9 @@ class ShardReader(IterableDataset):
     """
 
     def __init__(self, sets: Any, cfg: Config, rank: int = 0, world_size: int = 1) -> None:
-        self.shards, self.transform = [*sets.shards], sets.train.transform
+        self.shards, self.transform = [*sets.shards[rank::world_size]], sets.train.transform
         self.buffer, self.rank, self.world_size = cfg.shuffle_buffer, rank, world_size
-        self.seed, self.count = cfg.seed, len(sets.train)
+        self.seed, self.count, self.total = cfg.seed, len(sets.train), len(sets.shards)
         # The next epoch, and the images that each worker leaves out: also for persistent workers.
         self._begin = multiprocessing.RawArray("q", 2)
 
@@ -52,7 +52,7 @@ class ShardReader(IterableDataset):
         )
 
     def worker_shards(self) -> list[Path]:
-        """Return the shards of this reader; each worker of each rank has one reader."""
+        """Return those of this rank's shards that this worker reads; each has a reader."""
         return self.shards
 
     def set_epoch(self, epoch: int) -> None:
@@ -64,12 +64,12 @@ class ShardReader(IterableDataset):
         self._begin[1] = images
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        if not self.shards:
+        if not self.total:
             raise DataError('there are no shards: use this reader only if cfg.format == "shards"')
         shards = self.worker_shards()
         if not shards:
             raise DataError(
-                f"{len(self.shards)} shards are too few for all workers of {self.world_size} "
+                f"{self.total} shards are too few for all workers of {self.world_size} "
                 f"rank(s): take fewer workers, so that each has a shard to read"
             )
         (epoch, skip), worker = self._begin, get_worker_info()

@@ -28,7 +28,7 @@ def group() -> Group | NotApplicable:
 
 
 def nccl(config: Config) -> Nccl | NotApplicable:
-    """Return NCCL's own report of a run with pretended hosts."""
+    """Return NCCL's own report of a run with simulated hosts."""
     if config.hosts == 1:
         return NOT_APPLICABLE
     path = Path(os.environ.get("NCCL_DEBUG_FILE", "") or "missing")

@@ -31,8 +31,8 @@ def test_costs_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readers_of_shards_are_drawn() -> None:
     alt = lab.plot_readers(shards=8).alt
-    assert "divided among ranks: each read 2×" in alt
-    assert "among all readers: each read 1×; rank 0, worker 0: 0, 4" in alt
+    assert "no rule: each shard is read 4×" in alt
+    assert "divided: each shard is read once; worker 0: 0, 4" in alt
 
 
 def test_orders_are_drawn_side_by_side() -> None:

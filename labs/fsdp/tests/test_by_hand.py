@@ -13,25 +13,19 @@ from labs import saving_memory as memory
 from labs.fsdp import by_hand
 
 IMPORTS = "from torch import distributed\nimport torch\n"
-ANSWERS = {
-    "gather": [
-        "len(shard) * distributed.get_world_size(), shard.shape[1]",
-        "distributed.all_gather_into_tensor(full, shard)",
-    ],
-    "scatter_mean": [
-        "len(gradient) // ranks, gradient.shape[1]",
-        "distributed.reduce_scatter_tensor(rows, gradient)",
-        "rows / ranks",
-    ],
-    "forward": ["ctx.save_for_backward(images, shard)\n    return images @ gather(shard).T"],
-    "backward": ["gradient @ gather(shard)", "scatter_mean(gradient.T @ images)"],
+ANSWERS = {  # the blanks of the cell that learners write, in order
+    "forward": "ctx.save_for_backward(images, shard)\n    return images @ gather(shard).T",
+    "rows": "torch.empty_like(shard)",
+    "scatter": "distributed.reduce_scatter_tensor(rows, gradient.T @ images)",
+    "images": "gradient @ gather(shard)",
+    "shard": "rows / distributed.get_world_size()",
 }
-KEPT = """
-def forward(ctx, images, shard):
-    weight = gather(shard)
-    ctx.save_for_backward(images, shard)
-    ctx.weight = weight
-    return images @ weight.T
+SAVED = "ctx.save_for_backward(images, shard)\n    "
+KEPT = f"""{SAVED}ctx.weight = gather(shard)
+    return images @ ctx.weight.T"""
+EMPTY = """
+def gather(shard):
+    return shard.new_zeros(len(shard) * distributed.get_world_size(), shard.shape[1])
 """
 LISTS = """
 def gather(shard):
@@ -45,94 +39,81 @@ def gather(shard):
 
     return functional.wait_tensor(functional.all_gather_tensor(shard, 0, distributed.group.WORLD))
 """
+OWN = "[distributed.get_rank()]"
 WRONG = [
-    ("gather", [ANSWERS["gather"][0], "full.zero_()"], "the loss is 0, expected .* all filled"),
-    ("scatter_mean", [*ANSWERS["scatter_mean"][:2], "rows"], "layer 6 of 6: .*sum over the ranks"),
+    ({"gather": EMPTY}, "the loss is 0, expected .* all filled"),
+    ({"shard": "rows"}, "layer 6 of 6: .*sum over the ranks"),
     (
-        "scatter_mean",
-        [
-            ANSWERS["scatter_mean"][0],
-            "rows.copy_(gradient.chunk(ranks)[distributed.get_rank()])",
-            "rows",
-        ],
+        {"scatter": f"rows.copy_((gradient.T @ images).chunk(3){OWN})", "shard": "rows"},
         "this rank's images only",
     ),
-    ("scatter_mean", [*ANSWERS["scatter_mean"][:2], "rows / ranks / ranks"], "only once"),
-    ("forward", KEPT, "[56] full weights are still in memory, expected none: save `shard`"),
+    ({"shard": "rows / 3 / 3"}, "only once"),
+    ({"forward": KEPT}, "[56] full weights are still in memory, expected none: save `shard`"),
     (
-        "forward",
-        [ANSWERS["forward"][0].removesuffix(".T")],
+        {"forward": ANSWERS["forward"].removesuffix(".T")},
         r"\(4x240 and 288x240\).*images @ weight.T",
     ),
+    ({"images": "2 * gradient @ gather(shard)"}, "layer 5 of 6: the layers after it are right"),
     (
-        "backward",
-        ["2 * gradient @ gather(shard)", ANSWERS["backward"][1]],
-        "layer 5 of 6: the layers after it are right",
-    ),
-    (
-        "forward",
-        ["ctx.save_for_backward(images, shard)\n    return images @ shard.T"],
+        {"forward": f"{SAVED}return images @ shard.T"},
         r"`forward` returns \(4, 96\), expected a tensor of shape \(4, 288\): .*rows of all ranks",
     ),
     (
-        "backward",
-        ["gradient @ gather(shard)", "scatter_mean(images.T @ gradient)"],
+        {
+            "rows": "shard.new_empty(images.shape[1] // 3, gradient.shape[1])",
+            "scatter": "distributed.reduce_scatter_tensor(rows, images.T @ gradient)",
+        },
         r"gradient of `shard`, `backward` returns \(96, 240\), .* \(80, 288\): this rank's rows",
     ),
     (
-        "backward",
-        ["gradient @ gather(shard)", "scatter_mean(gradient.T @ images.flip(1))"],
+        {"scatter": "distributed.reduce_scatter_tensor(rows, gradient.T @ images.flip(1))"},
         "number .* is",
     ),
-    ("backward", ["None", ANSWERS["backward"][1]], "their images is wrong: multiply `gradient`"),
+    ({"images": "None"}, "their images is wrong: multiply `gradient`"),
     (
-        "scatter_mean",
-        [
-            ANSWERS["scatter_mean"][0],
-            "distributed.all_reduce(gradient)",
-            "gradient.chunk(ranks)[distributed.get_rank()] / ranks",
-        ],
+        {
+            "rows": "gradient.T @ images",
+            "scatter": "distributed.all_reduce(rows)",
+            "shard": f"rows.chunk(3){OWN} / 3",
+        },
         "which give each rank the full sum",
     ),
 ]
+BLANK = "\0"
 
 
 @pytest.fixture
 def write(tmp_path: Path, runs_root: Path) -> Callable[..., Callable]:
-    """Return a function that defines the lab's functions as a learner who fills the cells would."""
+    """Return a function that defines the lab's functions as a learner who fills the cell would."""
 
-    def define(changed: str = "", answers: list[str] | str = "", blank: str = "") -> Callable:
-        cells = []
-        for name, right in ANSWERS.items():
-            given = answers if name == changed else right
-            given = [] if name == blank else given
-            cell = cell_of("fsdp", name)
-            cells.append(given if isinstance(given, str) else filled(cell, *given))
+    def define(gather: str = "", **changes: str) -> Callable:
+        blanks = filled(cell_of("fsdp", "forward"), *(ANSWERS | changes).values())
+        cells = [gather or cell_of("fsdp", "gather"), blanks.replace(BLANK, "...")]
         cells.append(cell_of("fsdp", "sharded_linear"))
         return defined("\n\n".join(cells), "sharded_linear", tmp_path, IMPORTS)
 
     return define
 
 
-def test_a_blank_in_a_helper_is_found(write: Callable) -> None:
+def test_a_blank_is_found(write: Callable) -> None:
     for name in ANSWERS:
-        (correct, *_) = check_written("fsdp.layer", write(blank=name)).parts
-        assert "a blank is left" in correct.evidence and correct.look_at.startswith(name)
+        (correct, *_) = check_written("fsdp.layer", write(**{name: BLANK})).parts
+        assert "a blank is left" in correct.evidence
 
 
 @pytest.mark.slow
 def test_right_answers_pass(write: Callable) -> None:
-    for functions in (write(), write("gather", LISTS), write("gather", FUNCTIONAL)):
+    for functions in (write(), write(LISTS), write(FUNCTIONAL)):
         checked = check_written("fsdp.layer", functions)
         assert checked.passed and checked.function is functions, checked
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "answers", "words"), WRONG)
+@pytest.mark.parametrize(("changes", "words"), WRONG)
 def test_wrong_answers_hear_what_is_wrong(
-    write: Callable, name: str, answers: list[str] | str, words: str
+    write: Callable, changes: dict[str, str], words: str
 ) -> None:
-    checked = check_written("fsdp.layer", write(name, answers))
+    checked = check_written("fsdp.layer", write(**changes))
     text = repr(checked)
     assert checked.failed and re.search(words, text), text
 

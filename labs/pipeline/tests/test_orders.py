@@ -1,13 +1,12 @@
-"""Tests of right and wrong orders of passes, and memory that is computed."""
+"""Tests of right and wrong orders of passes, and of backward passes by hand."""
 
 import pytest
+from torch import distributed
 
 from course.checks.functions import check_written
-from course.config import rung
 from labs import pipeline as lab
-from labs.pipeline.configs import BATCH
+from labs.pipeline.by_hand import backward_pass
 from labs.pipeline.orders import CASES, one_f_one_b
-from labs.tensor_parallel.measurements import parallel_runs
 
 NAME = "pipeline.1f1b"
 
@@ -107,27 +106,48 @@ def test_a_blank_is_reported_and_drawn_as_the_solution() -> None:
     assert "our order, until yours returns one" in lab.plot_order(function).alt
 
 
-def test_computed_memory_is_near_the_recorded_peaks() -> None:
-    runs = parallel_runs()
-    names = {
-        "DDP": "ddp-48",
-        "FSDP2": "zero3-48",
-        "tensor": "tensor-48",
-        "pipeline, gpipe": "pipe-gpipe-8",
-        "pipeline, 1f1b": "pipe-1f1b-8",
-    }
-    table = lab.rank_memory(runs["ddp-48"].config, ranks=2, micro_batches=8)
-    for name, label in names.items():
-        peak = max(rank["peak_gib"] for rank in runs[label].ranks)
-        assert runs[label].config.batch_size == BATCH
-        # Autocast, which is computed here, normalises in fp32; FSDP2's policy and tensor-parallel
-        # blocks keep bf16, so that their activations are smaller.
-        assert 0.9 * peak < table["sum_gib"][name] < 1.05 * peak
+def ignore_next(features, result, sent):
+    """Begin from ones instead of the gradient that the next rank sends."""
+    result.backward(result.new_ones(result.shape))
+    if (rank := distributed.get_rank()) > 0:
+        sent.append(distributed.isend(features.grad, rank - 1))
 
 
-def test_a_network_of_over_a_billion_weights_is_split() -> None:
-    config = rung("tensor", model="vit_gigantic_patch14_224", batch_size=8)
-    table = lab.rank_memory(config, ranks=4, micro_batches=8)
-    assert round(table["weights_m"]["DDP"]) == 1844
-    assert table["weights_m"]["FSDP2"] == table["weights_m"]["DDP"] / 4
-    assert table["sum_gib"]["pipeline, 1f1b"] < table["sum_gib"]["pipeline, gpipe"]
+def send_result(features, result, sent):
+    """Send on the gradient that was received."""
+    rank, last = distributed.get_rank(), distributed.get_world_size() - 1
+    gradient = result.new_ones(features.shape)
+    if rank < last:
+        distributed.recv(gradient, rank + 1)
+    result.backward(gradient if rank < last else None)
+    if rank > 0:
+        sent.append(distributed.isend(gradient, rank - 1))
+
+
+def wait_for_sends(features, result, sent):
+    """Do the right thing, but wait until the rank before receives."""
+    handles = []
+    backward_pass(features, result, handles)
+    for handle in handles:
+        handle.wait()
+
+
+WRONG_BACKWARD = {
+    ignore_next: r"rank 0 of 3, gpipe: its messages are {'send': 4}, expected 4 in each direction",
+    send_result: r"rank 0 of 3, gpipe: the norm of its gradient is .*sends that of its own input",
+    wait_for_sends: r"rank 1 of 3: it appends 0 handles to `sent`, expected 1",
+}
+
+
+@pytest.mark.slow
+def test_a_right_backward_pass_passes() -> None:
+    assert check_written("pipeline.backward", backward_pass).passed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", WRONG_BACKWARD)
+def test_wrong_backward_passes_fail_with_a_hint(function) -> None:
+    checked = check_written("pipeline.backward", function)
+    assert not checked.passed and checked.function is backward_pass
+    with pytest.raises(AssertionError, match=WRONG_BACKWARD[function]):
+        raise AssertionError(repr(checked))

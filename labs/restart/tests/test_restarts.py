@@ -8,25 +8,9 @@ import pytest
 from job_helpers import prepared
 
 from course.config import Config, rung
-from course.runs.recordings import recorded_runs
 from course.runs.run import Run
 from labs import restart as lab
 from labs.restart import preemption
-
-# They depend on the 16-bit hardware of the CPU: make test-formats.
-pytestmark = pytest.mark.formats
-
-
-def test_workers_change_crops_unless_each_image_has_a_seed() -> None:
-    table = lab.compare_crops()
-    assert table["by worker"].nunique() == len(table) == 3
-    assert table["by image"].nunique() == 1
-
-
-def test_recorded_repeats() -> None:
-    practice = recorded_runs("nvidia-h100", "practice")
-    repeats = lab.compare_repeats(practice).set_index("repeatable")
-    assert repeats.loc[True, "max_difference"] == 0 and repeats.loc[False, "ratio"] == 1
 
 
 def save_run(folder: Path, config: Config, seconds: list[float], evidence: dict) -> Run:
@@ -48,8 +32,6 @@ def test_costs_of_saving(tmp_path: Path) -> None:
     assert [*table.index] == ["never", "torch.save"]
     row = table.loc["torch.save", ["step_ms", "after_ms", "save_ms", "cost"]]
     assert row.tolist() == pytest.approx([100, 500, 400, 1.0])
-    alt = lab.plot_step_times([never, saved], "2 cores").alt
-    assert "never: 100 ms" in alt and "after a save (every 4 steps) 500 ms" in alt
 
 
 def test_losses_of_both_processes_are_compared(tmp_path: Path) -> None:
@@ -92,10 +74,10 @@ def test_signals_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def answer(*words: str) -> SimpleNamespace:
         partition = "PartitionName=gpu GraceTime=60 PreemptMode=REQUEUE"
-        config = "Configuration data\nKillWait                = 30 sec\n"
+        config = "Configuration data\nJobRequeue = 1\nKillWait                = 30 sec\n"
         return SimpleNamespace(stdout=config if words[-1] == "config" else partition)
 
     monkeypatch.setattr(preemption.slurm_partitions, "ask", answer)
-    assert lab.preemption_settings().loc["gpu"].tolist() == ["REQUEUE", "60 s", "30 sec"]
+    assert lab.preemption_settings().loc["gpu"].tolist() == ["REQUEUE", "60 s", "30 sec", "1", ""]
     monkeypatch.setattr(preemption.slurm_partitions, "ask", lambda *_: None)
     assert lab.preemption_settings().empty

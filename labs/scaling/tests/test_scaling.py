@@ -1,10 +1,11 @@
-"""Efficiency of runs on several GPUs, and the model that extrapolates them."""
+"""Efficiency of runs on several GPUs, and the model that predicts it."""
 
 import json
 import math
 from dataclasses import asdict
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import distributed
@@ -15,12 +16,11 @@ from course.runs.record import Record
 from course.runs.run import Run
 from course.training import models
 from labs import scaling as lab
-from labs.scaling import model
-from labs.scaling.model import Bucket, Link, all_reduce_s, exposed_s
+from labs.scaling import verify
+from labs.scaling.efficiency import mean_step_s
+from labs.scaling.model import Bucket, Link, all_reduce_s, ddp_buckets, exposed_s
 
 LINK = Link(20e-6, 40e9)
-OVERHEAD_S = 0.0007
-FOUR = "nvidia-h200-x4"
 SYNTHETIC = {"data": "synthetic", "val_steps": 0, "epochs": 1, "steps": 12, "warmup_steps": 2}
 
 
@@ -97,15 +97,8 @@ def test_buckets_are_those_of_ddp(group_of_one: None, bucket_mb: float) -> None:
     for _ in range(3):  # DDP rebuilds its buckets after the first step, and logs it in the third
         wrapped(torch.randn(2, 3, 32, 32)).sum().backward()
     sizes = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    buckets = lab.ddp_buckets(network, 32, bucket_mb)
+    buckets = ddp_buckets(network, 32, bucket_mb)
     assert [bucket.size for bucket in buckets] == [int(size) for size in sizes.split(", ")]
-
-
-def test_all_reduce_takes_as_long_as_its_messages() -> None:
-    for ranks in (1, 2, 64):  # 2 (p - 1) rounds, in which each rank sends a piece to the next
-        rounds_s = 2 * (ranks - 1) * (LINK.alpha_s + 100e6 / ranks / LINK.bytes_per_s)
-        assert all_reduce_s(100e6, ranks, LINK) == pytest.approx(rounds_s)
-    assert all_reduce_s(1e8, 64, Link(1.0, math.inf), rows=8) == 2 * 7 + 2 * 7
 
 
 def test_exposed_is_what_outlasts_backward() -> None:
@@ -114,55 +107,38 @@ def test_exposed_is_what_outlasts_backward() -> None:
     assert exposed_s(half, 2, LINK, backward_s=3 * needed_s) == 0
     assert exposed_s(half, 2, LINK, backward_s=needed_s) == pytest.approx(0.5 * needed_s)
     assert exposed_s(full, 2, LINK, backward_s=9.0) == pytest.approx(needed_s)
+    for ranks in (2, 3, 8):  # the learner's function is the model's
+        buckets = [*half, Bucket(3 * 10**7, 0.6), *full]
+        ready_s = [bucket.ready * 0.004 for bucket in buckets]
+        message_s = [all_reduce_s(bucket.size, ranks, LINK) for bucket in buckets]
+        learned_s = verify.exposed_s(ready_s, message_s, 0.004)
+        assert learned_s == pytest.approx(exposed_s(buckets, ranks, LINK, 0.004))
 
 
-def model_runs(folder: Path, link: Link, cases: list[tuple[int, float]]) -> list[Run]:
-    """Write runs whose steps are as long as the model predicts for a link."""
-    base = make_run(folder, 1, 64, 0.02)
-    runs = [base]
-    for gpus, bucket_mb in cases:
-        buckets = model.config_buckets("resnet50", 224, bucket_mb)
-        extra_s = OVERHEAD_S + exposed_s(buckets, gpus, link, base.record.backward_s)
-        runs.append(make_run(folder, gpus, 64, 0.02 + extra_s, bucket_mb=bucket_mb))
-    return runs
+def test_a_link_is_fitted_to_its_smallest_and_largest_message() -> None:
+    sizes = [0, 10**6, 10**8]
+    seconds = [all_reduce_s(size, 4, LINK) for size in sizes]
+    fit = lab.fit_link(pd.DataFrame({"ranks": 4, "bytes": sizes, "seconds": seconds}))
+    assert fit == pytest.approx(LINK)
+    assert [*recorded_links("nvidia-h100-x4")][:2] == ["2 GPUs, 1 host", "2 GPUs, 2 hosts"]
 
 
-@pytest.mark.slow
-def test_predictions_repeat_the_fitted_runs(tmp_path: Path) -> None:
-    runs = model_runs(tmp_path, LINK, [(2, 25), (4, 25)])
-    table = lab.predict_scaling(runs[0], LINK, [1, 2, 4, 2048], overhead_s=OVERHEAD_S)
-    by_gpus = table.set_index("gpus")
-    assert by_gpus["efficiency"][1] == 1 and by_gpus["efficiency"].is_monotonic_decreasing
-    assert by_gpus["step_ms"][4] == pytest.approx(1e3 * runs[2].record.step_s)
-    grid = lab.predict_scaling(runs[0], LINK, [4, 12, 2048], rows=8, overhead_s=OVERHEAD_S)
-    assert list(grid["gpus"]) == [2048]
-    assert grid["efficiency"][0] > by_gpus["efficiency"][2048]
-    published = lab.published_efficiencies()
-    assert "A  Facebook 2017" in legend_of(lab.plot_extrapolation({"model": table}, published))
-    overlap = lab.plot_overlap(lab.bucket_timeline([Bucket(10**8, 0.5)], 2, LINK, 0.01), 0.01)
-    overlap.draw_without_rendering()
+def test_the_mean_step_contains_late_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 4, 64, 0.02)
+    rows = run.steps.to_dict("records")
+    rows[-1]["step_s"] = 0.12  # one of ten steps after warm-up
+    (run.folder / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert mean_step_s(Run(run.folder)) == pytest.approx(0.03)
 
 
-def legend_of(picture) -> str:
-    return "\n".join(picture.axes[0].get_legend_handles_labels()[1])
+def test_techniques_are_compared_with_one_gpu() -> None:
+    step_ms = lab.compare_techniques("nvidia-h100-x4", "compile")["step_ms"]
+    assert step_ms["accumulate"] < step_ms["DDP"] < step_ms["powersgd"]
 
 
-def test_a_node_that_is_not_recorded_is_not_drawn() -> None:
-    table = lab.efficiency_table(lab.scaling_runs(FOUR, "compile"))
-    picture = lab.plot_scaling(table, lab.node_with_prediction("compile", "abacus"))
-    assert [*picture.axes[0].get_xticks()] == [1, 2, 4] and "predicted" not in legend_of(picture)
-
-
-def test_runs_on_pretended_hosts_are_as_slow_as_predicted() -> None:
-    machine, links = "nvidia-h100-x4", recorded_links("nvidia-h100-x4")
-    assert [*links][:2] == ["2 GPUs, 1 host", "2 GPUs, 2 hosts"]
-    table = lab.predict_hosts(machine, "compile", {(4, 2): Link(15e-6, 4e9)})
-    assert table["predicted"][0] == pytest.approx(table["measured"][0], abs=2)
-    runs = lab.technique_runs(machine, "compile")
-    assert [*runs] == ["one GPU", "DDP", *lab.TECHNIQUES]
-    step_ms = lab.compare_steps(runs)["step_ms"]
-    assert step_ms["one GPU"] < step_ms["accumulate"] < step_ms["DDP"] < step_ms["powersgd"]
-    with pytest.raises(ValueError, match="compile on 3 GPUs of 3 pretended hosts is not recorded"):
-        lab.network_run(machine, "compile", 3, 3)
-    fits = dict.fromkeys(links, Link(15e-6, 4e9))
-    assert "4 GPUs, 2 hosts" in lab.plot_links(links, fits).alt
+def test_figures_contain_their_values() -> None:
+    assert (
+        "weak, recorded" in lab.plot_weak_and_strong({"weak": {1: 1, 2: 0.9}}, {"weak": {1: 1}}).alt
+    )
+    lab.plot_lost_time().draw_without_rendering()
+    lab.plot_overlap([Bucket(10**8, 0.5)], 2, LINK, 0.01).draw_without_rendering()

@@ -4,8 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from job_helpers import (
     SCRIPTS,
@@ -15,11 +13,11 @@ from job_helpers import (
 
 from course.config import rung
 from course.jobs.launch import JobError
-from course.runs.recordings import recorded_runs
 from course.runs.run import FOLDER_VARIABLE
 from course.training.recorder import recording
 from labs import search as lab
 from labs.search import trial_queue, trials
+from labs.search.asha import promote, simulate_workers
 from labs.search.halving import successive_halving
 from labs.search.trials import ABOUT, FOLDER
 
@@ -34,11 +32,9 @@ def test_a_search_continues(runs_root: Path) -> None:
     assert first_runs[0].launched["trial"]["params"]["lr"] == 0.5  # the config's value comes first
     three_trials = lab.search("tpe", RATES, CONFIG, trials=3, name="mine", **LIGHT)
     assert three_trials.runs[:2] == first_runs and len(three_trials.runs) == 3
-    table = lab.trials_table(three_trials)
+    table = three_trials.table()
     assert table["state"].tolist() == ["complete"] * 3
     assert three_trials.best.record.val_top1 == table["val_top1"].max()
-    with pytest.raises(ValueError, match="3 complete trials: expected at least 4"):
-        lab.field_importance(three_trials)
     with pytest.raises(ValueError, match="a different search has this name .space"):
         lab.search("tpe", {"lr": (0.1, 1.0)}, CONFIG, trials=1, name="mine", **LIGHT)
 
@@ -64,7 +60,7 @@ def test_wrong_spaces_are_refused(sampler: str, space: dict, message: str) -> No
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pruner": "mean"}, "no pruner 'mean': choose none, median, hyperband"),
+        ({"pruner": "mean"}, "no pruner 'mean': choose none, median, asha, hyperband"),
         ({"site": "recorded-nvidia-h200"}, "starts no jobs"),
         ({"trials": 0}, "trials=0: expected 1 or more"),
         ({"workers": 2}, "this machine computes one job at a time"),
@@ -162,35 +158,28 @@ def test_replayed_epochs_are_counted_once() -> None:
     assert replay.epochs == 3 and replay.accuracy(1) == 0.25
     table = replay.table("halving")
     assert table["state"].tolist() == ["complete"] * 2 + ["pruned"]
-    assert lab.rank_correlation(replay).tolist() == pytest.approx([-1, 1])
+    assert replay.rank_correlation().tolist() == pytest.approx([-1, 1])
 
 
-def test_halving_beats_random_search_on_the_recorded_grid_only() -> None:
-    runs = lab.grid_runs(recorded_runs("nvidia-h200", "learning"))
-    table = lab.compare_with_random(successive_halving, lab.Replay.of(runs), repeats=100)
-    assert table["epochs"].tolist() == [18, 36, 54, 72]
-    assert (table["halving"] > table["random"]).all()
-    trials = [run for run in recorded_runs("nvidia-h100", "search") if "random" in run.config.rung]
-    replay = lab.Replay.of(trials)
-    found = replay.accuracy(successive_halving(replay.trials, replay.train))
-    assert found < replay.curves[:, -1].max()  # its epoch 1 misleads
-    assert "rank correlation 0.22" in lab.plot_early_ranking({"H100": replay}).alt
+def test_halving_finds_the_best_of_the_recorded_grid_only() -> None:
+    for replay, is_best in ((lab.Replay.of_grid(), True), (lab.Replay.of_random_trials(), False)):
+        found = replay.accuracy(successive_halving(replay.trials, replay.train))
+        assert (found == replay.curves[:, -1].max()) == is_best
+    assert replay.rank_correlation()[1] < 0.3  # the random trials' first epoch misleads
 
 
-def test_costs_and_gains() -> None:
-    table = pd.DataFrame(
-        {
-            "search": "a",
-            "trial": range(5),
-            "state": ["lost", "complete", "pruned", "complete", "complete"],
-            "val_top1": [np.nan, 0.4, 0.2, 0.5, 0.7],
-            "machine": "m",
-            "lr": [1.0, 2.0, 4.0, 1.0, 3.0],
-            "device_s": 720.0,
-            "joules": 1e3,
-        }
+@pytest.mark.parametrize("slow", [1, 4])
+def test_without_barriers_the_first_training_completes_earlier(slow: int) -> None:
+    replay, speeds = lab.Replay.of_grid(), [1.0] * 7 + [slow]
+    barrier, asha = (
+        simulate_workers(promote, replay, speeds, waits=waits) for waits in (True, False)
     )
-    (row,) = lab.cost_table(table).itertuples()
-    assert (row.trials, row.pruned, row.best, row.device_h, row.kilojoules) == (5, 1, 0.7, 1, 5)
-    assert row.gain == pytest.approx(0.2)  # over trial 3, which repeats trial 0
-    assert lab.cost_table(table.drop(index=3))["gain"].isna().all()
+    assert barrier["round"].value_counts().tolist() == [36, 12, 4]
+    for round_ in (2, 3):  # it begins when the one before has ended
+        before, after = (barrier[barrier["round"] == x] for x in (round_ - 1, round_))
+        assert after["begin"].min() >= before["end"].max()
+    first = [table.loc[table["round"] == 3, "end"].min() for table in (asha, barrier)]
+    assert first[0] < first[1]
+    for table in (barrier, asha):  # a worker trains one trial at a time
+        for _, rows in table.sort_values("begin").groupby("worker"):
+            assert (rows["begin"].to_numpy()[1:] >= rows["end"].to_numpy()[:-1]).all()

@@ -22,7 +22,7 @@ if fields:
     print(", ".join(f"{{n}} [{{units[n][0]}}]" if units.get(n, [""])[0] else n for n in names))
     print(", ".join(" ".join(reversed(units.get(n, ("", "0")))).strip() for n in names))
 else:
-    print("# gpu pid sm")
+    print("a table")
 """
 
 
@@ -43,7 +43,6 @@ def test_a_gpu_of_this_node(gpu: None) -> None:
     assert table.loc["clocks.current.sm", "GPU 0 now"] == "345 MHz"
     assert table.loc["clocks_event_reasons.gpu_idle", "GPU 0 now"] == "0"  # by its old name
     assert table["GPU 0 now"].isna().sum() == 1  # compute_mode
-    assert lab.gpu_usage() == "# gpu pid sm\n"
 
 
 def test_the_recording_is_complete_and_names_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +50,6 @@ def test_the_recording_is_complete_and_names_no_machine(monkeypatch: pytest.Monk
     table = lab.gpu_status()
     assert list(table.columns) == ["recorded, idle", "recorded, busy", "meaning"]
     assert table.notna().all(axis=None)
-    assert "ccpm" in lab.gpu_usage()
     for path in nvidia_smi.RECORDED.iterdir():
         text = path.read_text()
         assert text == without_secrets(text)

@@ -105,11 +105,7 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "blocks of a kernel": lambda: kernel.plot_grid(size=22, block=8),
     "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
     "rate of products": lambda: kernel.plot_matmul_rate(kernel.load_measurements(H100)),
-    "odd sides": lambda: microscope.plot_odd_sides(
-        microscope.odd_side_rates(microscope.load_measurements().products)
-    ),
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
-    "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
     "ladder of networks": lambda: networks.plot_ladder(networks.load_measurements(H100)),
 }
 

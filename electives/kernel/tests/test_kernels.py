@@ -5,11 +5,13 @@ import os
 import re
 from typing import Any
 
+import pandas as pd
 import pytest
 from job_helpers import SCRIPTS, run_forked
 from written_helpers import cell_of, filled
 
-from electives.kernel import cuda
+from course.training import Recorder
+from electives.kernel import cuda, gpu_timing
 
 pytest.importorskip("triton", reason="Triton is missing: PyTorch installs it only on Linux")
 FUNCTIONS = {
@@ -119,6 +121,20 @@ def test_right_kernels_pass_and_wrong_ones_hear_why(outcome: dict[str, Any]) -> 
 def test_larger_tiles_read_less(outcome: dict[str, Any]) -> None:
     reads = [2 * 2 * 64 * 64 * 4, 2 * 2 * 64 * 64 * 2]
     assert outcome["tiles"] == {"read": reads, "written": [2 * 64 * 64] * 2}
+
+
+def test_products_are_ranked_by_their_share_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_timing, "time_on_gpu", lambda _: None)
+    recorded = gpu_timing.leaderboard(None)
+    assert recorded["product"].iloc[0] == "cuBLAS" and recorded["of_cublas"].iloc[0] == 1
+    columns = ["kernel", "by", "block", "seconds", "tflop_per_s"]
+    times = [("matmul", "PyTorch", None, 2.0, 0.1), ("matmul", "Triton", 64, 2.5, 0.08)]
+    timed = pd.DataFrame(times, columns=columns)
+    monkeypatch.setattr(gpu_timing, "time_on_gpu", lambda _: timed)
+    monkeypatch.setattr(Recorder, "describe", lambda *_: {"machine": "a slow GPU"})
+    board = gpu_timing.leaderboard(None).set_index(["machine", "product"])["of_cublas"]
+    assert board["a slow GPU, here", "yours, tiles of 64"] == 0.8
+    assert board.is_monotonic_decreasing and len(board) == len(recorded) + 2
 
 
 @pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is missing")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from electives import microscope as lab
-from electives.kernel import cuda
 from electives.microscope import kernel_names, permission, sparsity, timing, wmma
 from electives.microscope.cases import Convolution, Product
 
@@ -97,12 +96,6 @@ def test_pruned_weights_stay_zero_and_recover() -> None:
     assert row["zeros"] == 0.5 and row["pruned"] < min(row["trained"], row["fine_tuned"])
     speeds = lab.sparse_speeds().loc[(16384, 4096, 16384)]
     assert speeds["times_as_fast"] == pytest.approx(1.27, abs=0.005)
-
-
-@pytest.mark.skipif(cuda.nvcc() is None, reason="nvcc is missing")
-@pytest.mark.slow
-def test_the_kernel_with_wmma_compiles() -> None:
-    assert sum("wmma.mma.sync" in line for line in wmma.compile_wmma()) == 1
 
 
 def test_recorded_instructions() -> None:

@@ -44,12 +44,6 @@ def learned(name: str):
     return run(H200, name, "learning")
 
 
-@cache
-def benchmark():
-    """Return what three networks took on an H100."""
-    return networks.load_measurements(H100)
-
-
 def ladder():
     table = inference.load_measurements(H100)
     return table[(table["part"] == "ladder") & table["variant"].isin(inference.LADDER)]
@@ -109,22 +103,9 @@ FIGURES: dict[str, Callable[[], Picture]] = {
     "speed of inference": lambda: inference.plot_speedups(ladder()),
     "blocks of a kernel": lambda: kernel.plot_grid(size=22, block=8),
     "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
-    "fused kernels": lambda: kernel.plot_fused_kernels(kernel.load_measurements(H100)),
     "rate of products": lambda: kernel.plot_matmul_rate(kernel.load_measurements(H100)),
-    "odd sides": lambda: microscope.plot_odd_sides(
-        microscope.odd_side_rates(microscope.load_measurements().products)
-    ),
     "far map": lambda: microscope.plot_far_map(microscope.load_measurements().far),
-    "largest rates": lambda: microscope.plot_largest_rates(microscope.load_measurements().largest),
-    "networks on two GPUs": lambda: networks.plot_scaling(
-        networks.scaling_efficiency("nvidia-h100-x2")
-    ),
-    "published speeds": lambda: networks.plot_speedups(
-        networks.speedups(networks.published_speeds())
-    ),
-    "ladder of networks": lambda: networks.plot_ladder(benchmark()),
-    "networks' time by kind": lambda: networks.plot_time_by_kind(benchmark(), "TF32"),
-    "busy time of networks": lambda: networks.plot_busy(benchmark(), "fp32"),
+    "ladder of networks": lambda: networks.plot_ladder(networks.load_measurements(H100)),
 }
 
 

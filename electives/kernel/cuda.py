@@ -1,10 +1,8 @@
-"""Kernels in CUDA C++: their source, their assembly, and how PyTorch loads them."""
+"""Kernels in CUDA C++: their source, and how PyTorch loads them."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from types import ModuleType
 
@@ -64,21 +62,3 @@ def load(name: str, code: str, wrappers: dict[str, tuple[str, str]]) -> ModuleTy
 def load_kernels() -> ModuleType | None:
     """Load both kernels; they take contiguous fp32 tensors on the GPU and write into `out`."""
     return load("first_kernels", source("add") + source("row_maximum"), WRAPPERS)
-
-
-def instructions(path: Path = FOLDER / "add.cu") -> list[str]:
-    """Return one thread's instructions in PTX, the GPU's assembly. It needs nvcc, but no GPU.
-
-    Raises:
-        RuntimeError: the source has a mistake; the message is nvcc's.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        ptx = Path(folder, "kernel.ptx")
-        command = [nvcc(), "-O3", "-ptx", "-arch=sm_90", "-o", str(ptx), str(path)]
-        process = subprocess.run(command, capture_output=True, text=True)
-        if process.returncode:
-            raise RuntimeError(process.stderr or process.stdout)
-        text = ptx.read_text()
-    body = text.partition(".visible .entry")[2].partition("{")[2].rpartition("}")[0]
-    lines = [line.strip() for line in body.splitlines()]
-    return [line for line in lines if line and not line.startswith((".", "//"))]

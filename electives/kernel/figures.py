@@ -1,11 +1,10 @@
-"""Figures of kernels: their grids, their memory traffic, and their share of a GPU's limits."""
+"""Figures of kernels: their grids, and their share of a GPU's limits."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from course.charts import (
-    ACCENT,
     BLUE,
     DARK,
     GREEN,
@@ -13,13 +12,10 @@ from course.charts import (
     ORANGE,
     SKY,
     Picture,
-    bars,
-    heading,
     label,
     legend,
     limit,
     lines,
-    stack,
     strip,
 )
 
@@ -28,12 +24,9 @@ COLOURS = {
     "Triton, tuned": SKY,
     "CUDA C++": ORANGE,
     "PyTorch": DARK,
-    "PyTorch, step by step": ACCENT,
-    "PyTorch, compiled": GREEN,
 }
 PROGRAM_COLOURS = (BLUE, ORANGE, GREEN, SKY)
 TILE_COLOURS = {16: f"{BLUE}59", 32: f"{BLUE}80", 64: f"{BLUE}BF"}  # paler for smaller tiles
-TITLES = {"softmax": "softmax, rows of {:,}", "norm_relu": "BatchNorm + ReLU"}
 
 
 def plot_grid(size: int, block: int) -> Picture:
@@ -46,17 +39,6 @@ def plot_grid(size: int, block: int) -> Picture:
         rows[f"program {program}: {program}·{block} + 0 … {block - 1}"] = cells
     picture = Picture(8, 0.3 + 0.45 * len(rows))
     strip(picture.panel(), rows)
-    return picture
-
-
-def plot_traffic(table: pd.DataFrame) -> Picture:
-    """Draw the MiB read and written with each side of the tiles (from `traffic_by_tile`)."""
-    picture = Picture(9, 1.1 + 0.45 * len(table))
-    axes = picture.panel()
-    parts = {name: table[name] / 2**20 for name in ("read", "written")}
-    stack(axes, [f"tiles of {side}" for side in table.index], parts, colours=(BLUE, ORANGE))
-    label(axes, xlabel="MiB through the GPU's memory")
-    legend(picture)
     return picture
 
 
@@ -86,21 +68,6 @@ def plot_bandwidth(table: pd.DataFrame) -> Picture:
     left.set_ylabel("% of the copy's bandwidth")
     label(right, f"{largest:,} numbers", size=10, xlabel="numbers per program (BLOCK)")
     legend(picture)
-    return picture
-
-
-def plot_fused_kernels(table: pd.DataFrame) -> Picture:
-    """Draw the time of softmax and of BatchNorm + ReLU by method."""
-    rows = table[table["size"].isin([1024, 16384]) & (table["kernel"] == "softmax")]
-    rows = pd.concat([table[table["kernel"] == "norm_relu"], rows])
-    groups = rows.sort_index().groupby(["kernel", "size"], sort=False)
-    picture = Picture(10, 3.2)
-    for axes, ((kernel, size), group) in zip(picture.panels(1, len(groups)), groups):
-        names = [by.replace(", ", ",\n") for by in group["by"]]
-        colours = [COLOURS[by] for by in group["by"]]
-        bars(axes, names, group["seconds"] * 1e3, colours=colours, room=1.25)
-        label(axes, TITLES[kernel].format(size), size=10, xlabel="ms")
-    heading(picture, table["machine"].iloc[0])
     return picture
 
 

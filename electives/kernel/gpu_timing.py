@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from course.runs import recorded_table, recordings
-from course.training import set_tf32
+from course.training import Recorder, set_tf32
 
 # By kernel: the size to time, its numbers' format, and the blocks to try.
 DEFAULTS: dict[str, tuple[int, str, tuple[int, ...]]] = {
@@ -81,6 +81,34 @@ def time_on_gpu(kernel: Any) -> pd.DataFrame | None:
     if process.returncode:
         raise RuntimeError("\n".join(process.stderr.splitlines()[-8:]))
     return _add_rates(pd.DataFrame(json.loads(process.stdout.splitlines()[-1])))
+
+
+def leaderboard(kernel: Any) -> pd.DataFrame:
+    """Rank products of bf16 matrices: recorded ones, and a kernel on this machine's GPU, if any.
+
+    As in the race, only correct ones count: `time_on_gpu` raises RuntimeError for others.
+
+    Columns: product, ms, tflop_per_s, of_cublas (its speed, relative to cuBLAS's there), machine.
+    """
+    size, dtype, _ = DEFAULTS["matmul"]
+    rows = load_measurements("nvidia-h100").query("size == @size and dtype == @dtype")
+    if (timed := time_on_gpu(kernel)) is not None:
+        machine = Recorder(None).describe(torch.device("cuda"))["machine"]
+        timed = timed.replace({"by": {"Triton": "yours"}})
+        rows = pd.concat([rows, timed.assign(machine=f"{machine}, here")])
+    rows = rows[rows["kernel"] == "matmul"].reset_index(drop=True)
+    tiles = rows["block"].map(", tiles of {:.0f}".format, na_action="ignore").fillna("")
+    cublas = rows[rows["by"] == "PyTorch"].set_index("machine")["seconds"]
+    board = pd.DataFrame(
+        {
+            "product": rows["by"].replace("PyTorch", "cuBLAS") + tiles,
+            "ms": 1e3 * rows["seconds"],
+            "tflop_per_s": rows["tflop_per_s"],
+            "of_cublas": rows["machine"].map(cublas) / rows["seconds"],
+            "machine": rows["machine"],
+        }
+    ).sort_values("of_cublas", ascending=False)
+    return board.round(2).set_axis(pd.Index(range(1, len(board) + 1), name="place"))
 
 
 def measure(name: str, kernel: Any, size: int, dtype: str) -> Iterator[dict[str, Any]]:

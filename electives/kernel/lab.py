@@ -32,7 +32,7 @@ def _matmul() -> FunctionCheck:
 
 LAB = Lab(
     title="a first GPU kernel",
-    minutes=75,
+    minutes=65,
     functions={
         "kernel.add": Function("a kernel adds, and stays inside", _add),
         "kernel.softmax": Function("a row is read once", _softmax),

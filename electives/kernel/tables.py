@@ -7,19 +7,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-# Step of a softmax, and how often it reads and writes all numbers.
-SOFTMAX_STEPS = (("maximum", 1, 0), ("minus", 1, 1), ("exp", 1, 1), ("sum", 1, 0), ("÷", 1, 1))
-
-
-def softmax_traffic(numbers: int) -> pd.DataFrame:
-    """Return the fp32 bytes that a softmax moves if each of its steps is an operator.
-
-    Columns: step, read, written. A row's maximum and sum are negligible and left out.
-    """
-    table = pd.DataFrame(SOFTMAX_STEPS, columns=["step", "read", "written"])
-    table[["read", "written"]] *= 4 * numbers
-    return table
-
 
 def traffic_by_tile(
     kernel: Any, sides: tuple[int, ...] = (16, 32, 64), size: int = 128

@@ -4,13 +4,12 @@ import lazy_loader
 
 _NAMES = {
     "cases": "Convolution Product",
-    "figures": "plot_far_map plot_largest_rates plot_near_map plot_odd_sides plot_tensor_cores",
-    "kernel_names": "example_kernels",
+    "figures": "plot_far_map plot_near_map plot_tensor_cores",
     "measurements": "measure_gpu time_cases",
     "permission": "counter_permission",
-    "records": "counters_by_case load_measurements odd_side_rates",
+    "records": "counters_by_case load_measurements",
     "sparsity": "pruned_accuracy sparse_speeds",
-    "wmma": "compile_wmma library_instructions recorded_machine_code run_wmma wmma_source",
+    "wmma": "library_instructions recorded_machine_code run_wmma wmma_source",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -8,16 +8,13 @@ from matplotlib.axes import Axes
 
 from course.charts import (
     ACCENT,
-    BLUE,
     DARK,
-    FORMAT_COLOURS,
     GREEN,
     GREY,
     ORANGE,
     PURPLE,
     SKY,
     Picture,
-    bars,
     describe,
     heading,
     label,
@@ -37,7 +34,6 @@ PARTS = (
     ("unknown", "unknown", DARK),
 )
 LOAD_COLOURS = {16: GREEN, 8: SKY, 4: ORANGE, 2: ACCENT, 1: PURPLE}
-SIDE_COLOURS = {"M": BLUE, "N": ORANGE, "K": GREEN}
 
 
 def plot_near_map(table: pd.DataFrame) -> Picture:
@@ -89,38 +85,6 @@ def _draw_by_load(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_xticks(range(len(names)), names)
     words = "bytes of the widest load for K and N; kernel; median"
     label(axes, "one point per product", size=10, xlabel=words, ylim=(0, None))
-
-
-def plot_odd_sides(table: pd.DataFrame) -> Picture:
-    """Draw the speed with one odd side, as a share of an even product's (`odd_side_rates`)."""
-    percent = (100 * table[[*SIDE_COLOURS]].div(table["none"], axis=0)).round()
-    picture = Picture(9, 1.2 + 0.48 * len(percent))
-    axes = picture.panel()
-    series = {f"{side} = 4,097": percent[side] for side in SIDE_COLOURS}
-    look = {"missing": "refused", "colours": [*SIDE_COLOURS.values()], "room": 1.1}
-    bars(axes, percent.index, series, **look)
-    label(axes, xlabel="% of the even product's speed")
-    legend(picture)
-    heading(picture, table["machine"].iloc[0])
-    return picture
-
-
-def plot_largest_rates(table: pd.DataFrame) -> Picture:
-    """Draw the largest rate of each format, the data sheet's, and that of zeros."""
-    picture = Picture(9, 0.9 + 0.42 * len(table))
-    axes = picture.panel()
-    shares = table["share"].map(lambda share: "" if np.isnan(share) else f": {share:.0%}")
-    colours = [FORMAT_COLOURS.get(name, SKY) for name in table.index]
-    look = {"words": table["tflop_per_s"].map(digits) + shares, "pale": table["published"]}
-    bars(axes, table.index, table["tflop_per_s"], colours=colours, **look)
-    zeros = table["zeros_tflop_per_s"]
-    axes.plot(zeros, range(len(zeros)), "|", color=DARK, ms=13, mew=1.5)
-    for name, values in (("with zeros", zeros), ("data sheet", table["published"])):
-        describe(axes, name, [f"{format_} {digits(rate)}" for format_, rate in values.items()])
-    label(axes, xlabel="TFLOP/s: measured (bar), with zeros (stroke), data sheet (pale)")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    heading(picture, table["machine"].iloc[0])
-    return picture
 
 
 def plot_tensor_cores(table: pd.DataFrame, machine: str) -> Picture:

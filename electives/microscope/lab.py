@@ -5,11 +5,10 @@ from __future__ import annotations
 from course.lab import Function, FunctionCheck, Lab
 
 
-def _names() -> FunctionCheck:
-    from electives.microscope import kernel_names, verify
+def _padding() -> FunctionCheck:
+    from electives.microscope import verify
 
-    examples, counted = verify.check_examples, verify.check_counted_kernels
-    return FunctionCheck(kernel_names.uses_tensor_cores, examples, counted)
+    return FunctionCheck(verify.padded_product, verify.check_product, verify.check_rows)
 
 
 def _prune() -> FunctionCheck:
@@ -20,11 +19,11 @@ def _prune() -> FunctionCheck:
 
 LAB = Lab(
     title="Tensor Cores under the microscope",
-    minutes=70,
+    minutes=60,
     functions={
-        "microscope.names": Function("a kernel's name shows whether Tensor Cores ran", _names),
+        "microscope.padding": Function("a product whose rows have 16 bytes", _padding),
         "microscope.prune": Function("2:4 sparsity: two of each four weights remain", _prune),
     },
     prepare="nothing; counters of a GPU need a permission",
-    stuck="words that are also in names of other kernels; two of *each* four",
+    stuck="which sides of a and b to pad; two of *each* four",
 )

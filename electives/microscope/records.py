@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,7 @@ class Measurements:
         "unknown").
     counters: a row per kernel of a case, with tensor_active, the share of busy cycles.
     largest: a row per format, with clock and power, and the rate of zeros.
+    depthwise: convolutions with one group and with one per channel, on an H200.
     """
 
     products: pd.DataFrame
@@ -38,6 +39,7 @@ class Measurements:
     largest: pd.DataFrame
     counters: pd.DataFrame
     cublas: pd.DataFrame
+    depthwise: pd.DataFrame
 
 
 @cache
@@ -50,9 +52,11 @@ def load_measurements(machine: str = MACHINE) -> Measurements:
     raw = recordings.part(machine, "microscope")
     source = recordings.origin({"date": raw["date"], "versions": {"torch": raw["torch"]}})
     machine = f"{raw['machine']} ({source})"
-    names = [field.name for field in fields(Measurements)]
+    names = [field.name for field in fields(Measurements) if field.name in raw]
     tables = {name: case_table(raw[name]).assign(machine=machine) for name in names}
-    return Measurements(**tables | {"largest": largest_table(raw["largest"], machine)})
+    tables["largest"] = largest_table(raw["largest"], machine)
+    depthwise = case_table(recordings.recorded_table("nvidia-h200", "depthwise"))
+    return Measurements(**tables, depthwise=depthwise)
 
 
 def case_table(rows: list[dict[str, Any]] | dict[str, Any]) -> pd.DataFrame:
@@ -79,20 +83,6 @@ def largest_table(rows: list[dict[str, Any]], machine: str) -> pd.DataFrame:
 def widest_load(numbers: int, itemsize: int) -> int:
     """Return the bytes that one load may take from a matrix with rows of this many numbers."""
     return next(width for width in (16, 8, 4, 2, 1) if numbers * itemsize % width == 0)
-
-
-def odd_side_rates(products: pd.DataFrame) -> pd.DataFrame:
-    """Return TFLOP/s of a product with equal sides, and with one side longer by 1.
-
-    Index: format. Columns: none, M, N, K (the longer side; NaN: refused), machine.
-    """
-    rates = products.set_index(["m", "n", "k", "dtype"]).sort_index()
-    changes = {"none": {}} | {side.upper(): {side: getattr(BASE, side) + 1} for side in "mnk"}
-    columns = {}
-    for name, change in changes.items():
-        case = replace(BASE, **change)
-        columns[name] = rates["tflop_per_s"].loc[case.m, case.n, case.k]
-    return pd.DataFrame(columns).reindex(FORMATS).assign(machine=products["machine"].iloc[0])
 
 
 def counters_by_case(counters: pd.DataFrame) -> pd.DataFrame:

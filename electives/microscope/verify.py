@@ -3,57 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from string import ascii_lowercase
 from typing import Any
 
-import pandas as pd
 import torch
+from torch.nn.functional import pad
 
+from course._compat import TorchDispatchMode
 from course.lab import results
-from electives.microscope.kernel_names import counted_kernels, inner_name, labelled_examples
 from electives.microscope.sparsity import Prune, prune
 
 Function = Callable[..., Any]
-MIN_ACCURACY = 0.9
-TENSOR_CORE_WORDS = ("s884", "s1688", "s16816", "tensor16x8x16", "tensorop", "warpgroup", "nvjet")
+SHAPES = ((5, 7, 9), (4, 8, 16), (3, 1, 17))  # M, N, K
 
 
-def check_examples(function: Function) -> str:
-    """Check the function with the names that the lab shows."""
-    examples = labelled_examples()
-    for letter in "" if function("") else ascii_lowercase:
-        one_letter = f"the letter {letter} alone decides: a group of one word needs a comma"
-        assert not function(letter), f'{one_letter}, ("nvjet",)'
-        for word in filter(function, TENSOR_CORE_WORDS):
-            assert function(f"{word} {letter}"), f'{one_letter}, ("ffma",)'
-    for example in examples.itertuples():
-        uses = example.truth == "used"
-        assert bool(function(example.kernel)) == uses, (
-            f"{inner_name(example.kernel)} uses {'them' if uses else 'none'}: {example.why}"
-        )
-    return f"right about all {len(examples)} names, from Volta's to Hopper's"
+class _Products(TorchDispatchMode):
+    """Keep the matrices of all products in the context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices: list[tuple[torch.Tensor, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
+            self.matrices.append(args[:2])
+        return func(*args, **kwargs or {})
 
 
-def check_counted_kernels(function: Function) -> str:
-    """Check the function with kernels for which a hardware counter showed the truth."""
-    table = counted_kernels()
-    answers = pd.Series([bool(function(name)) for name in table["kernel"]])
-    used = table["truth"].eq("used")
-    accuracy = (answers == used).mean()
-    alarms, missed = table["kernel"][answers & ~used], table["kernel"][~answers & used]
-    evidence = (
-        f"right about {accuracy:.0%} of {len(table)} kernels that a counter judged on an H100; "
-        f"{_count(alarms, 'false alarm')}; {_count(missed, 'missed kernel')}"
-    )
-    too = "long miss kernels" if len(missed) > len(alarms) else "short match too much"
-    assert accuracy >= MIN_ACCURACY, f"{evidence}. Words that are too {too}"
-    return evidence
+def padded_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a @ b, from matrices whose rows have a multiple of 16 bytes."""
+    step = 16 // a.element_size()
+    k, n = -b.shape[0] % step, -b.shape[1] % step
+    return (pad(a, (0, k)) @ pad(b, (0, n, 0, k)))[:, : b.shape[1]]
 
 
-def _count(kernels: pd.Series, noun: str) -> str:
-    """Count kernels, with the name of the first: "2 missed kernels, for example gemm…"."""
-    text = f"{len(kernels)} {noun}{'s' if len(kernels) != 1 else ''}"
-    return f"{text}, for example {kernels.iloc[0][:60]}…" if len(kernels) else text
+def check_product(function: Function) -> str:
+    """Check the result, for several shapes and types."""
+    for m, n, k in SHAPES:
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            a, b = (torch.arange(i * j).reshape(i, j).to(dtype) % 5 for i, j in ((m, k), (k, n)))
+            result = results.call(function, a, b)
+            name = f"({m}, {k}) @ ({k}, {n}) in {dtype}"
+            shape = (*getattr(result, "shape", ()),)
+            assert shape == (m, n), (
+                f"{name}: the result has the shape {shape}, expected {m, n}: cut off the columns "
+                f"that were added to b"
+            )
+            assert result.dtype == dtype, f"{name}: the result is {result.dtype}"
+            assert torch.equal(result, a @ b), f"{name}: wrong result. Are all added numbers 0?"
+    return f"the same results as a @ b, for {len(SHAPES)} shapes in 3 formats"
+
+
+def check_rows(function: Function) -> str:
+    """Check that the rows of both matrices have a multiple of 16 bytes, and none is too long."""
+    for m, n, k in SHAPES:
+        for dtype in (torch.float32, torch.bfloat16):
+            a, b = torch.ones(m, k, dtype=dtype), torch.ones(k, n, dtype=dtype)
+            with _Products() as products:
+                function(a, b)
+            count = len(products.matrices)
+            assert count == 1, f"it computes {count} matrix products, expected one"
+            for name, matrix, sides in zip("ab", products.matrices[0], ((m, k), (k, n))):
+                size, needed = matrix.shape[-1] * matrix.itemsize, -(-sides[1] * a.itemsize // 16)
+                assert size % 16 == 0, (
+                    f"{dtype}: a row of {name} has {matrix.shape[-1]} numbers, {size} bytes, "
+                    f"expected a multiple of 16 bytes"
+                )
+                assert size == 16 * needed, (
+                    f"{dtype}: a row of {name} has {size} bytes, but {16 * needed} are enough"
+                )
+            rows = products.matrices[0][0].shape[-2]
+            assert rows == m, f"a has {rows} rows instead of {m}: its rows need not be more"
+    return "each row has a multiple of 16 bytes, and no more than necessary"
 
 
 def check_pruned(function: Prune) -> str:

@@ -25,12 +25,6 @@ def wmma_source() -> str:
     return SOURCE.read_text()
 
 
-def compile_wmma() -> list[str]:
-    """Return the kernel's WMMA instructions in PTX, if this machine has nvcc to compile it."""
-    lines = cuda.instructions(SOURCE) if cuda.nvcc() else []
-    return [line.split()[0] for line in lines if line.startswith("wmma")]
-
-
 def run_wmma() -> None:
     """Run the kernel on this machine's GPU, and compare it with PyTorch's product in fp32."""
     kernels = cuda.load("wmma", wmma_source(), {"wmma_multiply": (PARAMETERS, LAUNCH)})

@@ -13,7 +13,7 @@ def _audit() -> FunctionCheck:
 
 LAB = Lab(
     title="a benchmark of three networks",
-    minutes=60,
+    minutes=50,
     functions={"networks.audit": Function("a published benchmark is audited", _audit)},
     prepare="nothing",
     stuck="the error of a mean falls with the root of the iterations; a speed that is the host's",

@@ -149,31 +149,3 @@ def speeds_by_setting(table: pd.DataFrame, column: str) -> pd.DataFrame:
     rows = table[table["batch"] == batches]
     settings = ["precision", "layout", "compile"]
     return rows.pivot(index="network", columns=settings, values=column).reindex(ORDER)
-
-
-def scaling_efficiency(machine: str) -> pd.DataFrame:
-    """Return how training scales by data parallelism, by network, batch per GPU, and gpus.
-
-    Columns: efficiency, compared with as many single GPUs; step_s; computing_s (busy with more
-    than communication) and computing, its share of step_s; megabytes (gradients per step, in fp32).
-
-    Raises:
-        ValueError: nothing was recorded there.
-    """
-    index = ["network", "batch", "gpus"]
-    table = recorded_table(machine, "networks_together").set_index(index)
-    single = table.xs(1, level="gpus")["images_per_s"]
-    gpus = table.index.get_level_values("gpus")
-    computing_s = table["busy_s"] - table["exposed_s"]
-    ideal = single.reindex(table.index.droplevel("gpus")).to_numpy() * gpus
-    result = pd.DataFrame(
-        {
-            "efficiency": table["images_per_s"] / ideal,
-            "step_s": table["step_s"],
-            "computing_s": computing_s,
-            "computing": (computing_s / table["step_s"]).clip(upper=1.0),
-            "megabytes": 4 * table["parameters"] / 1e6 * (gpus > 1),
-        }
-    )
-    pairs = result.index.droplevel("gpus").unique()
-    return result.loc[[row for pair in pairs for row in result.index if row[:2] == pair]]

@@ -25,7 +25,7 @@ CELLS = {
     "rounding.carry": ("rounding", "add_with_carry"),
     "rounding.stochastic": ("rounding", "round_stochastically"),
     "refinement.correct": ("refinement", "correct"),
-    "microscope.names": ("microscope", "uses_tensor_cores"),
+    "microscope.padding": ("microscope", "padded_product"),
     "microscope.prune": ("microscope", "prune"),
     "fast_step.statistics": ("fast_step", "statistics"),
     "inference.latencies": ("inference", "latencies"),
@@ -72,13 +72,14 @@ from torch.nn.functional import cross_entropy
 from labs import profiler as lab
 """
 SEVERAL_PROCESSES = ("communication.ddp", "fsdp.layer")
-NAMED = "('884', '1688', '16816', 'tensor16x8', 'tensorop', 'warpgroup', 'nvjet')"
+PADDED = """k, n = -a.shape[1] % (16 // a.itemsize), -b.shape[1] % (16 // a.itemsize)
+    pad = torch.nn.functional.pad
+    return (pad({}, {}) @ pad(b, {}))[:, : b.shape[1]]"""
 FOURS = "weight.reshape(-1, 4)"
 PRUNED = (
     f"({FOURS} * torch.zeros_like({FOURS})"
     f".scatter(1, {FOURS}.abs().topk(2).indices, 1)).reshape(weight.shape)"
 )
-HELPERS = "('ffma', 'simt', 'ToNhwc', 'split_k_kernel')"
 ANSWERED = "call()\n        wait()"
 SINCE = "perf_counter() - begin"
 FULL = "arrivals[first + max_batch - 1] if first + max_batch <= len(arrivals) else 1e99"
@@ -291,7 +292,10 @@ RIGHT = {
         ("a @ x - b", "x - solve(residual)"),
         ("b - a @ x", "x.add_(solve(residual))"),
     ],
-    "microscope.names": [(NAMED, HELPERS), (f"{NAMED} + ('gmma',)", f"{HELPERS} + ('sgemm',)")],
+    "microscope.padding": [
+        (PADDED.format("a", "(0, k)", "(0, n, 0, k)"),),
+        (PADDED.format("a.T", "(0, 0, 0, k)", "(0, n, 0, k)").replace(" @", ".T @"),),
+    ],
     "microscope.prune": [
         (f"return {PRUNED}",),
         (
@@ -628,30 +632,19 @@ WRONG = {
         ("b - a @ x", "(x + solve(residual)).float()"): "x has become torch.float32: keep it",
         ("b - a @ x", "x + solve(residual) + solve(b) - solve(b)"): "solve.. is called 3 times",
     },
-    "microscope.names": {
-        (
-            "('884', '1688', '16816')",
-            "()",
-        ): "sm80_xmma_fprop.* uses them: tensor16x8x16 is the same",
-        (f"{NAMED} + ('xmma',)", "('split_k_kernel',)"): "uses none: ffma is a multiply-add",
-        (
-            f"{NAMED} + ('cutlass',)",
-            "('ffma', 'ToNhwc', 'split_k_kernel')",
-        ): "simt is CUTLASS's word",
-        (f"{NAMED} + ('turing',)", HELPERS): "Turing is only the GPU",
-        (NAMED, "('ffma', 'simt')"): "a split_k_kernel adds",
-        (
-            NAMED.replace(", 'nvjet'", ""),
-            HELPERS,
-        ): "nvjet are cuBLAS's kernels since Hopper",
-        (f"{NAMED} + ('cudnn',)", f"{HELPERS} + ('engines', 'ffma')"): "false alarms?, for example",
-        (f"{NAMED} + ('h884gemm')", HELPERS): "can only concatenate tuple",
-        ("('nvjet')", HELPERS): "the letter e alone decides: a group of one word needs a comma",
-        (NAMED, "('ffma')"): "the letter a alone decides: a group of one word needs a comma",
-        (
-            "('s884', 's1688', 's16816', 'xmma_fprop', 'nvjet_sm90_hsh')",
-            HELPERS,
-        ): "missed kernels, for example .* too long miss",
+    "microscope.padding": {
+        ("return a @ b",): "a row of a has 9 numbers, 36 bytes, expected a multiple of 16",
+        (PADDED.format("a", "(0, k)", "(0, n, 0, k)").removesuffix("[:, : b.shape[1]]"),): (
+            "has the shape .5, 8., expected .5, 7.: cut off the columns"
+        ),
+        (PADDED.format("a", "(0, k)", "(0, n, 0, k)").replace("16 //", "32 //"),): (
+            "torch.float32: a row of a has 64 bytes, but 48 are enough"
+        ),
+        (PADDED.format("a", "(0, k)", "(0, 0, 0, k)"),): "a row of b has 7 numbers, 28 bytes",
+        (PADDED.format("a", "(0, k, 0, 3)", "(0, n, 0, k)") + "[: len(a)]",): (
+            "a has 8 rows instead of 5"
+        ),
+        ("return torch.stack([row @ b for row in a])",): "5 matrix products, expected one",
     },
     "microscope.prune": {
         (f"return weight - {PRUNED}",): "the two smallest magnitudes remain",

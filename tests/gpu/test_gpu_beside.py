@@ -8,9 +8,9 @@ import torch
 from course.training import models
 from electives import inference as inference
 from electives import kernel as kernels
-from electives import microscope as microscope
 from electives.inference.variants import create_call, random_images
 from electives.kernel import cuda, solutions
+from electives.microscope.wmma import run_wmma
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +29,7 @@ def test_kernels_in_cuda_compute_what_pytorch_computes(capsys: pytest.CaptureFix
     assert torch.equal(out, x + y)
     compiled.cuda_row_maximum(x, most := torch.empty(1000, device="cuda"))
     assert torch.equal(most, x.amax(1))
-    microscope.run_wmma()
+    run_wmma()
     assert float(capsys.readouterr().out.rsplit("by ", 1)[1].split()[0]) < 1e-4
 
 

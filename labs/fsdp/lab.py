@@ -119,7 +119,7 @@ EXERCISES = {
         title="sharded gradients are reduced once per update",
         configs=(
             {},
-            {"micro_batch": 2},
+            {"micro_batch": 1},
             {"micro_batch": 1, "shard": "hybrid", "ranks": 4},
             {"micro_batch": 2, "shard": "zero2", "ranks": 1},
             {"micro_batch": 2, "rung": "large"},
@@ -127,6 +127,7 @@ EXERCISES = {
         shows={"collectives in backward": "backward_collectives"},
         changes={"micro_batch": 2},
         causes=(REDUCED,),
+        facts=(REDUCED,),
     ),
     "prefetch": configs.of_ranks(
         title="the next units are gathered while one computes (optional)",

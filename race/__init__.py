@@ -3,9 +3,8 @@
 import lazy_loader
 
 _NAMES = {
-    "board": "COURSE_ENTRIES",
     "entries": "Entry",
-    "notebook": "difference history margin plot_accuracy settings table",
+    "notebook": "difference plot_accuracy settings table",
     "page": "board_page published_results",
     "submission": "draft enter",
     "tracks": "tracks_table",

@@ -116,6 +116,11 @@ class Entry:
         return self._average("top1", statistics.mean)
 
     @property
+    def std(self) -> float | None:
+        """Standard deviation of the accuracy over the seeds; None with fewer than two."""
+        return self._average("top1", statistics.stdev) if len(self.trials) > 1 else None
+
+    @property
     def seconds(self) -> float | None:
         """Median time."""
         return self.median("seconds")

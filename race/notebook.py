@@ -16,7 +16,7 @@ from course.runs import PROJECT
 from race import board
 from race.entries import Entry, ranked
 from race.submission import read_settings
-from race.tracks import SIGNIFICANCE, find_track
+from race.tracks import find_track
 
 if TYPE_CHECKING:
     from course.charts import Picture
@@ -33,7 +33,6 @@ def _entries(
 def table(
     track: str,
     *,
-    by: str = "seconds",
     to: str | Path | None = None,
     shipped_only: bool = False,
     own_only: bool = False,
@@ -42,7 +41,6 @@ def table(
     """List a track's board, entries that count first; those of the course are included.
 
     Args:
-        by: "seconds", or "joules", which leaves out entries without energy.
         to: the board's folder.
         shipped_only: only the entries of the course.
         own_only: without the entries of the course.
@@ -50,8 +48,8 @@ def table(
             machines are not comparable.
     """
     entries = _entries(track, to, shipped_only, machine, own_only)
-    counting = ranked(entries, by)
-    others = [] if by == "joules" else [entry for entry in entries if entry not in counting]
+    counting = ranked(entries)
+    others = [entry for entry in entries if entry not in counting]
     return pd.DataFrame(
         {
             "entry": entry.name,
@@ -60,6 +58,7 @@ def table(
             "before_step_one_s": entry.median("ready_s") or math.nan,
             "joules": entry.joules or math.nan,
             "accuracy": entry.top1 or math.nan,
+            "std": entry.std or math.nan,
             "seeds": len(entry.trials),
             "p": entry.p,
             "verdict": entry.verdict or "counts",
@@ -67,36 +66,6 @@ def table(
         }
         for entry in [*counting, *others]
     )
-
-
-def history(
-    track: str,
-    *,
-    to: str | Path | None = None,
-    shipped_only: bool = False,
-    machine: str = "",
-) -> pd.DataFrame:
-    """List the records of a board in the order in which they were entered.
-
-    A record is an entry that counts and was faster than all before it on its machine. Columns:
-    entry, by, seconds, times_as_fast (as the record before it), lines_changed (of its script,
-    compared with that record's), machine. The arguments are those of `table`.
-    """
-    from race.page import diff
-
-    folder = board.board_folder(to)
-    rows, fastest = [], {}
-    for entry in _entries(track, to, shipped_only, machine):
-        before = fastest.get((entry.machine, entry.gpus))
-        if not entry.counts or (before and entry.seconds >= before.seconds):
-            continue
-        fastest[entry.machine, entry.gpus] = entry
-        changes = diff(folder, before, entry).splitlines()[2:] if before else []
-        row = {"entry": entry.name, "by": entry.by, "seconds": entry.seconds}
-        row["times_as_fast"] = before.seconds / entry.seconds if before else math.nan
-        row["lines_changed"] = sum(line.startswith("+") for line in changes)
-        rows.append(row | {"machine": entry.machine})
-    return pd.DataFrame(rows)
 
 
 def plot_accuracy(
@@ -130,14 +99,3 @@ def difference(before: str, after: str, *, to: str | Path | None = None) -> None
     folder = board.board_folder(to)
     entries = [board.find_entry(name, folder) for name in (before, after)]
     print(diff(folder, *entries) or "no difference: it is the same script")
-
-
-def margin(spread: float, seeds: int) -> float:
-    """Return how far above the target the mean accuracy must be for an entry to count.
-
-    Args:
-        spread: the standard deviation of the accuracy over seeds.
-    """
-    from scipy import stats
-
-    return float(stats.t.ppf(1 - SIGNIFICANCE, seeds - 1)) * spread / math.sqrt(seeds)

@@ -107,7 +107,6 @@ FIGURES: dict[str, Callable[[], Picture]] = {
         **fast_step.hardware_limits(),
     ),
     "speed of inference": lambda: inference.plot_speedups(ladder()),
-    "products in fp8": lambda: inference.plot_products(inference.load_products(H100)),
     "blocks of a kernel": lambda: kernel.plot_grid(size=22, block=8),
     "bandwidth of a kernel": lambda: kernel.plot_bandwidth(kernel.load_measurements(H100)),
     "fused kernels": lambda: kernel.plot_fused_kernels(kernel.load_measurements(H100)),

@@ -4,8 +4,7 @@ import lazy_loader
 
 _NAMES = {
     "figures": "plot_blocks plot_masks plot_memory plot_times",
-    "masks": "pack",
-    "measurements": "backend_table fastest load_measurements time_on_gpu",
+    "measurements": "fastest load_measurements time_on_gpu",
     "memory": "compare_with_process predict_by_context",
     "solutions": "attend",
 }

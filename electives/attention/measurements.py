@@ -19,7 +19,6 @@ from electives.attention import gpu_timing
 
 PARTS = ("limits", "time", "mask", "backend")
 TIMED = '"(Triton|SDPA, FlashAttention)".*"forward"'  # rows of gpu_timing's plan
-REFUSED, RUNS = "—", "runs"
 
 
 def load_measurements(machine: str) -> dict[str, pd.DataFrame]:
@@ -40,14 +39,6 @@ def load_measurements(machine: str) -> dict[str, pd.DataFrame]:
 def fastest(times: pd.DataFrame) -> pd.DataFrame:
     """Return one row per step, method and tokens: for Triton, that of its fastest tile."""
     return times.sort_values("seconds").drop_duplicates(["step", "method", "tokens"])
-
-
-def backend_table(backends: pd.DataFrame) -> pd.DataFrame:
-    """Return which backends run which inputs. Index: inputs; a column for each backend."""
-    cells = backends.assign(cell=backends["runs"].map({True: RUNS, False: REFUSED}))
-    names = cells["backend"].drop_duplicates()
-    table = cells.pivot(index="inputs", columns="backend", values="cell")
-    return table.loc[cells["inputs"].drop_duplicates(), names].rename_axis(columns=None)
 
 
 def time_on_gpu(step: Any) -> pd.DataFrame | None:

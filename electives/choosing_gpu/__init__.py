@@ -3,7 +3,7 @@
 import lazy_loader
 
 _NAMES = {
-    "estimates": "compare_costs compare_estimate estimate_speeds",
+    "estimates": "estimate_speeds recorded_speed",
     "figures": "plot_energy",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

@@ -1,4 +1,4 @@
-"""What a GPU costs: the lab's function and its checks."""
+"""What a GPU costs, bought or rented: the lab's functions and their checks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ Cost = Callable[[float, float, float, float, float], tuple[float, float]]
 # images_per_s, watts, price, hours, kwh_price
 GPU = (1000.0, 400.0, 2000.0, 10_000.0, 0.3)
 RENT = (3000.0, 700.0, 3.5, 1.0, 0.0)  # the price of an hour includes electricity
+# images, images_per_s, watts, price, rent, kwh_price
+OFFERS = ((5e9, 1000.0, 400.0, 2000.0, 0.5, 0.3), (2e8, 256.5, 70.0, 1250.0, 0.9, 0.41))
 CASES = (GPU, (2000.0, 300.0, 9000.0, 20_000.0, 0.2), (256.5, 70.0, 1250.0, 30_000.0, 0.41), RENT)
 
 
@@ -72,6 +74,43 @@ def check_euros(function: Cost) -> str:
         }
         _compare("euros_per_million", case, _call(function, case)[1], expected, causes)
     return f"at {GPU[2]:,.0f} euros and {GPU[4]} euros per kWh, a million costs {cost(*GPU)[1]:.3f}"
+
+
+def hours_to_buy(
+    images: float, images_per_s: float, watts: float, price: float, rent: float, kwh_price: float
+) -> tuple[float, float]:
+    """Return the hours that `images` take, and the hours from which buying is cheaper.
+
+    Args:
+        price, kwh_price: as for `cost`.
+        rent: euros per hour, electricity included.
+    """
+    return images / images_per_s / 3600, price / (rent - watts / 1000 * kwh_price)
+
+
+def check_needed(function: Callable[..., tuple[float, float]]) -> str:
+    """Check the hours that the images take."""
+    for offer in OFFERS:
+        expected = hours_to_buy(*offer)[0]
+        value = results.numbers(function(*offer), "needed, break_even")[0]
+        case = f"the hours for {offer[0]:g} images at {offer[1]:g} images/s"
+        seconds = {3600 * expected: "these are seconds: an hour has 3,600"}
+        results.compare(case, value, expected, seconds, tolerance=1e-3)
+    return f"{OFFERS[0][0]:g} images take {hours_to_buy(*OFFERS[0])[0]:,.0f} hours"
+
+
+def check_break_even(function: Callable[..., tuple[float, float]]) -> str:
+    """Check the hours from which buying is cheaper."""
+    for offer in OFFERS:
+        _, _, watts, price, rent, kwh_price = offer
+        value = results.numbers(function(*offer), "needed, break_even")[1]
+        mistakes = {
+            price / rent: "your own GPU needs electricity, too",
+            price / (rent + watts / 1000 * kwh_price): "the rent includes electricity: subtract it",
+        }
+        case = f"the break-even at {price:g} euros, {rent:g} an hour and {watts:g} W"
+        results.compare(case, value, hours_to_buy(*offer)[1], mistakes, tolerance=1e-3)
+    return f"buying is cheaper from {hours_to_buy(*OFFERS[0])[1]:,.0f} hours on"
 
 
 def _call(function: Cost, case: tuple[float, ...]) -> list[float]:

@@ -27,7 +27,7 @@ from course.charts import (
 COLOURS = {"eager": DARK, "compile": ORANGE, "fast": BLUE}
 
 # The operators after the first two convolutions of a bottleneck, and the tensors between them.
-CHAIN = ("z", "conv3 (1×1)", "y", "BatchNorm", "", "+ shortcut", "", "ReLU", "output")
+CHAIN = ("z", "conv3 (1×1)", "y", "bn3", "", "+ shortcut", "", "ReLU", "output")
 
 
 def plot_tensors() -> Picture:

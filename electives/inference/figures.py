@@ -1,6 +1,8 @@
-"""Figures of latency by batch, by variant and by rate, of accuracy by bits, and of products."""
+"""Figures of latency by batch, by variant and by rate."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.ticker import LogLocator
@@ -11,7 +13,6 @@ from course.charts import (
     DARK,
     GREEN,
     GREY,
-    ORANGE,
     PURPLE,
     SKY,
     Picture,
@@ -24,6 +25,7 @@ from course.charts import (
     scatter_fit,
 )
 from electives.inference.latency import find_knee
+from electives.inference.serving import Serve, latency_by_rate
 
 COLOURS = (BLUE, ACCENT, GREEN, PURPLE)
 BATCH_COLOURS = (SKY, BLUE, DARK)
@@ -33,7 +35,7 @@ def plot_latency(curves: dict[str, pd.DataFrame], title: str = "") -> Picture:
     """Draw latency and images per second by batch: a line and its knee for each variant.
 
     Args:
-        curves: by name, tables of `latency_curve`.
+        curves: by name, tables with a row for each batch: batch, p50_s, p99_s, images_per_s.
         title: the machine.
     """
     picture = Picture(10, 3.7)
@@ -73,51 +75,35 @@ def plot_speedups(table: pd.DataFrame, title: str = "") -> Picture:
     return picture
 
 
-def plot_service(table: pd.DataFrame, target_s: float, per_s: float, title: str = "") -> Picture:
-    """Draw p99 of the latency by the rate of requests (from `latency_by_rate`), with a target."""
+def plot_service(
+    serve: Serve,
+    curves: dict[str, pd.DataFrame],
+    rates: Sequence[float],
+    target: tuple[float, float],
+    title: str = "",
+) -> Picture:
+    """Draw p99 of the latency by the rate of requests, as `serve` simulates it with max_batch=64.
+
+    Args:
+        curves: by name, tables with the p50_s of each batch.
+        target: requests per second, and the seconds that p99 may take.
+        title: the machine.
+    """
+    table = latency_by_rate(serve, curves, rates, 64, 0.0)
+    per_s, target_s = target
     picture = Picture(9, 3.8)
     axes = picture.panel()
-    curves = {
+    by_rate = {
         name: (rows["per_s"], 1e3 * rows["p99_s"])
         for name, rows in table.groupby("variant", sort=False)
     }
-    lines(axes, curves, colours=COLOURS, marker=".")
+    lines(axes, by_rate, colours=COLOURS, marker=".")
     limit(axes, 1e3 * target_s, f"target: {1e3 * target_s:g} ms", colour=DARK)
     limit(axes, per_s, f"target: {per_s:,.0f} requests/s", colour=GREY, along="x")
     axes.set(xscale="log", yscale="log")
-    rates = sorted(table["per_s"].unique())
     axes.set_xticks(rates, [f"{rate:,.0f}" for rate in rates])
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.minorticks_off()
     label(axes, title, size=10, xlabel="requests per second", ylabel="p99 of the latency, ms")
-    legend(picture)
-    return picture
-
-
-def plot_products(table: pd.DataFrame) -> Picture:
-    """Draw TFLOP/s of matrix products by shape, in bf16 and fp8 (from `load_products`)."""
-    shapes = table["shape"].unique()
-    rates = table.pivot(index="shape", columns="by", values="tflop_per_s").loc[shapes]
-    picture = Picture(9, 1.3 + 0.5 * len(shapes))
-    axes = picture.panel()
-    bars(axes, shapes, {name: rates[name] for name in table["by"].unique()}, colours=COLOURS)
-    label(axes, table["machine"].iloc[0], size=10, xlabel="TFLOP/s")
-    legend(picture)
-    return picture
-
-
-def plot_accuracy_by_bits(table: pd.DataFrame) -> Picture:
-    """Draw accuracy by bits, with one scale per tensor and per channel (`accuracy_by_bits`)."""
-    picture = Picture(7.5, 3.3)
-    axes = picture.panel()
-    curves = {
-        f"one scale {name}": (rows["bits"], rows["top1"])
-        for name, rows in table.sort_values("bits", ascending=False).groupby("scales")
-    }
-    lines(axes, curves, colours=(ACCENT, ORANGE), marker="o")
-    limit(axes, table["fp32"].iloc[0], "fp32", colour=DARK)
-    ticks = sorted(table["bits"].unique())
-    label(axes, xlabel="bits", ylabel="accuracy in validation", xticks=ticks, ylim=(0, None))
-    axes.invert_xaxis()
     legend(picture)
     return picture

@@ -1,21 +1,18 @@
 """Eight bits for weights and activations, after training: scales, and the loss of accuracy.
 
 Integers are simulated by fp32 numbers that have one of 256 values; the loss is the same.
-`export.write_int8_onnx` writes a network that computes with integers. Jacob et al. 2018,
+`export.write_onnx` writes a network that computes with integers. Jacob et al. 2018,
 arXiv:1712.05877; Krishnamoorthi 2018, arXiv:1806.08342.
 """
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 from torch import nn
 
-from electives.inference.training import load_crops, top1
 from electives.inference.variants import fold_batchnorms
 
 MAX_STEPS = 127  # eight bits, with as many steps on either side of 0
-CALIBRATION_CROPS = 512
 
 
 def to_int8(numbers: torch.Tensor, scale: torch.Tensor, most: int) -> torch.Tensor:
@@ -67,35 +64,3 @@ def quantize(
             lambda layer, inputs: to_int8(inputs[0], scales[layer], most) * scales[layer]
         )
     return network
-
-
-def accuracy_by_bits(model: nn.Module) -> pd.DataFrame:
-    """Return the accuracy by bits and by scales of the weights.
-
-    Columns: bits, scales ("per tensor" or "per channel"), top1, fp32 (the network's accuracy).
-    """
-    calibration, _ = load_crops("train", CALIBRATION_CROPS)
-    rows = []
-    for per_channel in (False, True):
-        for count in (8, 6, 5, 4, 3):
-            network = quantize(model, calibration, count, per_channel)
-            scales = "per channel" if per_channel else "per tensor"
-            rows.append({"bits": count, "scales": scales, "top1": top1(network)})
-    return pd.DataFrame(rows).assign(fp32=top1(model))
-
-
-def accuracy_by_calibration(model: nn.Module) -> pd.Series:
-    """Return the accuracy with eight bits by the images of the calibration."""
-    crops, _ = load_crops("train", CALIBRATION_CROPS)
-    outlier = crops.clone()
-    outlier[0, 0, 0, 0] = 1000 * crops.abs().max()
-    calibrations = {
-        "512 training crops": crops,
-        "8 training crops": crops[:8],
-        "the same, a tenth of the contrast": 0.1 * crops,
-        "one number a thousand times too large": outlier,
-    }
-    accuracies = {
-        name: top1(quantize(model, calibration)) for name, calibration in calibrations.items()
-    }
-    return pd.Series({"fp32": top1(model), **accuracies}, name="top1")

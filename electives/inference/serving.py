@@ -49,27 +49,6 @@ def step_time(table: pd.DataFrame) -> StepTime:
     return lambda count: float(np.interp(count, batches, seconds))
 
 
-def policy_table(
-    serve: Serve,
-    curve: pd.DataFrame,
-    per_s: float,
-    max_batches: Iterable[int],
-    max_waits: Iterable[float],
-) -> pd.DataFrame:
-    """Return p99 of the latency in ms, by max_batch (rows) and max_wait in ms (columns)."""
-    arrivals, step_s = random_arrivals(per_s), step_time(curve)
-    return pd.DataFrame(
-        {
-            f"wait {1e3 * wait:g} ms": [
-                1e3 * np.percentile(serve(arrivals, step_s, batch, wait), 99)
-                for batch in max_batches
-            ]
-            for wait in max_waits
-        },
-        index=pd.Index(max_batches, name="max_batch"),
-    )
-
-
 def latency_by_rate(
     serve: Serve,
     curves: Mapping[str, pd.DataFrame],

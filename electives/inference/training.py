@@ -1,12 +1,9 @@
-"""The lab's small network, trained in seconds on the crops, and its accuracy."""
+"""The lab's small network, trained in seconds on the crops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from functools import cache
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -48,29 +45,3 @@ def train_network() -> nn.Module:
         optimizer.zero_grad()
         schedule.step()
     return model.to(memory_format=torch.contiguous_format).eval()
-
-
-@torch.inference_mode()
-def top1(
-    network: Callable[[torch.Tensor], torch.Tensor], images: int = 2048, batch: int = 256
-) -> float:
-    """Return the share of validation crops that a network classifies right in its current mode."""
-    right = 0
-    for first in range(0, images, batch):
-        crops, labels = load_crops("val", min(batch, images - first), first)
-        right += int((network(crops).argmax(dim=1) == labels).sum())
-    return right / images
-
-
-def accuracy_without_eval(model: nn.Module, images: int = 1024) -> pd.DataFrame:
-    """Return a network's accuracy in training mode, by the number of images at once.
-
-    Columns: batch, "eval() forgotten", and "eval() after that", with BatchNorm's changed averages.
-    """
-    rows = []
-    for batch in (256, 32, 4, 1):
-        network = deepcopy(model).train()
-        forgotten = top1(network, images, batch)
-        late = top1(network.eval(), images)
-        rows.append({"batch": batch, "eval() forgotten": forgotten, "eval() after that": late})
-    return pd.DataFrame(rows)

@@ -157,20 +157,6 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
     assert plot_accuracies([failed], 0.15) == {}
 
 
-def test_history_has_the_records_in_order(tmp_path: Path) -> None:
-    def enter(name: str, day: int, faster: float, script: str) -> None:
-        entry = entry_of(GOOD, name, "A GPU")
-        trials = tuple(replace(trial, seconds=trial.seconds / faster) for trial in entry.trials)
-        posted(tmp_path, replace(entry, trials=trials, entered_at=f"2026-01-0{day}"), script)
-
-    enter("first", 1, 1, "x = 1\ny = 1\n")
-    enter("slower", 2, 0.5, "x = 3\n")
-    enter("record", 3, 2, "x = 2\ny = 1\nz = 1\n")
-    table = race.history("quick", to=tmp_path, machine="A GPU")
-    assert [*table["entry"]] == ["first", "record"]
-    assert table["times_as_fast"][1] == pytest.approx(2) and table["lines_changed"][1] == 2
-
-
 @pytest.mark.slow
 def test_the_page_is_one_file(tmp_path: Path) -> None:
     for number, name in enumerate(("first", "second")):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from course._compat import TorchDispatchMode
 from course.analysis import on_ranks
 from course.lab import results
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
@@ -19,6 +20,7 @@ Tensors = tuple[torch.Tensor, torch.Tensor]
 Exchange = Callable[[torch.Tensor, torch.Tensor], Tensors]
 SIZES = (2, 4)  # ranks that a check uses
 ROWS = ("first", "last")
+LATE_S = 0.1  # of every second rank in a check
 
 
 def exchange(first: torch.Tensor, last: torch.Tensor) -> Tensors:
@@ -56,6 +58,8 @@ class Messages(TorchDispatchMode):
 def _call(rank: int, ranks: int, function: Exchange) -> tuple[Any, Counter[str]]:
     """Call an exchange on a rank; return its result, and its messages."""
     first, last = (torch.full((2, 3), 10.0 * (rank + 1) + side) for side in (0, 1))
+    distributed.barrier()
+    time.sleep(LATE_S * (rank % 2))  # so that rows aren't there yet if nothing waits for them
     with Messages() as messages:
         result = deepcopy(results.call(function, first, last))  # as it is without waiting
     distributed.barrier()

@@ -99,7 +99,7 @@ WRONG = {
         "it changes its argument `first`",
     ),
     "ends Python": (lambda first, last: exit(), "it called exit() instead of returning"),
-    "no waiting": (without_waiting, "it has zeros, expected rank 1's first rows: have you waited"),
+    "no waiting": (without_waiting, "rows: have you waited for it?"),
     "borders": (without_borders, "ValueError: send: there is no rank "),
     "all rows": (send_all, "its messages are {'allgather': 2}, expected one send and one recv"),
 }

@@ -40,6 +40,7 @@ from course.runs.ratio import ratio
 from course.runs.run import Run
 from course.widgets.queue import LiveQueue
 from labs import search as search
+from labs.search.studies import Search
 from labs.search.trials import FOLDER
 from slurm_box import control
 from slurm_box.cluster import programs
@@ -406,7 +407,7 @@ KILLED, CANCELLED = 3, 5  # the trial whose job is killed, and one that is cance
 
 
 def test_a_search_runs_trials_as_jobs_and_goes_on_without_those_that_end(runs_root: Path) -> None:
-    def conduct() -> search.Search:
+    def conduct() -> Search:
         config = rung("baseline", quick=True)
         script = SCRIPTS / "trial_light.py"
         return search.search(

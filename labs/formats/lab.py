@@ -65,7 +65,7 @@ EXERCISES = {
         timed=False,
     ),
     "worker_shards": Exercise(
-        title="each worker reads shards of its own",
+        title="each worker reads its own shards",
         describe=_describe_readers,
         configs=({"rung": "dataloader"},),
         calls=("course.checks.dry_runs:sharing",),

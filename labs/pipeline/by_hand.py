@@ -78,8 +78,8 @@ def _step(rank: int, ranks: int, function: Backward, schedule: str) -> tuple[str
         return "its weights have no gradient: run `result.backward(…)`", ""
     if torch.allclose(part.weight.grad, expected, atol=1e-5):
         return "", ""
-    found, wanted = (float(gradient.norm()) for gradient in (part.weight.grad, expected))
-    return f"the norm of its gradient is {found:.3g}, expected {wanted:.3g}", ""
+    norm, expected_norm = (float(gradient.norm()) for gradient in (part.weight.grad, expected))
+    return f"the norm of its gradient is {norm:.3g}, expected {expected_norm:.3g}", ""
 
 
 def check_gradients(function: Backward) -> str:

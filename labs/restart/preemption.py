@@ -35,9 +35,9 @@ def preemption_settings() -> pd.DataFrame:
     rows = {}
     for line in partitions.stdout.splitlines():
         values = dict(re.findall(r"(\w+)=(\S+)", line))
-        own = {
+        settings = {
             "PreemptMode": values.get("PreemptMode", ""),
             "GraceTime": f"{values.get('GraceTime', '?')} s",
         }
-        rows[values["PartitionName"]] = own | shared
+        rows[values["PartitionName"]] = settings | shared
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("partition")

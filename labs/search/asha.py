@@ -38,15 +38,15 @@ def simulate_workers(
     """
     count = len(replay.trials)
     waiting = np.random.default_rng(0).permutation(count).tolist()
-    done: list[dict[int, float]] = [{} for _ in EPOCHS]
-    begun: list[set[int]] = [set() for _ in EPOCHS]
+    completed: list[dict[int, float]] = [{} for _ in EPOCHS]
+    started: list[set[int]] = [set() for _ in EPOCHS]
 
     def choose() -> tuple[int, int] | None:
         for place in reversed(range(1, len(EPOCHS))):
-            before = done[place - 1]
+            before = completed[place - 1]
             if waits and len(before) < count // FACTOR ** (place - 1):
                 continue
-            trial = promote(dict(before), set(begun[place]), FACTOR)
+            trial = promote(dict(before), set(started[place]), FACTOR)
             if trial is not None:
                 return place, trial
         return (0, waiting.pop(0)) if waiting else None
@@ -55,7 +55,7 @@ def simulate_workers(
     while True:
         while idle and (choice := choose()):
             (place, trial), worker = choice, idle.pop(0)
-            begun[place].add(trial)
+            started[place].add(trial)
             epochs = EPOCHS[place] - (EPOCHS[place - 1] if place else 0)
             end = now + epochs * slowness[worker]
             heapq.heappush(ends, (end, worker, place, trial))
@@ -66,7 +66,7 @@ def simulate_workers(
         now = ends[0][0]
         while ends and ends[0][0] == now:
             _, worker, place, trial = heapq.heappop(ends)
-            done[place][trial] = replay.train(trial, EPOCHS[place])
+            completed[place][trial] = replay.train(trial, EPOCHS[place])
             idle = sorted([*idle, worker])
 
 
@@ -98,7 +98,7 @@ def check_recorded(function: Promote) -> str:
     """Check the search of the recorded training runs by eight workers."""
     replay = Replay.of_grid()
     table = simulate_workers(function, replay, [1] * 8, waits=False)
-    found = replay.curves[table.loc[table["round"] == len(EPOCHS), "trial"], -1].max()
+    result = replay.curves[table.loc[table["round"] == len(EPOCHS), "trial"], -1].max()
     best = replay.curves[:, -1].max()
-    results.compare("the best accuracy that eight workers find", found, best)
+    results.compare("the best accuracy that eight workers find", result, best)
     return f"eight workers find the best of {len(replay.trials)} recorded training runs"

@@ -61,7 +61,7 @@ def _call(rank: int, ranks: int, function: Exchange) -> tuple[Any, Counter[str]]
     distributed.barrier()
     time.sleep(LATE_S * (rank % 2))  # so that rows aren't there yet if nothing waits for them
     with Messages() as messages:
-        result = deepcopy(results.call(function, first, last))  # as it is without waiting
+        result = deepcopy(results.call(function, first, last))  # before late rows arrive
     distributed.barrier()
     return result, messages.counts
 
@@ -77,23 +77,23 @@ def check_rows(function: Exchange) -> str:
                 rows = ROWS[side == "above"]
                 is_rank = 0 <= sender < ranks
                 expected = f"rank {sender}'s {rows} rows" if is_rank else "zeros"
-                found = _described(tensor)
-                assert found == expected, (
-                    f"rank {rank} of {ranks}: from {side} it has {found}, expected {expected}"
-                    + ": have you waited for it?" * (found == "zeros" and counts["recv"] > 0)
+                rows_there = _describe(tensor)
+                assert rows_there == expected, (
+                    f"rank {rank} of {ranks}: from {side} it has {rows_there}, expected {expected}"
+                    + ": have you waited for it?" * (rows_there == "zeros" and counts["recv"] > 0)
                 )
     return f"on {' and '.join(map(str, SIZES))} ranks, each has its neighbours' rows"
 
 
-def _described(tensor: Any) -> str:
+def _describe(tensor: Any) -> str:
     """Say whose rows a tensor of `_call` has."""
-    found = f"{tensor!r:.100}"
+    text = f"{tensor!r:.100}"
     if isinstance(tensor, torch.Tensor) and tensor.shape == (2, 3):
         names = {10.0 * (rank + 1) + side: f"rank {rank}'s {ROWS[side]} rows"
                  for rank in range(SIZES[-1]) for side in (0, 1)}  # fmt: skip
-        (value, *others) = tensor.unique().tolist()
-        found = found if others else (names | {0.0: "zeros"}).get(value, found)
-    return found
+        values = tensor.unique().tolist()
+        text = text if len(values) > 1 else (names | {0.0: "zeros"}).get(values[0], text)
+    return text
 
 
 def check_messages(function: Exchange) -> str:

@@ -163,8 +163,8 @@ def test_replayed_epochs_are_counted_once() -> None:
 
 def test_halving_finds_the_best_of_the_recorded_grid_only() -> None:
     for replay, is_best in ((lab.Replay.of_grid(), True), (lab.Replay.of_random_trials(), False)):
-        found = replay.accuracy(successive_halving(replay.trials, replay.train))
-        assert (found == replay.curves[:, -1].max()) == is_best
+        accuracy = replay.accuracy(successive_halving(replay.trials, replay.train))
+        assert (accuracy == replay.curves[:, -1].max()) == is_best
     assert replay.rank_correlation()[1] < 0.3  # the random trials' first epoch misleads
 
 

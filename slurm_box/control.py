@@ -177,13 +177,16 @@ def _wait(ready: Callable[[], bool], name: str, home: Path) -> None:
     while not ready():
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{name} did not start within {UP_S} s; see the logs in {home / 'log'}"
+                f"{name} did not start within {UP_S} s; see the logs in {home / 'log'}\n"
+                + _last_words(home, name)
             )
         time.sleep(0.1)
 
 
 def _last_words(home: Path, name: str) -> str:
-    return "\n".join((home / "log" / f"{name}.out").read_text(errors="replace").splitlines()[-8:])
+    output = home / "log" / f"{name}.out"
+    lines = output.read_text(errors="replace").splitlines() if output.exists() else []
+    return "\n".join(lines[-8:])
 
 
 def _strays(home: Path) -> list[psutil.Process]:

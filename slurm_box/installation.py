@@ -161,6 +161,8 @@ def _make_database(folder: Path) -> None:
         "--no-defaults",
         f"--user={getpass.getuser()}",
         f"--datadir={folder}",
+        # Of its own: one that starts deletes the temporary tables of others in a shared /tmp.
+        f"--tmpdir={folder}",
         "--skip-test-db",
         "--auth-root-authentication-method=normal",
     ]
@@ -209,6 +211,7 @@ def daemons(home: Path, addresses: dict[str, str] = LOOPBACK) -> list[Daemon]:
         "--no-defaults",
         f"--user={getpass.getuser()}",
         f"--datadir={home}/database",
+        f"--tmpdir={home}/database",
         f"--socket={database}",
         "--skip-networking",
         "--skip-grant-tables",

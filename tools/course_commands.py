@@ -13,6 +13,7 @@ from course.cli import tables
 from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to_stderr
 from course.text import printable
 from tools import bench_cli  # noqa: F401 - it adds its command
+from tools.classroom import commands as _class_commands  # noqa: F401 - likewise
 
 if TYPE_CHECKING:
     from labs.start_here.doctor import Check

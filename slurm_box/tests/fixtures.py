@@ -60,15 +60,20 @@ def own_ports() -> Iterator[None]:
         yield
 
 
+def _install_or_skip() -> None:
+    try:
+        install()
+    except slurm_box.ClusterError as error:
+        pytest.skip(f"no Slurm here: {error}")
+
+
 @pytest.fixture(scope="session")
 def cluster(own_ports: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Start a real Slurm for this test process; skip where it cannot be installed."""
     home = tmp_path_factory.mktemp("slurm")
     with in_cluster(home):
-        try:
-            slurm_box.up()
-        except slurm_box.ClusterError as error:
-            pytest.skip(f"no Slurm here: {error}")
+        _install_or_skip()
+        slurm_box.up()
     yield home
     with in_cluster(home):
         slurm_box.down()
@@ -93,10 +98,7 @@ def networked(own_ports: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
     if process.returncode:
         pytest.skip(f"no network namespaces: {process.stderr.strip()}")
     with in_cluster(tmp_path_factory.mktemp("networked"), ports()["slurmctld"] + 500):
-        try:
-            install()
-        except slurm_box.ClusterError as error:
-            pytest.skip(f"no Slurm here: {error}")
+        _install_or_skip()
         yield slurm_box.folder()
         slurm_box.down()
 

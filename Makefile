@@ -12,6 +12,8 @@ VENV ?= .venv
 NOTEBOOKS ?= *
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
+# No one else may write to what make creates: the environment is code that runs.
+.SHELLFLAGS := -c 'umask g-w,o-w; eval "$$0"'
 # In a container one is root, and JupyterLab would not start without being told that this is known.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from course.lab import digits
-from course.runs import runs_root, write_atomically
+from course.runs import runs_root
 from race import board, figures, shared_files
 from race.entries import Entry, one_line, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
@@ -71,7 +71,7 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
         target, user = runs_root() / PAGE, shared_files.user_name(owner)
         print(f"{folder / PAGE} belongs to {user}: your page is {target}", file=sys.stderr)
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render_page(folder, machine=machine, live=live))
+    board.publish(target, render_page(folder, machine=machine, live=live), folder)
     return target
 
 

@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 from course.lab import digits
-from course.runs import write_atomically
 from race import board, shared_files
 from race.entries import Entry, digest, one_line
 from race.submission import draw_seeds, read_settings, run_all
@@ -84,7 +83,7 @@ def store(outcome: Outcome, entry: Entry, folder: Path) -> None:
             user = shared_files.user_name(owner)
             print(f"the outcome is not stored: only {user}, who owns the board, can do that")
             return
-        write_atomically(folder / board.VERIFIED / name, json.dumps(content, indent=1))
+        board.publish(folder / board.VERIFIED / name, json.dumps(content, indent=1), folder)
     except OSError as error:
         print(f"the outcome could not be stored on the board: {error}")
 

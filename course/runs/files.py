@@ -23,9 +23,7 @@ PART_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
 @contextmanager
-def complete_file(
-    path: Path, *, mode: int | None = None, sync: bool = True
-) -> Iterator[IO[bytes]]:
+def complete_file(path: Path, *, mode: int | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete; after an error, no file is left.
 
     Args:

@@ -23,8 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from course.runs import RECORDED, runs_root, write_atomically
-from race import shared_files
+from course.runs import RECORDED, runs_root, shared_files, write_atomically
 from race.entries import Entry, digest, one_line
 from race.tracks import TRACKS
 

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from course.lab import digits
-from course.runs import runs_root
-from race import board, figures, shared_files
+from course.runs import runs_root, shared_files
+from race import board, figures
 from race.entries import Entry, one_line, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
 from race.verification import read_outcomes

@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from course.lab import digits
-from race import board, shared_files
+from course.runs import shared_files
+from race import board
 from race.entries import Entry, digest, one_line
 from race.submission import draw_seeds, read_settings, run_all
 from race.tracks import find_track

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, SiteName, app, progress_to_stderr
+from course.cli.options import AsJson, SiteName, TrustFolder, app, progress_to_stderr
 
 
 @app.command()
@@ -31,6 +31,7 @@ def race(
     ] = "",
     machine: Annotated[str, typer.Option(help="Show only entries from this machine.")] = "",
     live: Annotated[bool, typer.Option("--live", help="Update the page for new entries.")] = False,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""

@@ -9,6 +9,7 @@ _NAMES = {
     "launch": "JobError launch_planned refresh",
     "plan": "engine find_script plan_run",
     "processes": "job_environment loopback",
+    "trust": "openings",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -143,11 +143,13 @@ def read_board(
 
 def _read(root: Path, track: str, name: str) -> Entry:
     text = shared_files.read_text(root, track, name, ABOUT)
+    is_recorded = root == RECORDED_ENTRIES
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError("its folder's name has characters other than letters, digits and _.-")
-    if root != RECORDED_ENTRIES and (RECORDED_ENTRIES / track / name).exists():
+    if not is_recorded and (RECORDED_ENTRIES / track / name).exists():
         raise ValueError("an entry that comes with the course has the same name")
-    entry = Entry.from_json(text, track, name)
+    owner = "" if is_recorded else shared_files.user_name((root / track / name).lstat().st_uid)
+    entry = Entry.from_json(text, track, name, owner)
     try:
         script_of(entry, root)
     except FileNotFoundError as error:

@@ -73,7 +73,8 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
     found = [opening for opening in openings(scripts, folders) if opening.is_certain]
     if refused := [opening for opening in found if not opening.is_trusted]:
         lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
-        paths = [str(opening.path) for opening in refused]
+        places = {opening.path for opening in refused}
+        paths = [str(place) for place in sorted(places) if places.isdisjoint(place.parents)]
         options = " ".join(f"--trust-folder {shlex.quote(path)}" for path in paths)
         raise JobError(
             f"other people could change what this launch executes as you. Nothing was launched.\n"
@@ -95,7 +96,7 @@ def trusted_paths() -> set[Path]:
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
     """Return what different accounts can change of what a launch executes; see `check`."""
     chosen = _openings([runs_root(), user_file(), *scripts, *folders], is_chosen=True)
-    found = _installed() | chosen
+    found = chosen | _installed()  # more is executed of a clone that also has the runs
     kinds = {(path, x.writers, x.is_parent, x.is_certain) for path, x in found.items()}
     return [  # not those of which a folder above says the same
         x

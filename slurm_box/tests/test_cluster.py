@@ -127,6 +127,16 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         slurm_box.up()
 
 
+def test_a_database_leaves_the_tables_of_another_that_starts_alone(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "#sql-temptable-1-1-1.MAI").touch()
+    (tmp_path / "database").mkdir()
+    installation._make_database(tmp_path / "database")
+    assert (tmp_path / "#sql-temptable-1-1-1.MAI").exists()
+
+
 def test_a_program_that_lives_and_does_not_answer_says_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

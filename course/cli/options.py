@@ -75,6 +75,7 @@ TrustFolder = Annotated[
     list[Path] | None,
     typer.Option(
         "--trust-folder",
+        exists=True,
         callback=_trust,
         help="Launch although others can change this folder or file. Repeatable.",
     ),

@@ -53,7 +53,8 @@ class Opening:
     @property
     def is_trusted(self) -> bool:
         """Whether COURSE_TRUST names it, or a folder that it is in."""
-        return not trusted_paths().isdisjoint({self.path, *self.path.parents})
+        real = self.path.resolve()
+        return not trusted_paths().isdisjoint({self.path, *self.path.parents, real, *real.parents})
 
     def __str__(self) -> str:
         return f"{self.path}: {self.writers} can change it"
@@ -90,7 +91,7 @@ def trusted_paths() -> set[Path]:
     for name in names:
         if not Path(name).exists():
             raise ValueError(f"{VARIABLE}: there is no {name!r}: expected folders or files")
-    return {Path(os.path.abspath(name)) for name in names}
+    return {Path(place(name)) for name in names for place in (os.path.abspath, os.path.realpath)}
 
 
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
@@ -183,18 +184,19 @@ def _group_writers(path: str, status: os.stat_result) -> list[str]:
     try:
         entries = [*struct.iter_unpack("<HHI", os.getxattr(path, ACL)[4:])]
     except (AttributeError, OSError):  # not Linux; no list
-        return list(filter(None, [_others_in(status.st_gid)]))
+        return list(filter(None, [_others_in(status.st_gid, _trusted())]))
     writing = [(tag, number) for tag, access, number in entries if access & ACL_WRITE]
-    users = [user_name(number) for tag, number in writing if tag == ACL_USER]
+    users = {number for tag, number in writing if tag == ACL_USER} - _trusted()
     groups = {number for tag, number in writing if tag == ACL_GROUP}
     groups |= {status.st_gid} if ACL_OWNING_GROUP in dict(writing) else set()
-    users = [name for name in users if name not in {user_name(uid) for uid in _trusted()}]
-    return [*users, *filter(None, map(_others_in, sorted(groups)))]
+    others = filter(None, [_others_in(gid, _trusted()) for gid in sorted(groups)])
+    return [*map(user_name, sorted(users)), *others]
 
 
-def _others_in(gid: int) -> str:
+@cache
+def _others_in(gid: int, trusted: frozenset[int]) -> str:
     """Describe the accounts of a group that are not trusted; "" if it has none."""
-    people, may_be_more = _people()
+    (people, may_be_more), known = _people(), {*map(user_name, trusted)}
     try:
         name, members = grp.getgrgid(gid)[0::3]
     except KeyError:
@@ -204,12 +206,11 @@ def _others_in(gid: int) -> str:
         for account in pwd.getpwall()
         if account.pw_gid == gid and account.pw_uid in people
     }
-    others = sorted({*members, *first} - {user_name(uid) for uid in _trusted()})
+    others = sorted({*members, *first} - known)
     if others:
         return f"group {name} ({', '.join(others[:FEW])}{', …' * (len(others) > FEW)})"
-    # A group that has the user's name or number is the user's alone, and the system's have members.
-    mine = os.getuid()
-    is_private = name == user_name(mine) or gid == mine or (gid < PEOPLE and gid != USERS)
+    # A group with a user's name or number is that user's alone; a system's names its members.
+    is_private = name in known or gid in trusted or (gid < PEOPLE and gid != USERS)
     is_listed = is_private or not may_be_more
     return "" if is_listed else f"group {name}, whose members are not listed here,"
 
@@ -232,12 +233,12 @@ def _people() -> tuple[set[int], bool]:
     return people, not is_known or not CONTAINERS.isdisjoint(os.environ)
 
 
-def _trusted() -> set[int]:
+def _trusted() -> frozenset[int]:
     return _owners(os.environ.get("COURSE_CLASS"))
 
 
 @cache
-def _owners(class_folder: str | None) -> set[int]:
+def _owners(class_folder: str | None) -> frozenset[int]:
     """Return the accounts that may change what is executed.
 
     They are the user, root, the owners of the clone and the environment, whose code is running,
@@ -247,7 +248,7 @@ def _owners(class_folder: str | None) -> set[int]:
     for place in filter(None, (PROJECT, sys.prefix, class_folder)):
         if os.path.exists(place):
             owners.add(os.stat(place).st_uid)
-    return owners
+    return frozenset(owners)
 
 
 def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:

@@ -33,7 +33,7 @@ def account(name: str, uid: int, gid: int, shell: str = "/bin/sh") -> SimpleName
 
 
 @pytest.fixture(autouse=True)
-def accounts(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimpleNamespace]]:
     """Replace this machine's accounts and groups: I am `me`; bob is in the class, too."""
     me = account("me", ME, OWN)
     listed = [me, account("bob", BOB, OWN + 7), account("daemon", 7, CLASS, "/usr/sbin/nologin")]
@@ -47,9 +47,15 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     monkeypatch.setattr(grp, "getgrgid", lambda gid: (groups[gid][0], "x", gid, groups[gid][1]))
     monkeypatch.delenv(trust.VARIABLE)
     monkeypatch.setattr(trust, "_installed", dict)  # where the checkout is, others may write
-    trust._people.cache_clear()
-    trust._owners.cache_clear()
-    return listed
+    forget()
+    yield listed
+    forget()
+
+
+def forget() -> None:
+    """Let the accounts be looked up again."""
+    for function in (trust._people, trust._owners, trust._others_in):
+        function.cache_clear()
 
 
 def _or_key_error(function, value):
@@ -124,7 +130,7 @@ def test_members_that_a_directory_does_not_list_may_be_anyone(
     change(script, 0o664, NAMELESS)
     assert found(script) == []
     accounts.clear()  # I have a name, and am not listed: so may others be
-    trust._people.cache_clear()
+    forget()
     words = f"group {NAMELESS}, whose members are not listed here,"
     assert found(script) == [("mine.py", words, True)]
     change(script, 0o664, OWN)  # it has my name
@@ -202,6 +208,12 @@ def test_a_launch_refuses_names_the_fix_and_records_what_was_trusted(
     monkeypatch.setenv(trust.VARIABLE, str(place / "missing"))
     with pytest.raises(ValueError, match="COURSE_TRUST: there is no"):
         launch(script, CONFIG)
+    link = place.parent / f"{place.name}-link"
+    link.symlink_to(place)  # as a disk has several names
+    monkeypatch.setenv(trust.VARIABLE, str(link / "inside"))
+    link_was_followed = trust.check([script])
+    link.unlink()
+    assert link_was_followed
     monkeypatch.setenv(trust.VARIABLE, str(script.parent))
     run = over(launch(script, CONFIG))
     assert run.launched["trusted"] == [f"{script}: group class (bob) can change it"]

@@ -59,7 +59,7 @@ def only(message: str, sentences: Iterable[str]) -> str:
         gap = message[end : match.start()]
         text += (gap if gap in ("", " ", ": ", ", ", ". ", "; ") else " … ") * bool(text) + match[0]
         end = match.end()
-    return text
+    return re.sub(r" … (?=[,.:;`)])", " …", text).strip(" :,;")
 
 
 def _sentences_of(name: str) -> Iterator[str]:

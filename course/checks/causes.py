@@ -78,7 +78,8 @@ def _sentences_of(name: str) -> Iterator[str]:
 def _sentences_in(path: Path) -> frozenset[str]:
     """Return the sentences in a module's code, which Python has compiled: parsing is slower."""
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-    return frozenset(text.strip() for text in _texts(code) if SENTENCE.search(text))
+    texts = {text.strip() for text in _texts(code) if SENTENCE.search(text)}
+    return frozenset(text for text in texts if not text.endswith(".py, line"))  # but no places
 
 
 def _texts(value: Any) -> Iterator[str]:

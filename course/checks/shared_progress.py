@@ -60,7 +60,7 @@ def save_check(name: str, outcome: dict[str, str], cause: str = "") -> None:
     at = store.now()
     with changing() as values:
         before = values["checks"].get(name, {})
-        entry = {**outcome, "checked_at": at, "tries": before.get("tries", 0) + 1}
+        entry = {**outcome, "checked_at": at, "tries": _tries(before) + 1}
         entry["cause"] = cause or before.get("cause", "")
         if state_of(outcome) == FAILED:
             entry["failing_since"] = before.get("failing_since", at)
@@ -197,9 +197,14 @@ def message(state: dict[str, Any]) -> dict[str, Any]:
 
 def _check(outcome: dict[str, Any]) -> dict[str, Any]:
     times = {name: outcome[name] for name in ("checked_at", "failing_since") if name in outcome}
-    entry = {"state": state_of(outcome), "tries": outcome.get("tries", 1)}
+    entry = {"state": state_of(outcome), "tries": _tries(outcome)}
     entry |= {name: _with_zone(at) for name, at in times.items()}
     return entry | ({"cause": outcome["cause"]} if outcome.get("cause") else {})
+
+
+def _tries(outcome: dict[str, Any]) -> int:
+    """Return how often a check was tried; progress of older versions has no number."""
+    return outcome.get("tries", int(bool(outcome)))
 
 
 def _counts(answers: dict[str, Any]) -> dict[str, int]:

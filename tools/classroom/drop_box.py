@@ -90,7 +90,7 @@ def read(folder: Path) -> tuple[list[Learner], list[str]]:
     for uid, name in files.items():
         try:
             text = shared_files.read_text(folder, DROP, name, owner=uid, limit=LIMIT_BYTES)
-            learners.append(parse(text, user_name(uid)))
+            learners.append(parse(text, one_line(user_name(uid))))
         except FileNotFoundError:  # it has left in the meantime
             continue
         except (OSError, ValueError, RecursionError) as error:

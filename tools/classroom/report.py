@@ -127,10 +127,11 @@ def begun(learners: Sequence[Learner], most: int | None = None) -> dict[str, lis
 def in_order(learners: Iterable[Learner]) -> list[Learner]:
     """Sort learners: raised hands, the longest first; then those who are stuck, by tries."""
 
-    def key(learner: Learner) -> tuple[bool, float, int, str]:
+    def key(learner: Learner) -> tuple[Any, ...]:
         hand, stuck = learner.hand, stuck_on(learner)
         waited = hand.at.timestamp() if hand else 0
-        return hand is None, waited, -stuck.tries if stuck else 0, learner.name
+        amount = (-stuck.tries, -(stuck.minutes or 0)) if stuck else (0, 0)
+        return hand is None, waited, *amount, learner.name
 
     return sorted(learners, key=key)
 
@@ -207,11 +208,15 @@ def _bars(values: Sequence[float], measured: float | None) -> list[Bar]:
     inside = [x for x in known if low <= x <= high]
     step = _round_step((max(inside) - min(inside)) / MOST_BINS)
     first, last = (math.floor(x / step) for x in (min(inside), max(inside)))
-    places = [min(max(math.floor(x / step), first - 1), last + 1) for x in values]
-    at = None if measured is None else min(max(math.floor(measured / step), first - 1), last + 1)
-    counts = Counter(places)
+
+    def place_of(value: float) -> int:
+        return min(max(math.floor(value / step), first - 1), last + 1)
+
+    counts = Counter(map(place_of, values))
+    at = None if measured is None else place_of(measured)
     bars = []
-    for place in range(min(first, *places), max(last, *places) + 1):
+    shown = [first, last, *counts, first if at is None else at]
+    for place in range(min(shown), max(shown) + 1):
         ends = [digits(x * step) for x in (place, place + 1)]
         label = f"{ends[0]} to {ends[1]}"
         label = f"below {ends[1]}" if place < first else label
@@ -244,7 +249,7 @@ def summary(learners: Sequence[Learner], jobs: dict[str, str]) -> list[dict[str,
         stuck = stuck_on(learner)
         rows.append(
             {
-                "learner": one_line(learner.name),
+                "learner": learner.name,
                 "passed": sum(x.state == PASSED for x in cells),
                 "last": age(minutes_since(learner.sent_at)),
                 "stuck on": stuck.exercise if stuck else "",

@@ -95,9 +95,19 @@ def test_each_change_is_sent(place: Path) -> None:
 def test_states_of_todos_are_sent_without_the_open_ones(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"todo": name, "state": word} for name, word in zip("abc", ("open", "edited", "given"))]
-    monkeypatch.setattr(exercises, "all_states", lambda: rows)
-    assert shared_progress.message({})["todos"] == {"b": "edited", "c": "given"}
+    def sent_with(text: str, state: str) -> dict[str, str]:
+        rows = [{"todo": "amp", "state": state}, {"todo": "device", "state": "open"}]
+        monkeypatch.setattr(exercises, "read", lambda path: text)
+        monkeypatch.setattr(exercises, "states", lambda name: rows)
+        save_check("amp", PASSED)
+        return sent(place)["todos"]
+
+    monkeypatch.setattr(exercises, "read", lambda path: "")
+    shared_progress.join(place)
+    assert sent_with("one", "edited") == {"amp": "edited"}
+    assert sent_with("one", "given") == {"amp": "edited"}  # the same text: from the cache
+    assert sent_with("two", "given") == {"amp": "given"}
+    assert sent_with("one", "open") == {}
 
 
 def test_progress_of_before_is_read_and_counts_as_one_try(place: Path) -> None:
@@ -313,8 +323,8 @@ def test_a_damaged_state_counts_as_not_joined(place: Path, state: str) -> None:
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a class of another user: its folder is not in one of root's."""
-    states = exercises.all_states()  # other users may not enter a clone in someone's home
-    monkeypatch.setattr(exercises, "all_states", lambda: states)
+    states = shared_progress._todo_states()  # others may not enter a clone in someone's home
+    monkeypatch.setattr(shared_progress, "_todo_states", lambda: states)
     shared_progress.message({})
     umask = os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="class-", dir="/tmp") as name:

@@ -18,11 +18,14 @@ from typer.testing import CliRunner
 from course.__main__ import app
 from course.checks import shared_progress
 from course.checks.shared_progress import DROP
+from course.checks.verdict import Part
 from course.runs import shared_files
-from tools.classroom import drop_box, page, report
+from tools.classroom import drop_box, membership, page, report
 
 ALICE, MALLORY, INSTRUCTOR = 41002, 41003, 41001
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as other users")
+FAILED = {"correct": "failed", "mechanism": "", "effect": ""}
+WORDS = "update once per batch"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J<script>alert(1)</script>\u202e'\""
 
 
@@ -372,10 +375,9 @@ def test_twenty_learners_of_a_real_class(place: Path, monkeypatch: pytest.Monkey
     place.parent.chmod(0o1777)
 
     def learns() -> None:
-        shared_progress.join(place)
-        failed = {"correct": "failed", "mechanism": "", "effect": ""}
-        shared_progress.save_check("amp", failed, "correct: update once per batch")
-        shared_progress.raise_hand("why?")
+        membership.join(place)
+        shared_progress.save_check("amp", FAILED, [Part("correct", "failed", WORDS)])
+        membership.raise_hand("why?")
 
     uids = range(41010, 41030)
     for uid in uids:
@@ -415,14 +417,13 @@ def test_the_end_of_a_class_asks_and_deletes_all(place: Path) -> None:
 
 def test_what_is_sent_is_what_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field that learners send is one that the instructor's side knows."""
-    shared_progress.join(place)
-    failed: dict[str, str] = {"correct": "failed", "mechanism": "", "effect": ""}
-    shared_progress.save_check("amp", failed, "correct: why")
+    membership.join(place)
+    shared_progress.save_check("amp", FAILED, [Part("correct", "failed", WORDS)])
     shared_progress.save_answer("gpu", 1, "a", True)
     with shared_progress.changing() as values:
         values["predictions"]["amp on slurm"] = {"value": 2, "measured": 3.5}
-    shared_progress.raise_hand("why?")
+    membership.raise_hand("why?")
     (learner,), problems = drop_box.read(place)
     assert not problems and learner.hand.text == "why?" and learner.quizzes == {"gpu": (1, 1)}
-    assert learner.checks["amp"].cause == "correct: why" and learner.checks["amp"].since
+    assert learner.checks["amp"].cause == f"correct: {WORDS}" and learner.checks["amp"].since
     assert learner.predictions == {"amp on slurm": drop_box.Guess(2.0, 3.5)}

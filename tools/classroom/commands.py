@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from course.checks import shared_progress
 from course.cli import tables
 from course.cli.options import AsJson, app
+from tools.classroom import membership
 
 if TYPE_CHECKING:
     import click
@@ -37,7 +38,7 @@ class ClassGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command `show` before a first word that is no command."""
-        is_class = os.environ.get(shared_progress.VARIABLE) and not args
+        is_class = os.environ.get(membership.VARIABLE) and not args
         if is_class or (args and args[0] not in (*self.commands, "--help")):
             args = [SHOW, *args]
         return super().parse_args(ctx, args)
@@ -92,7 +93,7 @@ def show(
 
 def _class(folder: str) -> Path:
     try:
-        return shared_progress.find_class(folder)
+        return membership.find_class(folder)
     except ValueError as error:
         known = ", ".join(typer.main.get_command(class_app).commands)
         raise ValueError(f"{error}. The commands of course class: {known}") from None
@@ -146,7 +147,7 @@ def join(
     yes: Annotated[bool, typer.Option("--yes", help="Join without asking.")] = False,
 ) -> None:
     """Let your instructor see where you are stuck: show what is sent, then send it."""
-    place = shared_progress.find_class(folder)
+    place = membership.find_class(folder)
     shared_progress.check_drop_box(place)
     typer.echo("Your instructor gets this file, now and after each check, answer and prediction:\n")
     typer.echo(json.dumps(message := shared_progress.message({}), indent=1))
@@ -155,13 +156,13 @@ def join(
     typer.echo(f"\n{NEVER_SENT} Only the class's instructors can read the file.")
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Join {place}?", default=True, abort=True)
-    typer.echo(f"sent: {shared_progress.join(place)}\nTo stop and delete it: course class leave")
+    typer.echo(f"sent: {membership.join(place)}\nTo stop and delete it: course class leave")
 
 
 @class_app.command()
 def leave() -> None:
     """Delete what you sent to the class, and send nothing any more."""
-    typer.echo(f"You left {shared_progress.leave()}; your file there is deleted.")
+    typer.echo(f"You left {membership.leave()}; your file there is deleted.")
 
 
 @class_app.command()
@@ -190,5 +191,5 @@ def raise_hand(
     """Raise your hand: send your instructor a question, with the check that failed last."""
     if done == bool(question.strip()):
         raise ValueError('give a question, course help "why is the loss nan?", or --done')
-    shared_progress.raise_hand(question)
+    membership.raise_hand(question)
     typer.echo("Your hand is lowered." if done else "Your hand is raised: course help --done")

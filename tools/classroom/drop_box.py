@@ -24,11 +24,11 @@ from course.checks.shared_progress import (
     FILE_NAME,
     LIMIT_BYTES,
     PREDICTION_KEY,
-    QUESTION_CHARACTERS,
 )
 from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE
 from course.runs import shared_files
 from course.runs.shared_files import one_line, user_name
+from tools.classroom.membership import QUESTION_CHARACTERS
 
 MOST_FILES = 20_000  # in the drop box that are looked at
 MANY = 20  # files of a learner with which something is wrong

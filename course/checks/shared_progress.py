@@ -15,6 +15,7 @@ learner writes only their own file, next to the old one, and renames it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -90,10 +91,19 @@ def send() -> None:
     if not (state := joined()):
         return
     try:
-        write_file(state)
+        if _has_ended(Path(state["folder"])):
+            state_path().unlink()
+            print(f"the class {state['folder']} has ended: nothing is sent any more")
+        else:
+            write_file(state)
     except Exception as error:
         reason = getattr(error, "strerror", None) or error
         print(f"your progress was not sent to {state['folder']}: {reason}", file=sys.stderr)
+
+
+def _has_ended(folder: Path) -> bool:
+    """Return whether `course class end` has removed the drop box; a lost disk has no folder."""
+    return folder.is_dir() and not (folder / DROP).exists()
 
 
 def message(state: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +169,9 @@ def _counts(answers: dict[str, Any]) -> dict[str, int]:
 
 def _prediction(entry: dict[str, Any]) -> dict[str, Any]:
     values = {name: entry[name] for name in ("value", "measured") if name in entry}
-    return {n: x[:CHOICE_CHARACTERS] if isinstance(x, str) else x for n, x in values.items()}
+    # JSON has no NaN, which a loss that was measured may be.
+    finite = {n: x for n, x in values.items() if isinstance(x, str) or math.isfinite(x)}
+    return {n: x[:CHOICE_CHARACTERS] if isinstance(x, str) else x for n, x in finite.items()}
 
 
 def with_zone(at: str) -> str:

@@ -95,6 +95,8 @@ def test_each_change_is_sent(place: Path) -> None:
     assert sent(place)["quizzes"] == {"gpu": {"answered": 2, "right": 1}}
     predict("sizes", "Large", f"because {SECRET}", choices=("large", "small"))
     predict("speedup", 2.5)
+    settle("speedup", float("nan"))
+    assert sent(place)["predictions"]["speedup"] == {"value": 2.5}
     settle("speedup", 3)
     predictions = sent(place)["predictions"]
     assert predictions == {"sizes": {"value": "large"}, "speedup": {"value": 2.5, "measured": 3.0}}
@@ -310,6 +312,17 @@ def test_a_hand_is_raised_with_the_newest_failure_and_lowered(place: Path) -> No
     assert sent(place)["hand"] is None
     with pytest.raises(ValueError, match="--done"):
         course("help")
+
+
+def test_after_the_end_of_a_class_nothing_is_sent(
+    place: Path, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    course("class", "end", str(place), "--yes")
+    save_check("amp", PASSED)
+    assert "has ended: nothing is sent any more" in capsys.readouterr().out
+    save_check("amp", PASSED)
+    assert capsys.readouterr() == ("", "") and not shared_progress.joined()
 
 
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:

@@ -170,16 +170,16 @@ def end(
     folder: Folder = "",
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete all learners' files, at the end of a class."""
+    """Delete the drop box with all learners' files: nothing is sent to this class any more."""
     from tools.classroom import drop_box
 
     place = _class(folder)
     if not yes:
         typer.confirm(f"Delete the files of all learners in {place}?", abort=True)
-    count, problems = drop_box.remove_files(place)
+    count, problems = drop_box.remove(place)
     for line in problems:
         typer.echo(line, err=True)
-    typer.echo(f"{count} files deleted")
+    typer.echo(f"{count} files deleted" + "; the class has ended" * (not problems))
     raise typer.Exit(bool(problems))
 
 

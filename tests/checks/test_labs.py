@@ -21,7 +21,7 @@ from course.text import closest
 from tools import lab_links, pages, record
 
 # They take seconds to import, and every command that needs the list of labs would wait for them.
-SLOW_IMPORTS = ("torch", "matplotlib", "jupyter_client")
+SLOW_IMPORTS = ("torch", "pandas", "matplotlib", "jupyter_client")
 
 
 def python(code: str, folder: Path) -> str:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from course.checks import shared_progress
 from course.cli import tables
 from course.cli.options import AsJson, app
-from tools.classroom import membership
+from tools.classroom import VARIABLE
 
 if TYPE_CHECKING:
     import click
@@ -38,7 +37,7 @@ class ClassGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command `show` before a first word that is no command."""
-        is_class = os.environ.get(membership.VARIABLE) and not args
+        is_class = os.environ.get(VARIABLE) and not args
         if is_class or (args and args[0] not in (*self.commands, "--help")):
             args = [SHOW, *args]
         return super().parse_args(ctx, args)
@@ -92,6 +91,8 @@ def show(
 
 
 def _class(folder: str) -> Path:
+    from tools.classroom import membership
+
     try:
         return membership.find_class(folder)
     except ValueError as error:
@@ -147,6 +148,9 @@ def join(
     yes: Annotated[bool, typer.Option("--yes", help="Join without asking.")] = False,
 ) -> None:
     """Let your instructor see where you are stuck: show what is sent, then send it."""
+    from course.checks import shared_progress
+    from tools.classroom import membership
+
     place = membership.find_class(folder)
     shared_progress.check_drop_box(place)
     typer.echo("Your instructor gets this file, now and after each check, answer and prediction:\n")
@@ -162,6 +166,8 @@ def join(
 @class_app.command()
 def leave() -> None:
     """Delete what you sent to the class, and send nothing any more."""
+    from tools.classroom import membership
+
     typer.echo(f"You left {membership.leave()}; your file there is deleted.")
 
 
@@ -189,6 +195,8 @@ def raise_hand(
     done: Annotated[bool, typer.Option("--done", help="Lower your hand.")] = False,
 ) -> None:
     """Raise your hand: send your instructor a question, with the check that failed last."""
+    from tools.classroom import membership
+
     if done == bool(question.strip()):
         raise ValueError('give a question, course help "why is the loss nan?", or --done')
     membership.raise_hand(question)

@@ -19,8 +19,8 @@ from course.checks.shared_progress import (
 from course.checks.store import FAILED, state_of
 from course.runs.run import runs_root
 from course.runs.shared_files import one_line, user_name
+from tools.classroom import VARIABLE
 
-VARIABLE = "COURSE_CLASS"
 QUESTION_CHARACTERS = 300
 
 

@@ -294,6 +294,15 @@ def test_the_view_shows_hands_first_then_who_is_stuck_and_why(four: Path) -> Non
     ]  # fmt: skip
 
 
+def test_an_exercise_that_was_left_aside_is_not_where_a_learner_is_stuck() -> None:
+    old = tried("failed", 9, 200) | {"checked_at": ago(100)}
+    checks = {"device": old, "amp": tried("failed", 2, 20), "compile": tried("failed", 1, 5)}
+    learner = drop_box.parse(json.dumps(message(checks=checks)), "ada")
+    assert report.stuck_on(learner).exercise == "amp"
+    learner = drop_box.parse(json.dumps(message(checks={"device": old})), "ada")
+    assert report.stuck_on(learner).exercise == "device"
+
+
 def test_the_page_is_for_the_instructor_and_reloads_while_live(
     four: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def _show_class(learners: list, jobs: dict[str, str]) -> None:
         return
     typer.echo()
     tables.show_table([*rows[0]], [row.values() for row in rows])
-    typer.echo(f"states, by lab ({', '.join(begun)}): {report.LEGEND}\n")
+    typer.echo(f"states of those checked last, by lab ({', '.join(begun)}): {report.LEGEND}\n")
     causes = [
         [row.exercise, row.passed, row.failed, f"{row.learners}× {row.cause}" * bool(row.cause)]
         for row in report.causes(learners)

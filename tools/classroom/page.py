@@ -69,6 +69,7 @@ def render(
         name=folder.name,
         rows=rows,
         begun=begun,
+        hidden=sum(map(len, report.begun(learners).values())) - len(names),
         firsts={names[0] for names in begun.values()},
         hands=[learner for learner in ordered if learner.hand],
         stuck=sum(row["stuck"] is not None for row in rows),

@@ -310,13 +310,19 @@ def test_the_page_is_for_the_instructor_and_reloads_while_live(
 
     def wait(_: float) -> None:
         written.append(path.read_text())
-        if len(written) == 2:
+        if len(written) == 2:  # the disk is gone, and back
+            monkeypatch.setattr(drop_box, "read", lost)
+        if len(written) == 3:
+            monkeypatch.setattr(drop_box, "read", read)
             raise KeyboardInterrupt
 
-    path = Path(os.environ["COURSE_RUNS"]) / page.PAGE
+    def lost(folder: Path) -> None:
+        raise OSError("Stale file handle")
+
+    path, read = Path(os.environ["COURSE_RUNS"]) / page.PAGE, drop_box.read
     monkeypatch.setattr(page.time, "sleep", wait)
-    course("class", str(four), "--live")
-    assert ['http-equiv="refresh"' in text for text in written] == [True, True]
+    assert "Stale file handle" in course("class", str(four), "--live")
+    assert ['http-equiv="refresh"' in text for text in written] == [True] * 3
     assert "refresh" not in path.read_text()  # it would wait for nothing
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for text in ("tim", "Why?", "correct: one", "mallory is not shown", "measured: 2"):

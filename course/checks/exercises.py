@@ -26,7 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from course.checks import discovery, store
-from course.checks.script_edits import Place, edited_todos
+from course.checks.script_edits import SOLVED, Place, edited_todos
 from course.jobs.plan import find_script
 from course.runs.files import write_atomically
 from course.runs.run import PROJECT
@@ -292,19 +292,31 @@ def fill(exercises: Collection[str], name: str = "train.py") -> Path | None:
     if not target.exists():
         return write(exercises, name)
     text = target.read_text()
-    items, lines = parse(solution, name), text.splitlines()
+    wanted = (open_todos(text, name) | failed_todos(text)) & {*exercises}
+    filled = _rewritten(text, wanted, parse(solution, name), solved=True)
+    return _replace(target, filled, solution) if filled else write(exercises, name)
+
+
+def _rewritten(
+    text: str, wanted: Container[str], items: Sequence[str | Seam], *, solved: bool
+) -> str:
+    """Return a script with new lines in the seams of some exercises; all other lines stay.
+
+    A seam whose place cannot be found stays, too. If hardly anything is left of the script, the
+    result is "".
+    """
+    given, lines = {*SOLVED.findall(text)}, text.splitlines()
     places: list[tuple[Seam, int, int]] = []
     view: list[str] = []
     for item in items:
         first = len(view)
-        view += item.shown(False) if isinstance(item, Seam) else [item]
+        view += item.shown(item.name in given) if isinstance(item, Seam) else [item]
         if isinstance(item, Seam):
             places.append((item, first, len(view)))
     blocks = difflib.SequenceMatcher(None, view, lines, autojunk=False).get_matching_blocks()
     line_of = {a + k: b + k for a, b, size in blocks for k in range(size)}
     if 2 * len(line_of) < len(view):
-        return write(exercises, name)
-    wanted = (open_todos(text, name) | failed_todos(text)) & {*exercises}
+        return ""
     parts = [
         (
             line_of.get(first, line_of.get(first - 1, -2) + 1),
@@ -317,8 +329,8 @@ def fill(exercises: Collection[str], name: str = "train.py") -> Path | None:
     lost = {seam.name for first, end, seam in parts if not 0 <= first < end}
     for first, end, seam in reversed(parts):
         if seam.name not in lost:
-            lines[first:end] = seam.shown(True)
-    return _replace(target, "\n".join(lines) + "\n", solution)
+            lines[first:end] = seam.shown(solved)
+    return "\n".join(lines) + "\n"
 
 
 def failed_todos(text: str) -> set[str]:
@@ -336,9 +348,49 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def reset() -> dict[str, Path | None]:
-    """Write all scripts with no exercise filled; return each with the backup of edits, if any."""
-    return {path.name: write((), path.name) for path in solutions()}
+def reset(exercises: Collection[str] = ()) -> dict[str, Path | None]:
+    """Empty some exercises, or write all scripts with none filled.
+
+    Returns:
+        The scripts that were written, each with the backup of edits, if any.
+
+    Raises:
+        ValueError: there is no such exercise, or its lines cannot be found. Nothing is written.
+    """
+    if not exercises:
+        return {path.name: write((), path.name) for path in solutions()}
+    of_scripts: dict[str, set[str]] = {}
+    for exercise in exercises:
+        of_scripts.setdefault(solution_of(exercise), set()).add(exercise)
+    texts = {name: _emptied(name, wanted) for name, wanted in of_scripts.items()}
+    return {
+        name: _replace(EXERCISES / name, text, (SOLUTIONS / name).read_text())
+        for name, text in texts.items()
+    }
+
+
+def _emptied(name: str, wanted: set[str]) -> str:
+    """Return a script with some exercises open; raise ValueError if others would change, too."""
+    text = read(EXERCISES / name)
+    emptied = _rewritten(text, wanted, parse((SOLUTIONS / name).read_text(), name), solved=False)
+    before, after = _states(text, name), _states(emptied, name)
+    kept = {todo for todo, state in before.items() if state == after[todo]} if emptied else set()
+    # In a script that Python cannot read, states are guesses.
+    others = before.keys() - wanted if _is_python(text) else set()
+    if not emptied or not others <= kept or {after[todo] for todo in wanted} != {"open"}:
+        raise ValueError(
+            f"{EXERCISES.name}/{name} has changed too much to find the lines of "
+            f"{', '.join(sorted(wanted))}: course exercises --reset empties all, after a backup"
+        )
+    return emptied
+
+
+def _is_python(text: str) -> bool:
+    try:
+        compile(text, "script", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def catch_up(exercise: str) -> dict[str, Path | None]:
@@ -365,20 +417,29 @@ def all_states() -> list[dict[str, object]]:
 
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
-    """Return name, title and state (open, edited, solved) of each exercise of a script."""
-    text = read(EXERCISES / name)
+    """Return name, title and state (open, edited, given, solved) of each exercise of a script.
+
+    given: solved, with the comment that `--upto` writes and no learner needs to.
+    """
     solution = (SOLUTIONS / name).read_text()
-    items = parse(solution, name)
-    edited = {solved: _edited(items, text, solved=solved) for solved in (False, True)}
-    rows = []
-    for exercise in names(solution, name):
-        state = "edited"
-        for word, solved in (("open", False), ("solved", True)):
-            if exercise not in edited[solved]:
-                state = word
-        title = seams(solution, name, exercise)[0].title
-        rows.append({"todo": exercise, "state": state, "title": title})
-    return rows
+    return [
+        {"todo": exercise, "state": state, "title": seams(solution, name, exercise)[0].title}
+        for exercise, state in _states(read(EXERCISES / name), name).items()
+    ]
+
+
+def _states(text: str, name: str) -> dict[str, str]:
+    """Return the state of each exercise in a script's text."""
+    solution = (SOLUTIONS / name).read_text()
+    items, given = parse(solution, name), SOLVED.findall(text)
+    edited, differs = _edited(items, text), _edited(items, text, solved=True)
+
+    def state(exercise: str) -> str:
+        if exercise not in differs:
+            return "given" if exercise in given else "solved"
+        return "edited" if exercise in edited else "open"
+
+    return {exercise: state(exercise) for exercise in names(solution, name)}
 
 
 def open_todos(text: str, name: str = "train.py") -> set[str]:

@@ -1,5 +1,6 @@
 """Exercises from solutions: seams, views that run, and learners' edits that are never lost."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -253,7 +254,8 @@ def test_catching_up_to_less_takes_nothing_away(workshop: Path) -> None:
 def test_catching_up_completes_every_exercise_around_one(workshop: Path, name: str) -> None:
     workshop.write_text(filled_by_hand(name))
     exercises.catch_up(NAMES[-1])
-    assert {row["state"] for row in exercises.states()} <= {"edited", "solved"}
+    states = {row["todo"]: row["state"] for row in exercises.states()}
+    assert states.pop(name) in ("edited", "solved") and {*states.values()} == {"given"}
     marks = re.compile(r"(# TODO \w+), solved")
     solved = marks.sub(r"\1", exercises.render(TEXT))
     assert marks.sub(r"\1", workshop.read_text()) == solved
@@ -271,7 +273,7 @@ def test_catching_up_replaces_what_failed_its_check(workshop: Path, runs_root: P
     backup = exercises.catch_up("grad_scaler")["train.py"]
     assert backup.read_text() == wrong and "formats = {" not in workshop.read_text()
     assert "def mine():" in workshop.read_text()
-    assert [row["state"] for row in exercises.states()][:3] == ["solved"] * 3
+    assert [row["state"] for row in exercises.states()][:3] == ["given"] * 3
 
 
 def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
@@ -280,6 +282,69 @@ def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
     assert shown.exit_code == 0, shown.output
     words = "filled profiler, grad_scaler, channels_last; kept device, amp; the file as it was is "
     assert words in shown.output.replace("\n", " ")
+    shown = CliRunner().invoke(app, ["exercises", "amp", "device", "--reset"])
+    words = "emptied device, amp; kept profiler, grad_scaler, channels_last; the file as it was is "
+    assert words in shown.output.replace("\n", " ")
+    shown = CliRunner().invoke(app, ["exercises", "profiler", "amp", "--json"])
+    states = {row["todo"]: row["state"] for row in json.loads(shown.output)}
+    assert states == {"profiler": "given", "amp": "open"}
+    error = CliRunner().invoke(app, ["exercises", "amp", "--upto", "amp"]).exception
+    assert "--upto NAME takes neither" in str(error)
+
+
+def test_what_was_given_counts_as_given_until_the_learner_changes_it(workshop: Path) -> None:
+    workshop.write_text(filled_by_hand("device"))  # with the solution's lines
+    exercises.catch_up("amp")
+
+    def states() -> list[str]:
+        return [row["state"] for row in exercises.states()][:3]
+
+    assert states() == ["solved", "given", "given"]
+    given = workshop.read_text()
+    workshop.write_text(given.replace("=cfg.precision in HALF", "=bool(cfg.precision in HALF)"))
+    assert states() == ["solved", "given", "edited"]
+    exercises.reset(["amp"])
+    assert states() == ["solved", "given", "open"]
+    by_hand = "\n".join(line for line in given.splitlines() if "# TODO amp, solved" not in line)
+    workshop.write_text(by_hand)
+    assert states() == ["solved", "given", "solved"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("others", [NAMES, ()], ids=["all filled", "alone"])
+def test_one_exercise_is_reset(workshop: Path, name: str, others: list[str]) -> None:
+    """Filled by hand, without its comment; what is next to it stays."""
+    lines = exercises.render(TEXT, {*others, name}).splitlines()
+    workshop.write_text("\n".join(line for line in lines if f"# TODO {name}, " not in line) + EDIT)
+    (backup,) = exercises.reset([name]).values()
+    assert backup.read_text().endswith(EDIT.replace("\r", ""))
+    wanted = exercises.render(TEXT, {*others} - {name}).removesuffix("\n") + EDIT
+    assert workshop.read_text() == wanted.replace("\r", "")
+    assert exercises.reset([name]) == {"train.py": None} or others
+
+
+def test_a_reset_that_cannot_find_the_lines_changes_nothing(workshop: Path) -> None:
+    view = exercises.render(TEXT, ["device"])
+    first, _, rest = view.partition("    # TODO amp")
+    merged = f"{first}    autocast = both = mine(cfg)\n{rest[rest.index('    for epoch') :]}"
+    for text in ("print(1)\n", merged):  # two TODOs, and all between them, are one line now
+        workshop.write_text(text)
+        with pytest.raises(ValueError, match="changed too much to find the lines of amp: course"):
+            exercises.reset(["amp"])
+        with pytest.raises(ValueError, match="there is no exercise 'apm'"):
+            exercises.reset(["device", "apm"])
+        assert workshop.read_text() == text and backups(workshop) == []
+
+
+def test_an_exercise_with_a_syntax_error_is_reset(workshop: Path) -> None:
+    mine = with_own_amp(exercises.render(TEXT, ["device"]))
+    broken = mine.replace("wanted = formats.get(", "wanted = = formats.get(")
+    workshop.write_text(broken)
+    assert exercises.reset(["amp"])["train.py"].read_text() == broken
+    expected = exercises.render(TEXT, ["device"])
+    assert workshop.read_text() == expected.replace(
+        "def mixup(", "def mine():\n    pass\n\n\ndef mixup("
+    )
 
 
 def test_every_setting_that_a_todo_reads_is_named_before_its_solution_is_shown() -> None:
@@ -311,7 +376,7 @@ def test_refused_write_changes_nothing(workshop: Path) -> None:
 def test_states_of_a_view(workshop: Path, solved: int) -> None:
     exercises.write(NAMES[:solved])
     states = [row["state"] for row in exercises.states()]
-    assert states == ["solved"] * solved + ["open"] * (TOTAL - solved)
+    assert states == ["given"] * solved + ["open"] * (TOTAL - solved)
 
 
 @pytest.mark.parametrize("todo", NAMES)
@@ -320,7 +385,7 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: str) -> None:
     states = {row["todo"]: row["state"] for row in exercises.states()}
     assert states.pop(todo) in ("edited", "solved")
     before = NAMES[: NAMES.index(todo)]
-    assert states == {name: "solved" if name in before else "open" for name in states}
+    assert states == {name: "given" if name in before else "open" for name in states}
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,17 @@ class TestProgress:
         assert shown.output.strip() == repr(progress())
         assert CliRunner().invoke(app, ["progress", "--all"]).output.strip() == repr(everything)
 
+    def test_what_was_given_is_counted_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        states = {"device": "solved", "amp": "given", "grad_scaler": "edited"}
+        rows = [row | {"state": states.get(row["todo"], "open")} for row in exercises.all_states()]
+        monkeypatch.setattr(exercises, "all_states", lambda: rows)
+        shown = repr(progress())
+        total = len(rows)
+        assert f"TODOs: 2 of {total} filled, 1 more by course exercises --upto" in shown
+        assert re.search(r"\n  1\.4 .*  1 of 2, 1 given  ", shown)
+        assert re.search(r"\n  Day 1  +2 of \d+, 1 given  ", shown)
+        assert re.search(r"\n  1\.1 .*  1 of 1  ", shown)
+
     def test_is_json(self, checks: None) -> None:
         save_check("amp", PASSED)
         predict("amp", 2.0)

@@ -35,6 +35,7 @@ def exercises(
     json_: AsJson = False,
 ) -> None:
     """Show which exercises are filled; or write the scripts with some of them filled."""
+    from course.checks import exercise_files as files
     from course.checks import exercises as scripts
 
     if upto and (reset or names):
@@ -42,19 +43,19 @@ def exercises(
     for name in names or ():
         scripts.solution_of(name)  # or raise
     if restore:
-        missing = scripts.restore()
+        missing = files.restore()
         typer.echo(f"restored: {', '.join(missing) or 'nothing, none is missing'}", err=json_)
     if check:
-        if drifted := scripts.drifted():
+        if drifted := files.drifted():
             raise ValueError(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
                 f"edit the solution, run course exercises --reset, and git add exercises"
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto or reset:
-        scripts.restore()
+        files.restore()
         before = {row["todo"]: row["state"] for row in scripts.all_states()}
-        written = scripts.catch_up(upto) if upto else scripts.reset(names or ())
+        written = files.catch_up(upto) if upto else files.reset(names or ())
         for name, backup in written.items():
             after = scripts.states(name)
             states = [(row["todo"], before[row["todo"]], row["state"]) for row in after]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from course.checks import discovery, exercises
 from course.checks.predictions import as_stored, launched_rungs
 from course.checks.store import NOISY, PARTS, UNMEASURABLE, UNTIMED, read
+from course.runs import clone
 from course.text import digits
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Progress:
     days: pd.DataFrame
     labs: pd.DataFrame
     everything: bool = False
+    update: str = ""  # that one is waiting
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return the last four tables as lists of rows, of JSON values only."""
@@ -79,7 +81,7 @@ class Progress:
         yield f"Predictions: {len(late)}{after}", self.predictions
 
     def __repr__(self) -> str:
-        parts = []
+        parts = [self.update, ""]
         for heading, table in self.sections():
             lines = [f"  {line}" for line in _lines(table)]
             parts += [heading, *lines, *[""] * bool(lines)]
@@ -88,7 +90,7 @@ class Progress:
     def _repr_html_(self) -> str:
         from course.charts.tables import as_html
 
-        parts = []
+        parts = [f"<p><b>{html.escape(self.update)}</b></p>"] * bool(self.update)
         for heading, table in self.sections():
             parts.append(f"<h4>{html.escape(heading)}</h4>")
             if len(table):
@@ -100,6 +102,7 @@ def progress(*, everything: bool = False) -> Progress:
     """Show what is done: a summary, or all TODOs, checks, quizzes and predictions."""
     import pandas as pd
 
+    update = clone.look_for_update()
     stored, launched = read(), launched_rungs()
     entries = stored["predictions"].items()
     predictions = [vars(as_stored(key, entry, launched)) for key, entry in entries]
@@ -118,9 +121,8 @@ def progress(*, everything: bool = False) -> Progress:
     counts = pd.DataFrame(_lab_rows(todos, checks, quizzes))
     days = counts.groupby("day", sort=False)[[*COUNTED]].sum().reset_index()
     labs = _in_words(counts)[["lab", "title", *WORDS, "left", "begun"]]
-    return Progress(
-        todos, checks, quizzes, made, _in_words(days)[["day", *WORDS]], labs, everything
-    )
+    days = _in_words(days)[["day", *WORDS]]
+    return Progress(todos, checks, quizzes, made, days, labs, everything, update())
 
 
 FILLED = ("edited", "solved")  # by the learner

@@ -6,16 +6,15 @@ and of two cells that were inserted in one place it kept only the learner's.
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from course.checks.exercises import render, seams
 from course.checks.script_edits import SOLVED
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
+from course.text import shortened
 
 
 class Merged(NamedTuple):
@@ -54,7 +53,7 @@ def merge(name: str, versions: Versions, solutions: tuple[str, str] | None) -> M
     merged = merge_exercise(versions, solutions) if solutions else merge_text(versions)
     error = _error(merged.text) if name.endswith(".py") else ""
     if error and not _error(versions.ours):
-        return Merged(versions.ours, f"all of it, because with the new lines, {error}")
+        return Merged(versions.ours, f"all lines, because in the merged script {error}")
     return merged
 
 
@@ -109,61 +108,54 @@ def merge_notebook(base: str, ours: str, theirs: str) -> Merged:
     Raises:
         ValueError: one of them is no notebook, or has other ids.
     """
-    import nbformat
-
-    notebooks = [_read_notebook(text) for text in (base, ours, theirs)]
-    old, mine, new = ({cell.id: cell for cell in book.cells} for book in notebooks)
+    books = [_read_notebook(text) for text in (base, ours, theirs)]
+    old, mine, new = ({cell["id"]: cell for cell in book["cells"]} for book in books)
     if 2 * len(old.keys() & mine.keys()) < len(old):
-        raise ValueError("its cells have lost their ids")
+        raise ValueError("its cells have other ids")
     edited = {name for name, cell in mine.items() if not _same(cell, old.get(name))}
-    kept = {name for name in edited & new.keys() if not _same(mine[name], new[name])}
-    kept &= {name for name in new if not _same(new[name], old.get(name))}
-    cells = [
-        _merge_cell(mine.get(name), cell, is_edited=name in edited)
-        for name, cell in new.items()
-        if name in mine or name not in old
-    ]
-    _insert(cells, notebooks[1].cells, edited - new.keys())
-    merged = notebooks[2]
-    merged.cells = cells
-    merged.metadata |= notebooks[1].metadata
-    names = "; ".join(mine[name].source.partition("\n")[0][:60] for name in mine if name in kept)
-    is_edited = bool(edited or old.keys() - mine.keys())
-    return Merged(nbformat.writes(merged) + "\n", f"cell {names}" if kept else "", is_edited)
+    changed = {name for name, cell in new.items() if not _same(cell, old.get(name))}
+    for name in new.keys() & mine.keys() - edited:
+        if _same(mine[name], new[name]) and "outputs" in mine[name]:
+            new[name] |= {part: mine[name][part] for part in ("outputs", "execution_count")}
+    chosen = new | {name: mine[name] for name in edited}
+    cells = [chosen[name] for name in new if name in mine or name not in old]
+    _insert(cells, books[1]["cells"], edited - new.keys())
+    metadata = books[2]["metadata"] | books[1]["metadata"]
+    text = json.dumps(
+        books[2] | {"cells": cells, "metadata": metadata}, ensure_ascii=False, indent=1
+    )
+    kept = [name for name in mine if name in edited & changed and not _same(mine[name], new[name])]
+    lines = ["".join(mine[name]["source"]).partition("\n")[0] for name in kept]
+    shown = "the cell " * bool(lines) + "; ".join(f"`{shortened(line, 60)}`" for line in lines)
+    return Merged(f"{text}\n", shown, is_edited=bool(edited or old.keys() - mine.keys()))
 
 
-def _read_notebook(text: str) -> NotebookNode:
-    import nbformat
-
+def _read_notebook(text: str) -> dict[str, Any]:
+    """Return a notebook as JSON; of two cells with one id, the second gets another."""
+    seen: set[str] = set()
     try:
-        notebook = nbformat.reads(text, as_version=4)
-        missing = [cell for cell in notebook.cells if "id" not in cell]
-    except (AttributeError, KeyError, TypeError, ValueError, nbformat.ValidationError) as error:
-        raise ValueError(f"it is no notebook: {str(error).partition(chr(10))[0]}") from None
-    if missing:
-        raise ValueError("its cells have no ids")
+        notebook = json.loads(text)
+        for cell in notebook["cells"]:
+            while cell["id"] in seen:
+                cell["id"] += "-2"
+            seen.add(cell["id"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("it is no notebook, or its cells have no ids") from None
     return notebook
 
 
-def _same(cell: NotebookNode, other: NotebookNode | None) -> bool:
-    return other is not None and (cell.cell_type, cell.source) == (other.cell_type, other.source)
+def _same(cell: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    keys = [(part["cell_type"], "".join(part["source"])) for part in (cell, other) if part]
+    return len(keys) == 2 and keys[0] == keys[1]
 
 
-def _merge_cell(mine: NotebookNode | None, new: NotebookNode, *, is_edited: bool) -> NotebookNode:
-    """Return the learner's cell if it was edited; else the new one, with outputs that fit."""
-    if mine is not None and is_edited:
-        return mine
-    if mine is not None and _same(mine, new) and new.cell_type == "code":
-        new.outputs, new.execution_count = mine.outputs, mine.execution_count
-    return new
-
-
-def _insert(cells: list[NotebookNode], ours: list[NotebookNode], wanted: set[str]) -> None:
+def _insert(cells: list[dict], ours: list[dict], wanted: set[str]) -> None:
     """Insert some of our cells, each after the one that it followed."""
-    before = ""
+    at = 0
     for cell in ours:
-        if cell.id in wanted:
-            names = ["", *(known.id for known in cells)]
-            cells.insert(names.index(before), cell)
-        if cell.id in {known.id for known in cells}:
-            before = cell.id
+        names = [known["id"] for known in cells]
+        if cell["id"] in wanted:
+            cells.insert(at, cell)
+            at += 1
+        elif cell["id"] in names:
+            at = names.index(cell["id"]) + 1

@@ -28,8 +28,8 @@ FIXES = {
     "(?i)permission denied": "ask the owner to let you read it: chmod -R a+rX",
     "resolve host|unable to access|onnect|timed out|unreachable": "check the network",
     "(?i)no space left|quota": "free some space on the disk of the clone",
-    "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the course's copy is "
-    "damaged or incomplete: try again, and then ask the person who gave it to you",
+    "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
+    "file is damaged or incomplete: try again, and then ask the person who gave you the course",
 }
 
 
@@ -84,7 +84,7 @@ def update(project: Path = PROJECT) -> str:
 def _lines(edits: list[Edit], backup: Path, changed: list[str]) -> Iterator[str]:
     for edit in edits:
         if edit.note:
-            new = f"; the new version is {backup / 'new' / edit.name}" * edit.is_kept
+            new = f"; the new version is backups/{backup.name}/new/{edit.name}" * edit.is_kept
             yield printable(f"  {edit.name} {edit.note}{new}")
     if edits:
         yield f"Your versions of these files are in {backup}"
@@ -189,7 +189,7 @@ def _edit(project: Path, upstream: str, name: str) -> Edit:
     from tools.merge import Versions, merge
 
     base, theirs = (_show(project, commit, name) for commit in ("HEAD", upstream))
-    if not _names(project, "ls-tree", "--name-only", upstream, name):
+    if theirs is None and not _names(project, "ls-tree", "--name-only", upstream, name):
         return Edit(name, note="is gone from the course")
     if base is None or theirs is None or not stat.S_ISREG((project / name).lstat().st_mode):
         return Edit(name, note="is new")

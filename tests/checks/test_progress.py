@@ -17,6 +17,7 @@ from course.checks.predictions import predict, prediction, recall
 from course.checks.progress import progress
 from course.checks.quizzes import paths
 from course.checks.store import changing, path, read, save_answer, save_check
+from course.runs import clone
 from course.widgets.quiz import quiz
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
@@ -25,7 +26,8 @@ UNMEASURABLE = {**PASSED, "effect": "not measurable here"}
 
 
 @pytest.fixture(autouse=True)
-def empty_store(runs_root: Path) -> Path:
+def empty_store(runs_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(clone, "look_for_update", lambda: str)  # whatever this clone has fetched
     return runs_root
 
 
@@ -279,6 +281,15 @@ class TestProgress:
         assert re.search(r"\n  1\.4 .*  1 of 2, 1 given  ", shown)
         assert re.search(r"\n  Day 1  +2 of \d+, 1 given  ", shown)
         assert re.search(r"\n  1\.1 .*  1 of 1  ", shown)
+
+    @pytest.mark.parametrize("waiting", ["", clone.WAITING])
+    def test_says_that_an_update_is_waiting(
+        self, waiting: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clone, "look_for_update", lambda: lambda: waiting)
+        shown = progress()
+        assert repr(shown).startswith(waiting or "Days\n")
+        assert (f"<b>{clone.WAITING}</b>" in shown._repr_html_()) == bool(waiting)
 
     def test_is_json(self, checks: None) -> None:
         save_check("amp", PASSED)

@@ -115,8 +115,9 @@ def merge_notebook(base: str, ours: str, theirs: str) -> Merged:
     edited = {name for name, cell in mine.items() if not _same(cell, old.get(name))}
     changed = {name for name, cell in new.items() if not _same(cell, old.get(name))}
     for name in new.keys() & mine.keys() - edited:
-        if _same(mine[name], new[name]) and "outputs" in mine[name]:
-            new[name] |= {part: mine[name][part] for part in ("outputs", "execution_count")}
+        if _same(mine[name], new[name]):
+            parts = ("outputs", "execution_count")
+            new[name] |= {part: mine[name][part] for part in parts if part in mine[name]}
     chosen = new | {name: mine[name] for name in edited}
     cells = [chosen[name] for name in new if name in mine or name not in old]
     _insert(cells, books[1]["cells"], edited - new.keys())
@@ -139,6 +140,7 @@ def _read_notebook(text: str) -> dict[str, Any]:
             while cell["id"] in seen:
                 cell["id"] += "-2"
             seen.add(cell["id"])
+            "".join([*cell["source"], cell["cell_type"], *notebook["metadata"]])  # or raise
     except (KeyError, TypeError, ValueError):
         raise ValueError("it is no notebook, or its cells have no ids") from None
     return notebook

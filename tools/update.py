@@ -25,12 +25,13 @@ FIXES = {
     "--global --add safe.directory FOLDER",
     r"\(publickey|Authentication failed|could not read (Username|Password)|error: 40[134]|"
     "epository not found": "check your key or token, and that you may read the repository",
-    "(?i)permission denied": "ask the owner to let you read it: chmod -R a+rX",
+    "(?i)permission denied": "ask the owner of that file to let you read it: chmod -R a+rX",
     "resolve host|unable to access|onnect|timed out|unreachable": "check the network",
     "(?i)no space left|quota": "free some space on the disk of the clone",
     "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
     "file is damaged or incomplete: try again, and then ask the person who gave you the course",
 }
+ADVICE = r"\s+(?=Please make sure|To add an exception)"  # git's own, which FIXES replaces
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,10 @@ def _lines(edits: list[Edit], backup: Path, changed: list[str]) -> Iterator[str]
 
 def _upstream(project: Path) -> str:
     """Return the branch that the current one follows, such as origin/main."""
-    _git(project, "rev-parse", "--git-dir", fix="git clone the course, and update the clone")
-    _git(
-        project,
-        *("symbolic-ref", "HEAD"),
-        fix="no branch is checked out: git switch main, which keeps your edits",
-    )
+    own = "git clone the course, and update the clone; in a class, source its start.sh there first"
+    _git(project, "rev-parse", "--git-dir", fix=own)
+    attach = "no branch is checked out: git switch main, which keeps your edits"
+    _git(project, "symbolic-ref", "HEAD", fix=attach)
     return _git(
         project,
         *("rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"),
@@ -274,7 +273,7 @@ def _git(project: Path, *words: str, fix: str = "") -> str:
         raise ValueError("git is not installed: install it, and try again") from None
     output, errors = process.communicate()
     if process.returncode:
-        fix = next((known for words, known in FIXES.items() if re.search(words, errors)), fix)
-        message = printable(errors).strip().partition("\n")[0] or f"git {words[0]} failed"
+        fix = fix or next((x for words, x in FIXES.items() if re.search(words, errors)), "")
+        message = re.split(ADVICE, printable(errors).strip())[0] or f"git {words[0]} failed"
         raise ValueError(f"{message}. To fix it: {fix}" if fix else message)
     return output

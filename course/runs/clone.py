@@ -65,7 +65,7 @@ def look_for_update(project: Path = PROJECT) -> Callable[[], str]:
         looking = start_git(project, "ls-remote", url, name)
     except (OSError, ValueError, subprocess.SubprocessError):
         return lambda: ""
-    return lambda: WAITING if _newest(looking) not in ("", commits[upstream]) else ""
+    return lambda: WAITING if _newest(looking) not in ("", commits.get(upstream)) else ""
 
 
 def _newest(looking: subprocess.Popen[str]) -> str:

@@ -115,7 +115,7 @@ def test_files_that_cannot_be_merged_are_backed_up_and_replaced(
     upstream: Path, clone: Path
 ) -> None:
     edits = {
-        NOTEBOOK: '{"outputs": 1}\n',
+        NOTEBOOK: '{"cells": [{"id": "a"}], "metadata": {}}\n',
         "exercises/race.py": "my race\n",  # ignored here, and new upstream
         "notes.txt": "mine\n",  # untracked here, and new upstream
     }
@@ -414,6 +414,8 @@ def test_an_update_is_waiting_after_a_fetch(upstream: Path, clone: Path, tmp_pat
     commit(upstream, {"notes.txt": "new\n"})
     git(clone, "fetch", "-q")
     assert clones.look_for_update(clone)() == clones.WAITING
+    git(clone, "update-ref", "-d", "refs/remotes/origin/main")
+    assert clones.look_for_update(clone)() == clones.WAITING
     git(clone, "checkout", "-q", "--detach")
     assert clones.look_for_update(clone)() == ""
 
@@ -530,5 +532,11 @@ def test_a_bundle_of_another_user_is_cloned_and_updated(upstream: Path, home: Pa
 @needs_root
 def test_a_clone_of_another_user_is_refused_with_the_way_out(upstream: Path, clone: Path) -> None:
     own(upstream, OTHER)
-    with pytest.raises(ValueError, match="dubious ownership.*Ask its owner for a bundle"):
+    words = (
+        r"dubious ownership in \S+ at '\S+'\. To fix it: git reads no .*Ask its owner for a bund"
+    )
+    with pytest.raises(ValueError, match=words):
+        update(clone)
+    own(clone, OTHER)
+    with pytest.raises(ValueError, match=r"dubious .*\. To fix it: git clone the course"):
         update(clone)

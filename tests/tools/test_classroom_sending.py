@@ -412,7 +412,7 @@ def test_exercises_that_are_filled_are_sent_at_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     membership.join(place)
-    monkeypatch.setattr(exercise_files, "restore", lambda: [])
+    monkeypatch.setattr(exercise_files, "restore", list)
     monkeypatch.setattr(exercise_files, "catch_up", lambda name: {})
     monkeypatch.setattr(shared_progress, "_todo_states", lambda: {"amp": "given"})
     course("exercises", "--upto", "amp")

@@ -80,8 +80,8 @@ def init(
             yield f"{DATA}: {_make_data(folder, crops)}"
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
-    for place in _closed(folder):
-        yield f"note: others cannot read {place}. To let them: chmod -R a+rX {_quoted(place)}"
+    for place, fix in _closed(folder):
+        yield f"note: others cannot read {place}. To let them: {fix} {_quoted(place)}"
     yield f"Learners begin with:\n  {first_line(folder)}\nand the next day: {next_line(folder)}"
 
 
@@ -327,16 +327,17 @@ def _can_replace(status: os.stat_result) -> bool:
     return bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
 
 
-def _closed(folder: Path) -> Iterator[Path]:
-    """Yield places that learners need and that others cannot read: the folder, the environment."""
+def _closed(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield places that learners need and others cannot read, with the command that opens them."""
     packages = Path(sysconfig.get_path("purelib"))
     places = [folder, Path(sys.prefix), Path(sys.executable).resolve(), packages]
-    above = {parent: 0o001 for place in places for parent in place.parents}
-    needed = above | {place: 0o005 for place in (*places, *packages.iterdir())}
-    for place, mode in sorted(needed.items()):
-        kept = mode if place.is_dir() else 0o004
-        if place.stat().st_mode & kept != kept:
-            yield place
+    for above in sorted({parent for place in places for parent in place.parents}):
+        if not above.stat().st_mode & 0o001:
+            yield above, "chmod a+x"
+    for place in (*places, *packages.iterdir()):
+        needed = 0o005 if place.is_dir() else 0o004
+        if place.stat().st_mode & needed != needed:
+            yield place, "chmod -R a+rX"
 
 
 def _quoted(path: Path | str | int) -> str:

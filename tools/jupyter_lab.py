@@ -10,7 +10,7 @@ import typer
 
 from course.cli.options import app
 
-KERNEL = "make-training-fast"
+KERNEL, TITLE = "make-training-fast", "Make training fast"
 CONFIG = Path(__file__).with_name("jupyter")  # labconfig/ has the settings of JupyterLab
 OTHERS_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -46,7 +46,11 @@ def kernel() -> None:
     _check_clone()
     env = {name: value for name, value in os.environ.items() if name.startswith("COURSE_")}
     name = "Make training fast"
-    options = {"kernel_name": KERNEL, "display_name": name, "env": env | {"PYTHONPATH": str(PROJECT)}}
+    options = {
+        "kernel_name": KERNEL,
+        "display_name": name,
+        "env": env | {"PYTHONPATH": str(PROJECT)},
+    }
     path = install(user=True, **options)
     typer.echo(f"installed in {path}. In a notebook, choose Kernel, Change Kernel, {name}")
 

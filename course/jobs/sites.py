@@ -139,7 +139,7 @@ def get(name: str, path: Path | None = None) -> Site:
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
         known = ", ".join(entries)
-        near = closest(name, entries)
+        near = closest(name, entries) + " (COURSE_SITE)" * (name == os.environ.get("COURSE_SITE"))
         raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {path}")
     settings = [field.name for field in fields(Site) if field.name != "name"]
     for key in entries[name]:

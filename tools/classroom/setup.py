@@ -111,7 +111,9 @@ def write_bundle(project: Path, folder: Path) -> str:
             f"git stash"
         )
     if _git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
-        raise ValueError(f"{project} lacks the older commits: complete it with git fetch --unshallow")
+        raise ValueError(
+            f"{project} lacks the older commits: complete it with git fetch --unshallow"
+        )
     target, draft = folder / BUNDLE, folder / DRAFTS / BUNDLE
     if target.exists():
         handed_out = _git(project, "bundle", "list-heads", str(target)).split()[0]

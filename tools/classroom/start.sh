@@ -15,7 +15,7 @@ if (
   case $here in *:*) refuse "$here has a colon, which separates folders in PYTHONPATH. $new" ;; esac
   [ -x "$top/bin/python" ] || refuse "the environment $top cannot be read here. Ask your instructor"
   mine=0 # a group that may write: root's, or one that is only for you
-  [ "$(id -gn)" != "$(id -un)" ] || mine=$(id -g)
+  [ "$(id -gn 2>&1)" != "$(id -un 2>&1)" ] || mine=$(id -g)
   open=$(command find . \( -path ./runs -o -path ./.git/objects \) -prune -o ! -type l \
     \( ! -uid "$(id -u)" -o -perm -002 -o -perm -020 ! -gid "$mine" \) -print | head -n 1)
   [ -z "$open" ] || refuse "others could change $here/${open#./}, so they could run code as you. $new"

@@ -248,17 +248,22 @@ class TestDropBox:
         folder, account = drop
         path = folder / "alice-1.json"
 
+        # Those with an access list share the instructor's group, and need not restrict the file.
+        has_list = account.pw_uid == SYNC
+        group, needed = (account.pw_gid, 0o644) if has_list else (None, 0o640)
+
         def send() -> None:
             os.umask(0o077)
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)
-            os.fchmod(handle, 0o640)
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, needed)
+            if not has_list:
+                os.fchmod(handle, needed)
             os.write(handle, b"{}")
 
         def read_all() -> None:
             assert os.listdir(folder) == [path.name]
             assert path.read_text() == "{}"
 
-        assert as_user(ALICE, send) == ""
+        assert as_user(ALICE, send, group) == ""
         assert path.exists()
         for attack in (
             lambda: os.listdir(folder),
@@ -272,6 +277,7 @@ class TestDropBox:
             lambda: folder.rename(folder.with_name("other")),
         ):
             assert "PermissionError" in as_user(BOB, attack)
+            assert "PermissionError" in as_user(BOB, attack, group)
         assert as_user(account.pw_uid, read_all, account.pw_gid) == ""
 
     def test_a_group_with_others_needs_an_access_list(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from course.charts.tables import BAD, GOOD, MUTED
 from course.checks import discovery
+from course.checks.causes import cause_of
 from course.checks.compare import compare
 from course.checks.exercises import (
     SOLUTIONS,
@@ -29,7 +30,8 @@ from course.checks.exercises import (
 )
 from course.checks.facts import describe, incompleteness
 from course.checks.lab import Exercise, Place, Unexpected, expect
-from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
+from course.checks.shared_progress import save_check
+from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE, UNTIMED
 from course.config import Config, rung
 from course.jobs import sites
 from course.jobs.launch import launch, launch_all, refresh, wait
@@ -38,7 +40,6 @@ from course.runs import failures
 from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
 from course.runs.run import Run
 
-PASSED, FAILED = "passed", "failed"
 # Sizes of quick checks: FASTER if only the sign of the effect matters, SMALL where speeds on this
 # machine mean nothing. (In fp16 that software emulates, a step of the large network takes minutes.)
 FASTER = {"budget_s": 5.0, "val_steps": 1}
@@ -132,7 +133,8 @@ def check(
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
     verdicts = {part.part: part.verdict for part in parts}
-    save_check(name, verdicts | {"script": digest(run.script.read_text())})
+    verdicts["script"] = digest(run.script.read_text())
+    save_check(name, verdicts, cause_of(name, parts))
     return Checked(name, wanted.title, parts)
 
 

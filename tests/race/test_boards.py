@@ -15,7 +15,8 @@ from race_helpers import GOOD, as_user, entry_of, posted
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from race import board, page, shared_files, submission, verification
+from course.runs import shared_files
+from race import board, page, submission, verification
 from race.entries import Entry, digest
 
 INSTRUCTOR, ALICE, MALLORY = 41001, 41002, 41003

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from race_helpers import as_user
 
+from course.checks import shared_progress
 from tools.classroom import setup
 
 ALICE, BOB = 54_321, 54_322  # users need no account to have files and processes
@@ -258,6 +259,8 @@ class TestDropBox:
             if not has_list:
                 os.fchmod(handle, needed)
             os.write(handle, b"{}")
+
+        assert as_user(ALICE, lambda: shared_progress.check_drop_box(folder.parent), group) == ""
 
         def read_all() -> None:
             assert os.listdir(folder) == [path.name]

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from course.checks.shared_progress import has_access_list
 from course.jobs import sites
 from course.runs import PROJECT, write_atomically
 from course.text import printable
@@ -260,8 +261,9 @@ def _set_access_list(drop: Path, uids: Sequence[int]) -> None:
 def _check_drop_box(drop: Path, gid: int | None) -> None:
     """Raise ValueError if the folder that is there is not as `make_drop_box` makes it."""
     status = drop.lstat()
-    has_list = "system.posix_acl_default" in os.listxattr(drop)
-    if has_list or (stat.S_IMODE(status.st_mode) == DROP_MODE and status.st_gid == gid):
+    if has_access_list(drop) or (
+        stat.S_IMODE(status.st_mode) == DROP_MODE and status.st_gid == gid
+    ):
         return
     raise ValueError(
         f"{drop} is not a drop box for these instructors (mode {stat.S_IMODE(status.st_mode):o}, "

@@ -11,12 +11,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 NOTEBOOKS ?= *
-# A class shares an environment of 7 GB, which start.sh activates.
-IMPORTS := import course, os, jupyterlab, submitit, typer; os.path.samefile(course.__path__[0], "course") or exit(1)
+# A class shares an environment of 7 GB, which start.sh activates: this clone's Python is there, then.
+FITS := import course, os; from importlib.util import find_spec as has; \
+  all(map(has, ["jupyterlab", "submitit", "torch"])) \
+  and os.path.samefile(course.__path__[0], "course") or exit(1)
 SHARED := $(shell active="$${VIRTUAL_ENV:-$$CONDA_PREFIX}"; [ -n "$$active" ] && \
-  ! [ "$$active" -ef "$(VENV)" ] && "$$active/bin/python" -P -c '$(IMPORTS)' 2>/dev/null && echo "$$active")
-BIN := $(or $(SHARED),$(VENV))/bin
-export PATH := $(abspath $(BIN)):$(PATH)
+  ! [ "$$active" -ef "$(VENV)" ] && "$$active/bin/python" -P -c '$(FITS)' 2>/dev/null && \
+  echo "$$active")
+BIN := $(or $(SHARED),$(abspath $(VENV)))/bin
+export PATH := $(BIN):$(PATH)
 
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE

@@ -18,8 +18,8 @@ FITS := import course, os; from importlib.util import find_spec as has; \
 SHARED := $(shell active="$${VIRTUAL_ENV:-$$CONDA_PREFIX}"; [ -n "$$active" ] && \
   ! [ "$$active" -ef "$(VENV)" ] && "$$active/bin/python" -P -c '$(FITS)' 2>/dev/null && \
   echo "$$active")
-BIN := $(or $(SHARED),$(abspath $(VENV)))/bin
-export PATH := $(BIN):$(PATH)
+BIN := $(or $(SHARED),$(VENV))/bin
+export PATH := $(if $(SHARED),$(BIN),$(abspath $(BIN))):$(PATH)
 
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,7 +66,7 @@ benchmark: setup
 	python benchmarks/loop.py
 
 site: setup
-	uv pip install --python $(BIN)/python --quiet --constraint requirements.lock --editable ".[site]"
+	uv pip install --python "$(BIN)/python" --quiet --constraint requirements.lock --editable ".[site]"
 	python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir site \
 	  --doctree-dir build/site-doctrees -D executed_notebooks=$(EXECUTED) . build/site
 	@echo build/site/index.html

@@ -141,13 +141,13 @@ class TestFolder:
         ("prepare", "reason"),
         [
             ("chmod 777 .", r"others could replace .*/class, .*chmod \+t "),
-            ("mkdir class; chmod 770 class", "others can write to .*: chmod g-w,o-w "),
+            (
+                "mkdir class; chgrp 65534 class; chmod 770 class",
+                "others can write to .*: chmod g-w,o-w ",
+            ),
             ("mkdir class class/drop; chown 54321 class/drop", "drop belongs to someone else"),
             ("mkdir class class/drop", "not a drop box .*mode 755.*: remove it"),
-            (
-                "mkdir class; ln -s /etc/passwd class/start.sh; chown -h 54321 class/start.sh",
-                "else",
-            ),
+            ("mkdir class; ln -s / class/board; chown -h 54321 class/board", "board belongs to"),
         ],
     )
     @as_others
@@ -237,8 +237,8 @@ class TestDropBox:
 
         def make() -> None:
             os.umask(0o022)
-            setup.make_drop_box(folder, "", [])
-            assert setup.make_drop_box(folder, "", []) == "kept"
+            setup.make_drop_box(folder, "", {account})
+            assert setup.make_drop_box(folder, "", {account}) == "kept"
 
         assert as_user(account.pw_uid, make, account.pw_gid) == ""
         return folder / "drop", account
@@ -291,20 +291,34 @@ class TestDropBox:
         monkeypatch.setenv("PATH", str(place))  # no setfacl
         (place / ".init").mkdir()
         with pytest.raises(ValueError, match="setfacl is not installed.*--group NAME.*access list"):
-            setup.make_drop_box(place, "", [])
+            setup.make_drop_box(place, "", {account})
         assert not (place / "drop").exists()
         assert setup._private_group("", {account}) is None
 
-    def test_a_named_group_holds_instructors_only(self, place: Path) -> None:
+    def test_a_named_group_holds_instructors_only(self, place: Path, project: Path) -> None:
+        """The same command without the group keeps the drop box."""
+        folder = place / "class"
         with pytest.raises(ValueError, match="nobody.* could read what learners send.*--instruct"):
-            setup.make_drop_box(place, "nogroup", [])
+            init(folder, group="nogroup")
         with pytest.raises(ValueError, match="no group 'nogroups' here"):
-            setup.make_drop_box(place, "nogroups", [])
+            init(folder, group="nogroups")
         with pytest.raises(ValueError, match="no account 'nobodies' here"):
-            setup.make_drop_box(place, "", ["nobodies"])
-        (place / ".init").mkdir()
-        assert "daemon" in setup.make_drop_box(place, "daemon", ["daemon"])
-        assert (place / "drop").stat().st_gid == DAEMON
+            init(folder, instructors=["nobodies"])
+        assert "drop: files there can be read by daemon, root," in init(
+            folder, group="daemon", instructors=["daemon"]
+        )
+        assert ((folder / "drop").stat().st_gid, mode(folder / "drop")) == (DAEMON, 0o3733)
+        assert "drop: kept" in init(folder)
+        with pytest.raises(ValueError, match="group 1.: remove it, and init makes a new one"):
+            init(folder, group="bin", instructors=["bin"])
+
+    def test_a_folder_of_a_private_group_is_safe(self, place: Path, project: Path) -> None:
+        """As umask 002 creates them, where each account has a group of its own."""
+        (place / "class").mkdir()
+        for path, gid in ((place, 0), (place / "class", DAEMON)):
+            os.chown(path, -1, gid)
+            path.chmod(0o775)
+        init(place / "class", instructors=["daemon"])
 
     def test_a_group_of_accounts_that_are_not_listed_is_not_trusted(
         self, monkeypatch: pytest.MonkeyPatch

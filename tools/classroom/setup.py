@@ -67,8 +67,9 @@ def init(
             could not update; no such site; or no way to keep the drop box private.
     """
     folder = Path(os.path.abspath(folder.expanduser()))
+    accounts = {_account(name) for name in instructors} | {pwd.getpwuid(os.getuid())}
     with _readable_by_others():
-        _create(folder)
+        _create(folder, accounts)
         drafts = folder / DRAFTS
         shutil.rmtree(drafts, ignore_errors=True)  # of an interrupted command
         drafts.mkdir(mode=0o700)
@@ -76,7 +77,7 @@ def init(
             yield f"{BUNDLE}: {write_bundle(PROJECT, folder)}"
             yield f"{SITES}: {_write_sites(folder)}"
             yield f"{START}: {_write_start(folder, site, quick)}"
-            yield f"{DROP}: {make_drop_box(folder, group, instructors)}"
+            yield f"{DROP}: {make_drop_box(folder, group, accounts)}"
             yield f"{BOARD}: {_make_board(folder)}"
             yield f"{DATA}: {_make_data(folder, crops)}"
         finally:
@@ -171,14 +172,15 @@ def _write_start(folder: Path, site: str, quick: bool) -> str:
     return f"site {exports['COURSE_SITE']}, " + ("small runs" if quick else "full size")
 
 
-def make_drop_box(folder: Path, group: str, instructors: Sequence[str]) -> str:
+def make_drop_box(folder: Path, group: str, accounts: set[pwd.struct_passwd]) -> str:
     """Create the folder to which learners add files that only instructors can read.
 
     Raises:
         ValueError: there is neither a group with instructors only, nor an access list (ACL).
     """
-    accounts = {_account(name) for name in instructors} | {pwd.getpwuid(os.getuid())}
-    gid, target = _private_group(group, accounts), folder / DROP
+    target, gid = folder / DROP, None
+    if group or not target.exists():
+        gid = _private_group(group, accounts)
     if target.exists():
         _check_drop_box(target, gid)
         return "kept"
@@ -261,9 +263,8 @@ def _set_access_list(drop: Path, uids: Sequence[int]) -> None:
 def _check_drop_box(drop: Path, gid: int | None) -> None:
     """Raise ValueError if the folder that is there is not as `make_drop_box` makes it."""
     status = drop.lstat()
-    if has_access_list(drop) or (
-        stat.S_IMODE(status.st_mode) == DROP_MODE and status.st_gid == gid
-    ):
+    is_grouped = stat.S_IMODE(status.st_mode) == DROP_MODE and gid in (None, status.st_gid)
+    if is_grouped or (has_access_list(drop) and gid is None):
         return
     raise ValueError(
         f"{drop} is not a drop box for these instructors (mode {stat.S_IMODE(status.st_mode):o}, "
@@ -307,14 +308,15 @@ def _readable_by_others() -> Iterator[None]:
         os.umask(before)
 
 
-def _create(folder: Path) -> None:
+def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
     """Create the folder of the class, or check the one that is there.
 
     Raises:
         ValueError: it, or something in it, belongs to someone else, or others could replace it.
     """
     for above in folder.parents:
-        if above.exists() and _can_replace(above.stat()):
+        is_sticky = above.exists() and above.stat().st_mode & stat.S_ISVTX
+        if above.exists() and not is_sticky and _others_write(above, accounts):
             raise ValueError(
                 f"others could replace {folder}, because they can write to {above}: choose a "
                 f"different place, or its owner sets chmod +t {_quoted(above)}"
@@ -323,12 +325,21 @@ def _create(folder: Path) -> None:
     for path in [folder, *(folder / x for x in (BUNDLE, START, SITES, DATA, DROP, BOARD, DRAFTS))]:
         if os.path.lexists(path) and path.lstat().st_uid != os.getuid():
             raise ValueError(f"{path} belongs to someone else: move it, or choose another folder")
-    if folder.stat().st_mode & 0o022:
+    if _others_write(folder, accounts):
         raise ValueError(f"others can write to {folder}: chmod g-w,o-w {_quoted(folder)}")
 
 
-def _can_replace(status: os.stat_result) -> bool:
-    return bool(status.st_mode & 0o022) and not status.st_mode & stat.S_ISVTX
+def _others_write(folder: Path, accounts: set[pwd.struct_passwd]) -> bool:
+    """Return whether accounts other than these and root may write to a folder."""
+    status = folder.stat()
+    if not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    try:
+        members = _members(grp.getgrgid(status.st_gid))
+    except KeyError:
+        return True
+    known = {"root", *(account.pw_name for account in accounts)}
+    return bool(members - known or status.st_mode & stat.S_IWOTH)
 
 
 def _closed(folder: Path) -> Iterator[tuple[Path, str]]:

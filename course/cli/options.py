@@ -50,7 +50,12 @@ def check_installation(
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick/--full", envvar="COURSE_QUICK", help="Small images, small batch, few steps."
+    ),
+]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure again, even if this run exists.")]
 Script = Annotated[str, typer.Option("--script", help="The training script.")]
 SiteName = Annotated[

@@ -123,9 +123,36 @@ def test_a_wrong_preset_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commands_take_the_site_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command without --site runs there, and --site is stronger."""
     monkeypatch.setenv("COURSE_SITE", "jean-zay-h100")
-    command = ["run", "solutions/train.py", "--quick", "--dry-run"]
+    command = ["run", "solutions/train.py", "--dry-run"]
     shown = CliRunner().invoke(app, command).output
     assert "#SBATCH" in shown and "h100" in shown
     assert "h100" not in CliRunner().invoke(app, [*command, "--site", "slurm"]).output
     monkeypatch.setenv("COURSE_SITE", "nowhere")
     assert "no site 'nowhere'" in str(CliRunner().invoke(app, command).exception)
+
+
+@pytest.mark.parametrize(("preset", "option"), [("1", "--full"), ("0", "--quick")])
+def test_commands_take_the_size_of_the_class(
+    preset: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command without --quick or --full has it, and an option is stronger."""
+    sizes = []
+    monkeypatch.setenv("COURSE_QUICK", preset)
+    monkeypatch.setattr("course.config.rung", lambda *_, quick, **settings: sizes.append(quick))
+    for options in [[], [option]]:
+        CliRunner().invoke(app, ["run", "solutions/train.py", *options])
+    assert sizes == [preset == "1", preset == "0"]
+
+
+def test_a_script_without_a_config_runs_whatever_the_class_presets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("print('mine')\n")
+    command = ["run", str(script), "--dry-run", "--site", "slurm", "--name", "mine"]
+    plain = CliRunner().invoke(app, [*command, "--", "--lr", "1"], catch_exceptions=False).output
+    monkeypatch.setenv("COURSE_QUICK", "1")
+    shown = CliRunner().invoke(app, [*command, "--", "--lr", "1"], catch_exceptions=False).output
+    assert "#SBATCH" in plain and shown == plain
+    wrong = CliRunner().invoke(app, [*command, "--quick", "--", "--lr", "1"]).exception
+    assert "reads no config" in str(wrong)

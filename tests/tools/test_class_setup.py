@@ -423,3 +423,23 @@ class TestStart:
             assert done.stdout.splitlines()[-1] == str(place / "course"), done.stderr
         written = [path for path in (place / "course").rglob("*") if mode(path) & 0o022]
         assert not [path for path in written if not path.is_symlink()]
+
+
+def test_data_that_is_missing_is_made_by_the_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`course data`, for the class's folder; data that is there costs nothing."""
+    python = place / "python"
+    python.write_text(
+        '#!/bin/sh\necho "$COURSE_DATA $*" >&2\nmkdir "$COURSE_DATA${6:+-blind-crops}"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert "without crops" in setup._make_data(place, False)
+    assert setup._make_data(place, True) == "complete"
+    assert {path.name for path in place.iterdir()} == {"python", "data", "data-blind-crops"}
+    assert setup._make_data(place, True) == "complete"  # mkdir would fail
+    (place / "data").rmdir()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(ValueError, match=f"the data could not be made in {place}"):
+        setup._make_data(place, True)

@@ -125,9 +125,10 @@ def write_bundle(project: Path, folder: Path) -> str:
                 f"could not update: git merge it, or check out the branch that you handed out"
             )
     repository = str(folder / DRAFTS / "main.git")
-    _git(project, "init", "--quiet", "--bare", "--initial-branch=main", repository)
+    _git(project, "init", "--quiet", "--bare", repository)
+    _git(repository, "symbolic-ref", "HEAD", "refs/heads/main")  # whatever init.defaultBranch is
     _git(repository, "fetch", "--quiet", str(project), "HEAD:refs/heads/main")
-    _git(repository, "bundle", "create", "--quiet", str(draft), "HEAD", "main")
+    _git(repository, "bundle", "create", str(draft), "HEAD", "main")
     draft.chmod(0o644)
     draft.replace(target)  # a learner who is reading the former one reads it to its end
     return printable(_git(project, "log", "-1", "--format=%h, %cs: %s").strip())
@@ -315,7 +316,7 @@ def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
     Raises:
         ValueError: it, or something in it, belongs to someone else, or others could replace it.
     """
-    for above in folder.parents:
+    for above in {*folder.parents, *folder.resolve().parents}:  # a link leads elsewhere
         is_sticky = above.exists() and above.stat().st_mode & stat.S_ISVTX
         if above.exists() and not is_sticky and _others_write(above, accounts):
             raise ValueError(

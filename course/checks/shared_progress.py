@@ -2,10 +2,10 @@
 
     FOLDER/drop/USER-RANDOM.json
 
-`join` and `leave` are the learner's decision; before, nothing is sent. What is sent: states of
-TODOs and checks, in the course's words why checks failed, counts of quizzes, predictions, and a
-question if the learner raised their hand. Never scripts, logs, names of files, notes, or messages
-of errors.
+Before a learner joins, nothing is sent (`tools/classroom/membership.py` joins and leaves). What is
+sent: states of TODOs and checks, in the course's words why checks failed, counts of quizzes,
+predictions, and a question if the learner raised their hand. Never scripts, logs, names of files,
+notes, or messages of errors.
 
 Learners can create files in the drop box (mode 3733), but can't list it, and each file is readable
 only for the instructors (0640, the drop box's group). On a shared disk, locks may not work: each
@@ -15,13 +15,13 @@ learner writes only their own file, next to the old one, and renames it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-import secrets
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -30,15 +30,15 @@ from typing import Any
 from filelock import FileLock
 
 from course.checks import store
+from course.checks.causes import cause_of
 from course.checks.store import FAILED, PASSED, state_of
-from course.runs.files import read_dict, write_atomically
+from course.runs.files import complete_file, read_dict, write_atomically
 from course.runs.run import runs_root
-from course.runs.shared_files import one_line, user_name
+from course.runs.shared_files import user_name
 
-VARIABLE, DROP = "COURSE_CLASS", "drop"
+DROP = "drop"
 SCHEMA, LIMIT_BYTES = 1, 16 * 1024
 FILE_NAME = re.compile(r"(.+)-[0-9a-f]{16}\.json", re.DOTALL)
-QUESTION_CHARACTERS = 300
 PREDICTION_KEY = re.compile(r"[\w.-]{1,40}( on [\w.-]{1,40})?")  # no sentence of the learner's
 CHOICE_CHARACTERS = 60
 OWNING_GROUP = 4  # the entry of an access list, as Linux stores it: its tag, permissions and id
@@ -52,14 +52,16 @@ def changing() -> Iterator[store.Store]:
     send()
 
 
-def save_check(name: str, outcome: dict[str, str], cause: str = "") -> None:
+def save_check(
+    name: str, outcome: dict[str, str], parts: Sequence[Any] = (), sentences: Iterable[str] = ()
+) -> None:
     """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts.
 
     Args:
         outcome: may also have "script", the digest of the text that was checked.
-        cause: why it failed, from `causes.cause_of`. It is kept after the check has passed.
+        parts, sentences: those of `causes.cause_of`. The cause is kept after the check has passed.
     """
-    at = store.now()
+    at, cause = store.now(), cause_of(name, parts, sentences)
     with changing() as values:
         before = values["checks"].get(name, {})
         entry = {**outcome, "checked_at": at, "tries": _tries(before) + 1}
@@ -76,88 +78,11 @@ def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
         values["answers"].setdefault(quiz, {})[str(number)] = answer
 
 
-def find_class(folder: str | Path = "") -> Path:
-    """Return the class's folder: the argument, else COURSE_CLASS.
-
-    Raises:
-        ValueError: there is neither, or no such folder.
-    """
-    place = folder or os.environ.get(VARIABLE)
-    if not place:
-        raise ValueError(
-            f"which class? Give its folder, or set {VARIABLE}: your instructor's start.sh does that"
-        )
-    path = Path(place).expanduser().resolve()
-    if not path.is_dir():
-        raise ValueError(f"{place}: there is no such folder, so no class")
-    return path
-
-
 def joined() -> dict[str, Any]:
     """Return the class that was joined: its "folder", the "file" there, a raised "hand"; or {}."""
-    state = read_dict(_state_path())
+    state = read_dict(state_path())
     is_valid = isinstance(state.get("folder"), str) and FILE_NAME.fullmatch(str(state.get("file")))
     return state if is_valid else {}
-
-
-def join(folder: Path) -> Path:
-    """Join a class and send the first file; return its path.
-
-    Raises:
-        ValueError: a different class was joined, or classmates could read or replace the file.
-        OSError: the file can't be written.
-    """
-    state = joined()
-    if state and Path(state["folder"]) != folder:
-        raise ValueError(f"you are in the class {state['folder']}: first run course class leave")
-    check_drop_box(folder)
-    new = {"folder": str(folder), "file": f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"}
-    state = state or new
-    path = _write(state)
-    runs_root().mkdir(parents=True, exist_ok=True)
-    _save(state)
-    return path
-
-
-def leave() -> str:
-    """Leave the class, and delete the file there; return the class's folder.
-
-    Raises:
-        ValueError: no class was joined.
-        OSError: the file is still there; but no further one will be sent.
-    """
-    if not (state := joined()):
-        raise ValueError("you are in no class")
-    _state_path().unlink()
-    (Path(state["folder"]) / DROP / state["file"]).unlink(missing_ok=True)
-    return state["folder"]
-
-
-def raise_hand(question: str) -> None:
-    """Send a question, with the check that failed last; "" lowers the hand.
-
-    Raises:
-        ValueError: no class was joined, or the question is too long.
-        OSError: it can't be sent.
-    """
-    if not (state := joined()):
-        raise ValueError(
-            "you are in no class, so no one would see it. Join the one of your instructor with: "
-            "course class join FOLDER"
-        )
-    text = one_line(question).strip()
-    if len(text) > QUESTION_CHARACTERS:
-        raise ValueError(
-            f"the question has {len(text)} characters: expected at most {QUESTION_CHARACTERS}"
-        )
-    state.pop("hand", None)
-    if text:
-        checks = store.read()["checks"].items()
-        failing = [(x.get("checked_at", ""), n) for n, x in checks if state_of(x) == FAILED]
-        check = max(failing)[1] if failing else ""
-        state["hand"] = {"text": text, "check": check, "at": _with_zone(store.now())}
-    _save(state)
-    _write(state)
 
 
 def send() -> None:
@@ -168,25 +93,33 @@ def send() -> None:
     if not (state := joined()):
         return
     try:
-        _write(state)
+        if _has_ended(Path(state["folder"])):
+            state_path().unlink()
+            print(f"the class {state['folder']} has ended: nothing is sent any more")
+        else:
+            write_file(state)
     except Exception as error:
         reason = getattr(error, "strerror", None) or error
         print(f"your progress was not sent to {state['folder']}: {reason}", file=sys.stderr)
 
 
+def _has_ended(folder: Path) -> bool:
+    """Return whether `course class end` has removed the drop box; a lost disk has no folder."""
+    return folder.is_dir() and not (folder / DROP).exists()
+
+
 def message(state: dict[str, Any]) -> dict[str, Any]:
     """Return what is sent, with the hand that `state` has."""
-    from course.checks import discovery, exercises
+    from course.checks import discovery
 
     stored = store.read()
-    todos = {row["todo"]: row["state"] for row in exercises.all_states()}
     known = {name for lab in discovery.labs() for name in lab.all_checks}
     quizzes = {lab.name for lab in discovery.labs()}
     return {
         "schema": SCHEMA,
-        "sent_at": _with_zone(store.now()),
+        "sent_at": with_zone(store.now()),
         "hand": state.get("hand"),
-        "todos": {name: word for name, word in todos.items() if word != "open"},
+        "todos": {name: word for name, word in _todo_states().items() if word != "open"},
         "checks": {name: _check(x) for name, x in stored["checks"].items() if name in known},
         "quizzes": {name: _counts(x) for name, x in stored["answers"].items() if name in quizzes},
         "predictions": {
@@ -197,10 +130,32 @@ def message(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _todo_states() -> dict[str, str]:
+    """Return the state of each TODO; those of a script that has not changed, from a cache.
+
+    Parsing all scripts takes 0.1 s, for which no check should wait.
+    """
+    from course.checks import exercises
+
+    path = runs_root() / ".todo-states.json"
+    before, now = read_dict(path), {}
+    for solution in sorted(exercises.SOLUTIONS.glob("*.py")):
+        name = solution.name
+        key = exercises.digest(solution.read_text() + exercises.read(exercises.EXERCISES / name))
+        now[name] = before.get(name)
+        if not now[name] or now[name]["texts"] != key:
+            states = {row["todo"]: row["state"] for row in exercises.states(name)}
+            now[name] = {"texts": key, "states": states}
+    if now != before and path.parent.is_dir():
+        with complete_file(path, sync=False) as file:
+            file.write(json.dumps(now).encode())
+    return {todo: state for entry in now.values() for todo, state in entry["states"].items()}
+
+
 def _check(outcome: dict[str, Any]) -> dict[str, Any]:
     times = {name: outcome[name] for name in ("checked_at", "failing_since") if name in outcome}
     entry = {"state": state_of(outcome), "tries": _tries(outcome)}
-    entry |= {name: _with_zone(at) for name, at in times.items()}
+    entry |= {name: with_zone(at) for name, at in times.items()}
     return entry | ({"cause": outcome["cause"]} if outcome.get("cause") else {})
 
 
@@ -216,23 +171,27 @@ def _counts(answers: dict[str, Any]) -> dict[str, int]:
 
 def _prediction(entry: dict[str, Any]) -> dict[str, Any]:
     values = {name: entry[name] for name in ("value", "measured") if name in entry}
-    return {n: x[:CHOICE_CHARACTERS] if isinstance(x, str) else x for n, x in values.items()}
+    # JSON has no NaN, which a loss that was measured may be.
+    finite = {n: x for n, x in values.items() if isinstance(x, str) or math.isfinite(x)}
+    return {n: x[:CHOICE_CHARACTERS] if isinstance(x, str) else x for n, x in finite.items()}
 
 
-def _with_zone(at: str) -> str:
+def with_zone(at: str) -> str:
     """Return a time of the store with its time zone: the reader's machine may have another."""
     return datetime.fromisoformat(at).astimezone().isoformat(timespec="seconds")
 
 
-def _state_path() -> Path:
+def state_path() -> Path:
+    """Return the path of the state that `joined` reads."""
     return runs_root() / "class.json"
 
 
-def _save(state: dict[str, Any]) -> None:
-    write_atomically(_state_path(), json.dumps(state, indent=1) + "\n", mode=0o600)
+def save_state(state: dict[str, Any]) -> None:
+    """Store which class was joined, or a raised hand."""
+    write_atomically(state_path(), json.dumps(state, indent=1) + "\n", mode=0o600)
 
 
-def _write(state: dict[str, Any]) -> Path:
+def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
     # In the learner's folder, so that the file of the later of two changes remains.

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from course.charts.tables import BAD, GOOD, MUTED
 from course.checks import discovery
-from course.checks.causes import cause_of
 from course.checks.compare import compare
 from course.checks.exercises import (
     SOLUTIONS,
@@ -134,7 +133,7 @@ def check(
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
     verdicts = {part.part: part.verdict for part in parts}
     verdicts["script"] = digest(run.script.read_text())
-    save_check(name, verdicts, cause_of(name, parts))
+    save_check(name, verdicts, parts)
     return Checked(name, wanted.title, parts)
 
 

@@ -14,10 +14,8 @@ import tomllib
 from itertools import takewhile
 from pathlib import Path
 
-from course.checks.causes import cause_of
 from course.checks.shared_progress import save_check
-from course.checks.store import UNTIMED
-from course.checks.verdict import FAILED, PASSED, Checked, Part
+from course.checks.verdict import FAILED, PASSED, UNTIMED, Checked, Part
 from course.jobs import slurm_partitions
 from course.lab import read_utf8
 from course.runs import runs_root
@@ -68,7 +66,7 @@ def check_batch_script(path: Path) -> Checked:
     parts.append(Part("effect", UNTIMED, reply))
     verdicts = {part: FAILED if part in failed else PASSED for part in ("correct", "mechanism")}
     texts = [text for entry in _mistakes() for text in re.split("{.*?}", entry["consequence"])]
-    save_check(NAME, verdicts | {"effect": UNTIMED}, cause_of(NAME, parts, texts))
+    save_check(NAME, verdicts | {"effect": UNTIMED}, parts, texts)
     return Checked(NAME, LAB.file_checks[NAME], tuple(parts))
 
 

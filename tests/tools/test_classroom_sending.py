@@ -21,6 +21,7 @@ from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
 from course.checks.verdict import Part
+from tools.classroom import membership
 
 ALICE, MALLORY, INSTRUCTOR = 41002, 41003, 41001
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as other users")
@@ -43,6 +44,10 @@ def course(*words: str) -> str:
     return done.output
 
 
+def fail(name: str, words: str = "update once per batch") -> None:
+    save_check(name, WRONG, [Part("correct", "failed", words)])
+
+
 def files(place: Path) -> list[Path]:
     return sorted((place / DROP).iterdir())
 
@@ -63,7 +68,7 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
     assert example["checks"] == sent(place)["checks"] and "Never sent: scripts" in shown
     (path,) = files(place)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    save_check("amp", WRONG, "correct: why")
+    fail("amp")
     assert sent(place)["checks"]["amp"]["state"] == "failed"
     course("class", "join")  # again: the same file
     assert files(place) == [path]
@@ -75,18 +80,23 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
 
 
 def test_each_change_is_sent(place: Path) -> None:
-    shared_progress.join(place)
-    for outcome, cause in ((WRONG, "correct: one"), (WRONG, "correct: two"), (PASSED, "")):
-        save_check("amp", outcome, cause)
-        check = sent(place)["checks"]["amp"]
-        assert ("failing_since" in check) == (outcome == WRONG)
+    membership.join(place)
+    fail("amp", "the batch")
+    since = sent(place)["checks"]["amp"]["failing_since"]
+    fail("amp", "update once per batch")
+    assert sent(place)["checks"]["amp"]["failing_since"] == since
+    save_check("amp", PASSED)
+    check = sent(place)["checks"]["amp"]
+    assert "failing_since" not in check
     assert check["state"] == "passed" and check["tries"] == 3
-    assert check["cause"] == "correct: two"  # the last failure's
+    assert check["cause"] == "correct: update once per batch"  # the last failure's
     save_answer("gpu", 1, "a", True)
     save_answer("gpu", 2, "a", False)
     assert sent(place)["quizzes"] == {"gpu": {"answered": 2, "right": 1}}
     predict("sizes", "Large", f"because {SECRET}", choices=("large", "small"))
     predict("speedup", 2.5)
+    settle("speedup", float("nan"))
+    assert sent(place)["predictions"]["speedup"] == {"value": 2.5}
     settle("speedup", 3)
     predictions = sent(place)["predictions"]
     assert predictions == {"sizes": {"value": "large"}, "speedup": {"value": 2.5, "measured": 3.0}}
@@ -95,9 +105,19 @@ def test_each_change_is_sent(place: Path) -> None:
 def test_states_of_todos_are_sent_without_the_open_ones(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"todo": name, "state": word} for name, word in zip("abc", ("open", "edited", "given"))]
-    monkeypatch.setattr(exercises, "all_states", lambda: rows)
-    assert shared_progress.message({})["todos"] == {"b": "edited", "c": "given"}
+    def sent_with(text: str, state: str) -> dict[str, str]:
+        rows = [{"todo": "amp", "state": state}, {"todo": "device", "state": "open"}]
+        monkeypatch.setattr(exercises, "read", lambda path: text)
+        monkeypatch.setattr(exercises, "states", lambda name: rows)
+        save_check("amp", PASSED)
+        return sent(place)["todos"]
+
+    monkeypatch.setattr(exercises, "read", lambda path: "")
+    membership.join(place)
+    assert sent_with("one", "edited") == {"amp": "edited"}
+    assert sent_with("one", "given") == {"amp": "edited"}  # the same text: from the cache
+    assert sent_with("two", "given") == {"amp": "given"}
+    assert sent_with("one", "open") == {}
 
 
 def test_progress_of_before_is_read_and_counts_as_one_try(place: Path) -> None:
@@ -137,7 +157,7 @@ def Geheim_returns(*_: object) -> str:
 def test_no_secret_of_a_function_is_sent(
     place: Path, function: Callable[..., object], cause: str
 ) -> None:
-    shared_progress.join(place)
+    membership.join(place)
     predict(f"{SECRET} is a sentence", 1)
     predict("sizes", 2, f"because {SECRET}")
     check_written("rounding.carry", function)
@@ -174,7 +194,7 @@ def test_a_cause_has_only_the_courses_words(message: str) -> None:
 
 def test_a_long_course_fits(place: Path) -> None:
     """Causes of passed checks are left out first."""
-    shared_progress.join(place)
+    membership.join(place)
     with store.changing() as values:
         for lab in discovery.labs():
             values["answers"][lab.name] = {"1": {"choice": "a", "right": True}}
@@ -184,11 +204,11 @@ def test_a_long_course_fits(place: Path) -> None:
         for number in range(80):
             entry = {"value": 1.23456789, "measured": 2.3456789, "rung": "", "note": "x" * 500}
             values["predictions"][f"a_longer_name_of_a_prediction_{number}"] = entry
-    save_check("amp", WRONG, "c" * 120)
+    fail("amp")
     (path,) = files(place)
     assert path.stat().st_size <= LIMIT_BYTES
     content = sent(place)
-    assert content["checks"]["amp"]["cause"] == "c" * 120 and len(content["predictions"]) == 80
+    assert content["checks"]["amp"]["cause"] and len(content["predictions"]) == 80
 
 
 def remove(place: Path) -> None:
@@ -214,7 +234,7 @@ WRONG_BOXES = {
 def test_a_box_that_is_unsafe_or_gone_costs_a_line_and_no_check(
     place: Path, reason: str, capsys: pytest.CaptureFixture
 ) -> None:
-    shared_progress.join(place)
+    membership.join(place)
     WRONG_BOXES[reason](place)
     save_check("amp", PASSED)
     (line,) = capsys.readouterr().err.splitlines()
@@ -228,7 +248,7 @@ def test_a_box_that_is_unsafe_or_gone_costs_a_line_and_no_check(
 def test_a_full_disk_costs_a_line_and_keeps_the_old_file(
     place: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared_progress.join(place)
+    membership.join(place)
     save_check("device", PASSED)
     before = sent(place)
     limits, handler = (
@@ -252,7 +272,7 @@ def test_a_full_disk_costs_a_line_and_keeps_the_old_file(
 
 
 def test_an_interrupt_leaves_the_old_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared_progress.join(place)
+    membership.join(place)
     before = sent(place)
 
     def interrupt(*_: object) -> None:
@@ -266,7 +286,7 @@ def test_an_interrupt_leaves_the_old_file(place: Path, monkeypatch: pytest.Monke
 
 
 def test_a_killed_process_leaves_nothing_in_the_way(place: Path) -> None:
-    path = shared_progress.join(place)
+    path = membership.join(place)
     path.with_name(f".{path.name}").write_text("half")
     save_check("amp", PASSED)
     assert sent(place)["checks"]["amp"]["state"] == "passed"
@@ -275,7 +295,7 @@ def test_a_killed_process_leaves_nothing_in_the_way(place: Path) -> None:
 def test_a_hand_is_raised_with_the_newest_failure_and_lowered(place: Path) -> None:
     with pytest.raises(ValueError, match="course class join"):
         course("help", "why?")
-    shared_progress.join(place)
+    membership.join(place)
     for name in ("device", "amp", "compile"):
         save_check(name, WRONG if name != "compile" else PASSED)
         with store.changing() as values:  # a second is too short to tell them apart
@@ -294,10 +314,21 @@ def test_a_hand_is_raised_with_the_newest_failure_and_lowered(place: Path) -> No
         course("help")
 
 
+def test_after_the_end_of_a_class_nothing_is_sent(
+    place: Path, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    course("class", "end", str(place), "--yes")
+    save_check("amp", PASSED)
+    assert "has ended: nothing is sent any more" in capsys.readouterr().out
+    save_check("amp", PASSED)
+    assert capsys.readouterr() == ("", "") and not shared_progress.joined()
+
+
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:
-    shared_progress.join(place)
+    membership.join(place)
     with pytest.raises(ValueError, match="first run course class leave"):
-        shared_progress.join(make_class(tmp_path / "other"))
+        membership.join(make_class(tmp_path / "other"))
 
 
 @pytest.mark.parametrize(
@@ -313,8 +344,8 @@ def test_a_damaged_state_counts_as_not_joined(place: Path, state: str) -> None:
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a class of another user: its folder is not in one of root's."""
-    states = exercises.all_states()  # other users may not enter a clone in someone's home
-    monkeypatch.setattr(exercises, "all_states", lambda: states)
+    states = shared_progress._todo_states()  # others may not enter a clone in someone's home
+    monkeypatch.setattr(shared_progress, "_todo_states", lambda: states)
     shared_progress.message({})
     umask = os.umask(0o022)
     with tempfile.TemporaryDirectory(prefix="class-", dir="/tmp") as name:
@@ -329,7 +360,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def joins(place: Path, uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_RUNS", str(place.parent / f"runs-{uid}"))
-    assert as_user(uid, lambda: shared_progress.join(place)) == ""
+    assert as_user(uid, lambda: membership.join(place)) == ""
 
 
 @needs_root
@@ -373,5 +404,5 @@ def test_a_box_of_a_classmate_is_refused(
     if "group" in reason:
         (shared / DROP).chmod(0o3733)
     monkeypatch.setenv("COURSE_RUNS", str(shared.parent / "runs"))
-    assert reason in as_user(ALICE, lambda: shared_progress.join(shared))
+    assert reason in as_user(ALICE, lambda: membership.join(shared))
     assert files(shared) == []

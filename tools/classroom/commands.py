@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from course.checks import shared_progress
 from course.cli import tables
 from course.cli.options import AsJson, app
+from tools.classroom import VARIABLE
 
 if TYPE_CHECKING:
     import click
@@ -37,7 +37,7 @@ class ClassGroup(TyperGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command `show` before a first word that is no command."""
-        is_class = os.environ.get(shared_progress.VARIABLE) and not args
+        is_class = os.environ.get(VARIABLE) and not args
         if is_class or (args and args[0] not in (*self.commands, "--help")):
             args = [SHOW, *args]
         return super().parse_args(ctx, args)
@@ -111,8 +111,10 @@ def show(
 
 
 def _class(folder: str) -> Path:
+    from tools.classroom import membership
+
     try:
-        return shared_progress.find_class(folder)
+        return membership.find_class(folder)
     except ValueError as error:
         known = ", ".join(typer.main.get_command(class_app).commands)
         raise ValueError(f"{error}. The commands of course class: {known}") from None
@@ -139,7 +141,7 @@ def _show_class(learners: list, jobs: dict[str, str]) -> None:
         return
     typer.echo()
     tables.show_table([*rows[0]], [row.values() for row in rows])
-    typer.echo(f"states, by lab ({', '.join(begun)}): {report.LEGEND}\n")
+    typer.echo(f"states of those checked last, by lab ({', '.join(begun)}): {report.LEGEND}\n")
     causes = [
         [row.exercise, row.passed, row.failed, f"{row.learners}× {row.cause}" * bool(row.cause)]
         for row in report.causes(learners)
@@ -166,7 +168,10 @@ def join(
     yes: Annotated[bool, typer.Option("--yes", help="Join without asking.")] = False,
 ) -> None:
     """Let your instructor see where you are stuck: show what is sent, then send it."""
-    place = shared_progress.find_class(folder)
+    from course.checks import shared_progress
+    from tools.classroom import membership
+
+    place = membership.find_class(folder)
     shared_progress.check_drop_box(place)
     typer.echo("Your instructor gets this file, now and after each check, answer and prediction:\n")
     typer.echo(json.dumps(message := shared_progress.message({}), indent=1))
@@ -175,13 +180,15 @@ def join(
     typer.echo(f"\n{NEVER_SENT} Only the class's instructors can read the file.")
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Join {place}?", default=True, abort=True)
-    typer.echo(f"sent: {shared_progress.join(place)}\nTo stop and delete it: course class leave")
+    typer.echo(f"sent: {membership.join(place)}\nTo stop and delete it: course class leave")
 
 
 @class_app.command()
 def leave() -> None:
     """Delete what you sent to the class, and send nothing any more."""
-    typer.echo(f"You left {shared_progress.leave()}; your file there is deleted.")
+    from tools.classroom import membership
+
+    typer.echo(f"You left {membership.leave()}; your file there is deleted.")
 
 
 @class_app.command()
@@ -189,16 +196,16 @@ def end(
     folder: Folder = "",
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete all learners' files, at the end of a class."""
+    """Delete the drop box with all learners' files: nothing is sent to this class any more."""
     from tools.classroom import drop_box
 
     place = _class(folder)
     if not yes:
         typer.confirm(f"Delete the files of all learners in {place}?", abort=True)
-    count, problems = drop_box.remove_files(place)
+    count, problems = drop_box.remove(place)
     for line in problems:
         typer.echo(line, err=True)
-    typer.echo(f"{count} files deleted")
+    typer.echo(f"{count} files deleted" + "; the class has ended" * (not problems))
     raise typer.Exit(bool(problems))
 
 
@@ -208,7 +215,9 @@ def raise_hand(
     done: Annotated[bool, typer.Option("--done", help="Lower your hand.")] = False,
 ) -> None:
     """Raise your hand: send your instructor a question, with the check that failed last."""
+    from tools.classroom import membership
+
     if done == bool(question.strip()):
         raise ValueError('give a question, course help "why is the loss nan?", or --done')
-    shared_progress.raise_hand(question)
+    membership.raise_hand(question)
     typer.echo("Your hand is lowered." if done else "Your hand is raised: course help --done")

@@ -24,17 +24,18 @@ from course.checks.shared_progress import (
     FILE_NAME,
     LIMIT_BYTES,
     PREDICTION_KEY,
-    QUESTION_CHARACTERS,
 )
 from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE
 from course.runs import shared_files
 from course.runs.shared_files import one_line, user_name
+from tools.classroom.membership import QUESTION_CHARACTERS
 
 MOST_FILES = 20_000  # in the drop box that are looked at
 MANY = 20  # files of a learner with which something is wrong
 CLOCKS_DIFFER = timedelta(minutes=5)  # between machines, at most
 TODO_STATES = ("edited", "solved", "given")
 CHECK_STATES = (PASSED, FAILED, NOISY, UNMEASURABLE)
+LARGEST = 1e300  # number in a prediction
 MOST_TRIES, MOST_ENTRIES, CAUSE_CHARACTERS = 99_999, 1000, 200
 
 
@@ -143,8 +144,11 @@ def _floods(folder: Path, owners: Counter[int], names: dict[int, str]) -> Iterab
             yield f"{one_line(names[uid])} has {count:,} files in the drop box. Remove: {remove}"
 
 
-def remove_files(folder: Path) -> tuple[int, list[str]]:
-    """Delete all files in the drop box; return their number, and what could not be deleted."""
+def remove(folder: Path) -> tuple[int, list[str]]:
+    """Delete the drop box; return the number of files in it, and what could not be deleted.
+
+    Without it, the next check of a learner ends their membership.
+    """
     count, problems = 0, []
     for name, status in shared_files.statuses(folder, DROP):
         path = folder / DROP / name
@@ -154,6 +158,8 @@ def remove_files(folder: Path) -> tuple[int, list[str]]:
         except OSError as error:
             owner = one_line(user_name(status.st_uid))
             problems.append(f"{one_line(name)} of {owner}: {error.strerror}")
+    if not problems:
+        (folder / DROP).rmdir()
     return count, problems
 
 
@@ -230,8 +236,8 @@ def _guess(value: Any, name: str) -> Guess:
 def _amount(value: Any, name: str) -> float | str | None:
     if value is None or isinstance(value, str):
         return value and _text(value, name, CHOICE_CHARACTERS)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        raise ValueError(f"{name} is {_shown(value)}: expected a number below 1e15, or a choice")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+        raise ValueError(f"{name} is {_shown(value)}: expected a number, or a choice")
     return float(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,11 +34,14 @@ def save(name: str, text: str) -> Path:
 
 
 def keep_writing(folder: Path) -> None:
-    """Write the page every RELOAD_S, until interrupted."""
+    """Write the page every RELOAD_S, until interrupted; a shared disk may fail for a while."""
     try:
         while True:
             time.sleep(RELOAD_S)
-            write(folder, live=True)
+            try:
+                write(folder, live=True)
+            except (OSError, ValueError) as error:
+                print(error, file=sys.stderr)
     except KeyboardInterrupt:
         write(folder)
 
@@ -69,6 +73,7 @@ def render(
         name=folder.name,
         rows=rows,
         begun=begun,
+        hidden=sum(map(len, report.begun(learners).values())) - len(names),
         firsts={names[0] for names in begun.values()},
         hands=[learner for learner in ordered if learner.hand],
         stuck=sum(row["stuck"] is not None for row in rows),

@@ -9,7 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from course.checks import discovery
@@ -23,8 +23,9 @@ GIVEN = "given"  # filled by `course exercises --upto`: neither solved nor stuck
 SIGNS = {"open": "·", "edited": "~", "solved": "~", GIVEN: "g", PASSED: "✓", FAILED: "✗"}
 SIGNS |= {NOISY: "?", UNMEASURABLE: "?"}
 LEGEND = "✓ passed  ✗ failed  ? not measurable  ~ edited  g given  · open"
+RECENT = timedelta(minutes=45)
 MOST_BINS = 8
-MOST_COLUMNS = 30  # of exercises, next to each other
+MOST_COLUMNS = 18  # of exercises, next to each other
 SQUEUE_S = 2  # how long Slurm may take to answer
 
 
@@ -103,9 +104,14 @@ def age(minutes: float) -> str:
 
 
 def stuck_on(learner: Learner) -> Cell | None:
-    """Return the failing exercise with most tries, the longest-failing of several; None if none."""
+    """Return the failing exercise with most tries, the longest-failing of several; None if none.
+
+    One that was last tried more than RECENT before, and that others followed, was left aside.
+    """
     cells = [cell(learner, name) for name in learner.checks]
     failing = [x for x in cells if x.state == FAILED]
+    latest = max((x.at for x in failing), default=None)
+    failing = [x for x in failing if latest - x.at < RECENT]
     return max(failing, key=lambda x: (x.tries, x.minutes or 0), default=None)
 
 

@@ -19,6 +19,7 @@ import math
 import os
 import re
 import stat
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ SCHEMA, LIMIT_BYTES = 1, 16 * 1024
 FILE_NAME = re.compile(r"(.+)-[0-9a-f]{16}\.json", re.DOTALL)
 PREDICTION_KEY = re.compile(r"[\w.-]{1,40}( on [\w.-]{1,40})?")  # no sentence of the learner's
 CHOICE_CHARACTERS = 60
+OWNING_GROUP = 4  # the entry of an access list, as Linux stores it: its tag, permissions and id
 
 
 @contextmanager
@@ -230,7 +232,7 @@ def check_drop_box(folder: Path) -> None:
     """
     drop, status = folder / DROP, _status(folder / DROP)
     owner, mine = status.st_uid, {os.getgid(), *os.getgroups()}
-    is_owner = os.getuid() in (0, owner)
+    is_owner, has_list = os.getuid() in (0, owner), has_access_list(drop)
     names = user_name(owner), user_name(folder.stat().st_uid)
     loose = folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX
     problems = {
@@ -238,15 +240,24 @@ def check_drop_box(folder: Path) -> None:
         "is in a folder in which anyone can replace it": loose,
         "has no sticky bit, so classmates could replace your file": not status.st_mode
         & stat.S_ISVTX,
-        "does not give its group to new files": not status.st_mode & stat.S_ISGID,
+        "does not give its group to new files": not (status.st_mode & stat.S_ISGID or has_list),
         "can be listed by anyone": status.st_mode & stat.S_IROTH,
         "can be listed by you, and so by classmates": not is_owner and os.access(drop, os.R_OK),
-        "has a group with learners: yours": not is_owner and status.st_gid in mine,
+        "has a group with learners: yours": not (is_owner or has_list) and status.st_gid in mine,
         "cannot be written by you": not os.access(drop, os.W_OK | os.X_OK),
     }
     for problem, is_found in problems.items():
         if is_found:
             raise ValueError(f"{drop} {problem}. {names[1]} repairs it with: course class init")
+
+
+def has_access_list(drop: Path) -> bool:
+    """Return whether a default access list (ACL) hides new files in a folder from its group."""
+    try:
+        value = os.getxattr(drop, "system.posix_acl_default")
+    except (AttributeError, OSError):  # macOS; a disk without such lists
+        return False
+    return (OWNING_GROUP, 0) in {entry[:2] for entry in struct.iter_unpack("<HHI", value[4:])}
 
 
 def _status(drop: Path) -> os.stat_result:

@@ -13,7 +13,7 @@ from pathlib import Path
 from course.lab import digits
 from course.runs import runs_root, shared_files, write_atomically
 from race import board
-from race.entries import Entry, digest, one_line
+from race.entries import Entry, digest
 from race.submission import draw_seeds, read_settings, run_all
 from race.tracks import find_track
 
@@ -123,7 +123,9 @@ def read_outcomes(entry: Entry, folder: Path) -> list[str]:
             continue
         try:
             content = json.loads(shared_files.read_text(folder, board.VERIFIED, name))
-            lines.append(one_line(f"{content['at'].replace('T', ' ')}: {content['said']}"))
+            lines.append(
+                shared_files.one_line(f"{content['at'].replace('T', ' ')}: {content['said']}")
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(board.problem(f"{board.VERIFIED}/{name}", error), file=sys.stderr)
     return lines

@@ -231,7 +231,7 @@ def test_a_learner_cannot_take_the_boards_folders(shared: Path) -> None:
     act(INSTRUCTOR, lambda: page.board_page(shared))
     text = (shared / page.PAGE).read_text()
     mallory, instructor = map(shared_files.user_name, (MALLORY, INSTRUCTOR))
-    owners = f"belongs to {mallory}, and the board to {instructor}"
+    owners = f"belongs to {mallory}, and {shared.name} to {instructor}"
     assert owners in text and "mallory" not in text
     assert owners in as_user(ALICE, lambda: posted(shared, "alice"))
 

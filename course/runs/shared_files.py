@@ -92,7 +92,7 @@ def _open_folder(root: Path, *names: str) -> Iterator[int]:
                 os.dup2(inner, handle)
             if number == 0 and (other := os.fstat(handle).st_uid) != owner:
                 raise ValueError(
-                    f"the folder belongs to {user_name(other)}, and the {root.name} to "
+                    f"the folder belongs to {user_name(other)}, and {root.name} to "
                     f"{user_name(owner)}, who should move it away"
                 )
         yield handle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import subprocess
 from collections.abc import Collection, Container, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from course.checks import exercises, store
 from course.checks.exercises import Seam, names, parse, render, solution_of, solutions
 from course.checks.script_edits import SOLVED
+from course.runs import clone
 from course.runs.files import write_atomically
 from course.text import read_utf8
 
@@ -40,15 +40,11 @@ def drifted() -> list[str]:
 
 def _in_git() -> dict[str, str] | None:
     """Return the exercises in git's index; None outside of a clone."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(exercises.EXERCISES.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
+    project, folder = exercises.EXERCISES.parent, exercises.EXERCISES.name
     try:
-        names = git("ls-files", f"{exercises.EXERCISES.name}/*.py").split()
-        return {Path(name).name: git("show", f":./{name}") for name in names}
-    except (OSError, subprocess.CalledProcessError):
+        paths = map(Path, clone.git(project, "ls-files", folder).split())
+        return {x.name: clone.git(project, "show", f":./{x}") for x in paths if x.suffix == ".py"}
+    except ValueError:
         return None
 
 

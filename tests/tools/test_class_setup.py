@@ -291,7 +291,9 @@ class TestDropBox:
         monkeypatch.setattr(os, "getuid", lambda: SYNC)
         monkeypatch.setenv("PATH", str(place))  # no setfacl
         (place / ".init").mkdir()
-        with pytest.raises(ValueError, match="setfacl is not installed.*--group NAME.*access list"):
+        with pytest.raises(
+            ValueError, match="setfacl failed .it is not installed.*--group NAME.*access list"
+        ):
             setup.make_drop_box(place, "", {account})
         assert not (place / "drop").exists()
         assert setup._private_group("", {account}) is None

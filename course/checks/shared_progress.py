@@ -19,7 +19,6 @@ import math
 import os
 import re
 import stat
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,14 +33,13 @@ from course.checks.causes import cause_of
 from course.checks.store import FAILED, PASSED, state_of
 from course.runs.files import complete_file, read_dict, write_atomically
 from course.runs.run import runs_root
-from course.runs.shared_files import user_name
+from course.runs.shared_files import ACL_OWNING_GROUP, access_list, user_name
 
 DROP = "drop"
 SCHEMA, LIMIT_BYTES = 1, 16 * 1024
 FILE_NAME = re.compile(r"(.+)-[0-9a-f]{16}\.json", re.DOTALL)
 PREDICTION_KEY = re.compile(r"[\w.-]{1,40}( on [\w.-]{1,40})?")  # no sentence of the learner's
 CHOICE_CHARACTERS = 60
-OWNING_GROUP = 4  # the entry of an access list, as Linux stores it: its tag, permissions and id
 
 
 @contextmanager
@@ -253,11 +251,7 @@ def check_drop_box(folder: Path) -> None:
 
 def has_access_list(drop: Path) -> bool:
     """Return whether a default access list (ACL) hides new files in a folder from its group."""
-    try:
-        value = os.getxattr(drop, "system.posix_acl_default")
-    except (AttributeError, OSError):  # macOS; a disk without such lists
-        return False
-    return (OWNING_GROUP, 0) in {entry[:2] for entry in struct.iter_unpack("<HHI", value[4:])}
+    return (ACL_OWNING_GROUP, 0) in {entry[:2] for entry in access_list(drop, "default")}
 
 
 def _status(drop: Path) -> os.stat_result:

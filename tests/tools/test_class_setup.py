@@ -323,6 +323,17 @@ class TestDropBox:
             path.chmod(0o775)
         init(place / "class", instructors=["daemon"])
 
+    @pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here")
+    def test_a_folder_whose_access_list_names_others_is_refused(
+        self, place: Path, project: Path
+    ) -> None:
+        (place / "class").mkdir()
+        subprocess.run(["setfacl", "-m", f"u:{ALICE}:rwx", place / "class"], check=True)
+        with pytest.raises(ValueError, match="others can write to .*: chmod g-w,o-w"):
+            init(place / "class")
+        subprocess.run(["chmod", "g-w,o-w", place / "class"], check=True)
+        init(place / "class")
+
     def test_a_group_of_accounts_that_are_not_listed_is_not_trusted(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -23,6 +23,7 @@ from course.checks.shared_progress import has_access_list
 from course.jobs import sites
 from course.runs import PROJECT, write_atomically
 from course.runs.clone import git
+from course.runs.shared_files import access_list
 from course.text import printable
 from race.board import prepare
 
@@ -339,16 +340,22 @@ def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
 
 
 def _others_write(folder: Path, accounts: set[pwd.struct_passwd]) -> bool:
-    """Return whether accounts other than these and root may write to a folder."""
+    """Return whether accounts other than these and root may write to a folder.
+
+    If it has an access list, the permission of its group is that of all whom the list names.
+    """
     status = folder.stat()
-    if not status.st_mode & stat.S_IWGRP:
-        return bool(status.st_mode & stat.S_IWOTH)
+    by_group = status.st_mode & stat.S_IWGRP
+    if status.st_mode & stat.S_IWOTH or (by_group and access_list(folder)):
+        return True
+    if not by_group:
+        return False
     try:
         members = _members(grp.getgrgid(status.st_gid))
     except KeyError:
         return True
     known = {"root", *(account.pw_name for account in accounts)}
-    return bool(members - known or status.st_mode & stat.S_IWOTH)
+    return bool(members - known)
 
 
 def _closed(folder: Path) -> Iterator[tuple[Path, str]]:

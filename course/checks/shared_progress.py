@@ -91,14 +91,26 @@ def send() -> None:
     if not (state := joined()):
         return
     try:
-        if _has_ended(Path(state["folder"])):
-            state_path().unlink()
-            print(f"the class {state['folder']} has ended: nothing is sent any more")
-        else:
-            write_file(state)
+        with alone():
+            if not (state := joined()):  # left in the meantime
+                return
+            if _has_ended(Path(state["folder"])):
+                state_path().unlink()
+                print(f"the class {state['folder']} has ended: nothing is sent any more")
+            else:
+                write_file(state)
     except Exception as error:
         reason = getattr(error, "strerror", None) or error
         print(f"your progress was not sent to {state['folder']}: {reason}", file=sys.stderr)
+
+
+def alone() -> FileLock:
+    """Return a lock against the user's other processes: the file of the later change remains.
+
+    It is in the learner's folder. Whoever changes what was joined, or writes the file, holds it:
+    otherwise a check could send the file again that `leave` has just deleted.
+    """
+    return FileLock(runs_root() / ".class.lock", timeout=2)
 
 
 def _has_ended(folder: Path) -> bool:
@@ -192,22 +204,20 @@ def save_state(state: dict[str, Any]) -> None:
 def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
-    # In the learner's folder, so that the file of the later of two changes remains.
-    with FileLock(runs_root() / ".class.lock", timeout=2):
-        check_drop_box(folder)
-        path = folder / DROP / state["file"]
-        draft = path.with_name(f".{path.name}")
-        draft.unlink(missing_ok=True)  # of a process that was killed
-        try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
-            with open(handle, "wb") as file:
-                os.fchmod(handle, 0o640)  # whatever the umask is
-                file.write(_encoded(message(state)))
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        return path
+    check_drop_box(folder)
+    path = folder / DROP / state["file"]
+    draft = path.with_name(f".{path.name}")
+    draft.unlink(missing_ok=True)  # of a process that was killed
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
+        with open(handle, "wb") as file:
+            os.fchmod(handle, 0o640)  # whatever the umask is
+            file.write(_encoded(message(state)))
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return path
 
 
 def _encoded(values: dict[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from classroom_helpers import make_class
+from filelock import FileLock
 from race_helpers import as_user
 from typer.testing import CliRunner
 
@@ -323,6 +324,22 @@ def test_after_the_end_of_a_class_nothing_is_sent(
     assert "has ended: nothing is sent any more" in capsys.readouterr().out
     save_check("amp", PASSED)
     assert capsys.readouterr() == ("", "") and not shared_progress.joined()
+
+
+def test_a_check_that_ends_while_its_learner_leaves_sends_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    alone = shared_progress.alone
+
+    def leave_first() -> FileLock:
+        monkeypatch.setattr(shared_progress, "alone", alone)
+        membership.leave()
+        return alone()
+
+    monkeypatch.setattr(shared_progress, "alone", leave_first)
+    save_check("amp", PASSED)
+    assert files(place) == [] and capsys.readouterr() == ("", "")
 
 
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:

@@ -64,14 +64,14 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
     monkeypatch.setenv("COURSE_CLASS", str(place))
     save_check("amp", PASSED)
     assert files(place) == []
-    shown = course("class", "join")
+    shown = course("class", "join", "--yes")
     example = json.loads(shown[shown.index("{") : shown.rindex("}") + 1])
     assert example["checks"] == sent(place)["checks"] and "Never sent: scripts" in shown
     (path,) = files(place)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     fail("amp")
     assert sent(place)["checks"]["amp"]["state"] == "failed"
-    course("class", "join")  # again: the same file
+    course("class", "join", "--yes")  # again: the same file
     assert files(place) == [path]
     assert "is deleted" in course("class", "leave")
     save_check("device", PASSED)
@@ -243,7 +243,7 @@ def test_a_box_that_is_unsafe_or_gone_costs_a_line_and_no_check(
     assert store.read()["checks"]["amp"]["correct"] == "passed"
     if reason != "no drop box":
         with pytest.raises(ValueError, match=reason):
-            course("class", "join", str(place))
+            course("class", "join", str(place), "--yes")
 
 
 def test_a_full_disk_costs_a_line_and_keeps_the_old_file(

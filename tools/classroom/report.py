@@ -287,8 +287,9 @@ def as_csv(learners: Sequence[Learner]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["learner", "lab", "exercise", "state", "tries", "at", "failing_min", "cause"])
+    exercises = begun(learners)
     for learner in learners:
-        for lab, names in begun(learners).items():
+        for lab, names in exercises.items():
             for x in (cell(learner, name) for name in names):
                 at = x.at.isoformat() if x.at else ""
                 minutes = "" if x.minutes is None else round(x.minutes)

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from course.checks.shared_progress import has_access_list
+from course.checks.shared_progress import DROP, has_access_list
 from course.jobs import sites
 from course.runs import PROJECT, write_atomically
 from course.runs.clone import git
@@ -28,7 +28,7 @@ from course.text import printable
 from race.board import prepare
 
 BUNDLE, START, SITES, DATA = "course.bundle", "start.sh", "sites.toml", "data"
-DROP, BOARD, DRAFTS = "drop", "board", ".init"
+BOARD, DRAFTS = "board", ".init"
 DROP_MODE = 0o3733  # everyone adds files, and only the owner lists them
 TEMPLATE = Path(__file__).with_name(START)
 SKELETON = """\

@@ -110,7 +110,7 @@ def alone() -> FileLock:
     It is in the learner's folder. Whoever changes what was joined, or writes the file, holds it:
     otherwise a check could send the file again that `leave` has just deleted.
     """
-    return FileLock(runs_root() / ".class.lock", timeout=2)
+    return FileLock(runs_root() / ".class.lock", timeout=2, is_singleton=True)  # may be nested
 
 
 def _has_ended(folder: Path) -> bool:
@@ -204,20 +204,21 @@ def save_state(state: dict[str, Any]) -> None:
 def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
-    check_drop_box(folder)
-    path = folder / DROP / state["file"]
-    draft = path.with_name(f".{path.name}")
-    draft.unlink(missing_ok=True)  # of a process that was killed
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
-        with open(handle, "wb") as file:
-            os.fchmod(handle, 0o640)  # whatever the umask is
-            file.write(_encoded(message(state)))
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    return path
+    with alone():
+        check_drop_box(folder)
+        path = folder / DROP / state["file"]
+        draft = path.with_name(f".{path.name}")
+        draft.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
+            with open(handle, "wb") as file:
+                os.fchmod(handle, 0o640)  # whatever the umask is
+                file.write(_encoded(message(state)))
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        return path
 
 
 def _encoded(values: dict[str, Any]) -> bytes:

@@ -11,18 +11,8 @@ from course.runs.files import PROJECT
 
 GIT_S = 5  # for git in the clone to answer
 PATIENCE_S = 0.05  # for a shared disk to show whether the class's bundle is new
-FIELDS = "%00".join(
-    f"%({name})"
-    for name in (
-        "HEAD",
-        "refname",
-        "objectname",
-        "upstream",
-        "upstream:remotename",
-        "upstream:remoteref",
-        "upstream:track",
-    )
-)
+NAMES = "HEAD refname objectname upstream upstream:remotename upstream:remoteref upstream:track"
+FIELDS = "%00".join(f"%({name})" for name in NAMES.split())
 WAITING = "An update of the course is waiting: course update"
 
 

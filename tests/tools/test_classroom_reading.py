@@ -437,14 +437,6 @@ def test_the_end_of_a_class_asks_and_deletes_all(place: Path) -> None:
     assert not (place / DROP).exists() and place.exists()
 
 
-def test_a_file_that_is_sent_while_a_class_ends_is_no_traceback(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(place, os.getuid(), message())
-    monkeypatch.setattr(drop_box.shared_files, "statuses", lambda *_: [])  # it comes afterwards
-    assert "drop is still there, so run this again" in course("class", "end", str(place), "--yes")
-
-
 def test_what_is_sent_is_what_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field that learners send is one that the instructor's side knows."""
     membership.join(place)

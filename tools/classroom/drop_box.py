@@ -150,7 +150,7 @@ def remove(folder: Path) -> tuple[int, list[str]]:
     Without it, the next check of a learner ends their membership.
     """
     count, problems = 0, []
-    for name, status in [*shared_files.statuses(folder, DROP)]:
+    for name, status in shared_files.statuses(folder, DROP):
         path = folder / DROP / name
         try:
             path.rmdir() if stat.S_ISDIR(status.st_mode) else path.unlink(missing_ok=True)
@@ -158,10 +158,8 @@ def remove(folder: Path) -> tuple[int, list[str]]:
         except OSError as error:
             owner = one_line(user_name(status.st_uid))
             problems.append(f"{one_line(name)} of {owner}: {error.strerror}")
-    try:
+    if not problems:
         (folder / DROP).rmdir()
-    except OSError as error:  # also if a check has sent a file in the meantime
-        problems.append(f"{folder / DROP} is still there, so run this again: {error.strerror}")
     return count, problems
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from course import Config, Run, rung
 from course.lab import Recording
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # On four processes of a CPU. The rate is constant, so that a run can be continued at will.
 SMALL: dict[str, Any] = {
@@ -51,6 +52,8 @@ def mesh_config(data: int = 1, tensor: int = 1, *, quick: bool = True, **setting
 
 def stored_mib(runs: Mapping[str, Run]) -> pd.DataFrame:
     """Return the MiB that rank 0 of each run stores: weights, gradients and optimizer."""
+    import pandas as pd  # not at the start: every command that lists the labs would wait for it
+
     rows = {name: vars(run.evidence().spread.bytes) for name, run in runs.items()}
     return pd.DataFrame.from_dict(rows, orient="index") / 2**20
 

@@ -90,11 +90,7 @@ def plot_crop_sizes(runs: Mapping[str, Run]) -> Picture:
     }
     epochs = [epoch + 1 for epoch in next(iter(seconds.values())).index]
     bars(axes, epochs, seconds, words=words, colours=(GREY, BLUE), upright=True, room=1.25)
-    label(
-        axes,
-        next(iter(runs.values())).record.machine,
-        xlabel="epoch",
-        ylabel="seconds of its steps",
-    )
+    names = {"xlabel": "epoch", "ylabel": "seconds of its steps"}
+    label(axes, next(iter(runs.values())).record.machine, **names)
     legend(picture, 4)
     return picture

@@ -90,13 +90,11 @@ def core_speed(run: Run) -> float:
 def loads_alone(
     site: str, config: Config, profile: pd.DataFrame, measure: Callable[[Sized, int, int], float]
 ) -> dict[int, float]:
-    """Return the images/s that 1 worker and the config's workers load while nothing is trained.
-
-    On other sites than "local" they follow from a core's speed: a recorded site's, or `profile`'s.
+    """Return the images/s that 1 worker and the config's workers load, measured or by the rule.
 
     Args:
-        profile: from `decode_profile`.
-        measure: takes images, batch size and number of workers.
+        profile: from `decode_profile`: a core's speed, on sites that are not recorded.
+        measure: takes images, batch size and number of workers; called for the site "local".
     """
     counts = (1, config.workers)
     if site == "local":

@@ -65,6 +65,8 @@ def up(rate: str = "", *, shared: bool = False, operator: str = "") -> dict[str,
     _check_owner(home)
     shared = shared or _is_shared(home)
     operator = operator or (os.environ.get("SUDO_USER", "") if shared else "")
+    if operator == "root":
+        operator = ""  # root may do more already
     _check_operator(operator)
     install()
     with _umask(0o022 if shared else 0o077):
@@ -99,7 +101,7 @@ def _start_all(home: Path, rate: str, shared: bool, operator: str) -> None:
             if daemon.name not in before:
                 entry = network.entry(daemon.name) if network.exists else []
                 _start(daemon, home, entry)
-        _wait(lambda: _nodes_are_ready(home), "the nodes", home)
+        _wait(lambda: "" if _nodes_are_ready(home) else "not idle", "the nodes", home)
         _release_failed_launches(home)
         if operator:
             _make_operator(home, operator)
@@ -269,18 +271,19 @@ def _start(daemon: Daemon, home: Path, entry: Sequence[str] = ()) -> None:
         )
     created = psutil.Process(process.pid).create_time()
     (home / "run" / f"{daemon.name}.pid").write_text(f"{process.pid} {created}")
-    _wait(lambda: daemon.answers() or process.poll() is not None, daemon.name, home)
+    _wait(lambda: daemon.obstacle() if process.poll() is None else "", daemon.name, home)
     if process.poll() is not None:
         raise ClusterError(f"{daemon.name} ended at once:\n{_last_words(home, daemon.name)}")
 
 
-def _wait(ready: Callable[[], bool], name: str, home: Path) -> None:
+def _wait(obstacle: Callable[[], str], name: str, home: Path) -> None:
+    """Wait until there is no obstacle; raise ClusterError with the last one after UP_S."""
     deadline = time.monotonic() + UP_S
-    while not ready():
+    while reason := obstacle():
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{name} did not start within {UP_S} s; see the logs in {home / 'log'}\n"
-                + _last_words(home, name)
+                f"{name} did not start within {UP_S} s ({reason}); see the logs in "
+                f"{home / 'log'}\n{_last_words(home, name)}"
             )
         time.sleep(0.1)
 

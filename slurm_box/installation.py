@@ -189,14 +189,21 @@ class Daemon:
     address: str = "127.0.0.1"
 
     def answers(self) -> bool:
-        return self.socket.exists() if self.socket else listens(ports()[self.name], self.address)
+        return not self.obstacle()
+
+    def obstacle(self) -> str:
+        """Return why it cannot be reached, such as "Connection refused"; "" if it answers."""
+        if self.socket:
+            return "" if self.socket.exists() else f"no {self.socket}"
+        return obstacle(ports()[self.name], self.address)
 
 
-def listens(port: int, address: str = "127.0.0.1") -> bool:
-    """Return whether a program answers at this port."""
+def obstacle(port: int, address: str = "127.0.0.1") -> str:
+    """Return why no program can be reached at this port; "" if one answers."""
     with socket.socket() as probe:
         probe.settimeout(1)  # a link that is down gives no answer
-        return probe.connect_ex((address, port)) == 0
+        number = probe.connect_ex((address, port))
+        return f"{os.strerror(number)} at {address}:{port}" if number else ""
 
 
 def daemons(home: Path, addresses: dict[str, str] = LOOPBACK) -> list[Daemon]:

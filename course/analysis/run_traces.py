@@ -10,6 +10,7 @@ import pandas as pd
 from course.runs.run import RecordedRun, Run
 from course.text import wrap_text
 from course.training.profiling import ONEDNN_FILE
+from course.training.recorder import TRACE_FILE
 from trainspeed.tensor_cores import NO_KERNELS, describe, tensor_core_report
 from trainspeed.tensor_cores.onednn import onednn, onednn_summary
 from trainspeed.traces import Trace, read
@@ -33,7 +34,8 @@ def read_trace(source: Run | Path) -> Trace:
         source = source.folder / source.record.trace
     trace, recorded = read(source), RecordedRun(source.parent)
     date = f", recorded {recorded.record.started_at[:10]}" if recorded.row else ""
-    return replace(trace, recorded=date)
+    name = trace.source.replace(TRACE_FILE, source.parent.name)  # all files have the same name
+    return replace(trace, recorded=date, source=name)
 
 
 def kernels_of_run(run: Run) -> pd.DataFrame:

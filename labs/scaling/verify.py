@@ -88,13 +88,17 @@ def check_choice(function: ChooseGpus) -> str:
     def crowded(gpus: int, per_gpu: int) -> float:  # a full memory makes the step slow
         return linear(gpus, per_gpu) * (3 if per_gpu > 200 else 1)
 
-    images = 50e6
+    def one_second(gpus: int, per_gpu: int) -> float:
+        return 1.0 + 0.1 * (gpus > 1)
+
+    images = 256 * 200_000
     cheapest = "the cheapest of those that meet the deadline has the fewest GPU-seconds"
     cases: list[tuple[float, int, StepTime, str]] = [
         (4000.0, 65_536, linear, cheapest),
         (1e9, 65_536, linear, "with time enough, one GPU is the cheapest"),
         (720.0, 2048, linear, "a batch has at most largest_batch images, shared by all GPUs"),
         (1e9, 512, crowded, "fewer GPUs aren't always cheaper: compare all GPU-seconds"),
+        (200_000.0, 65_536, one_second, "a time equal to the deadline meets it"),
         (1100.0, 1024, linear, "smaller shares make more steps: images ÷ (GPUs × images on each)"),
     ]
     for deadline_s, largest, step_s, rule in cases:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 import slurm_box
-from slurm_box import installation
+from slurm_box import control, installation
 from slurm_box.cluster import ports, programs
 from slurm_box.tests.fixtures import eventually, slurm_says
 
@@ -106,7 +106,7 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     assert len(slurm_box.down()) == 6
     assert slurm_box.down() == [] and slurm_box.environment() == {}
     assert left_of(slurm) == []
-    assert not any(installation.listens(port) for port in ports().values())
+    assert all(installation.obstacle(port) for port in ports().values())
     taken = pytest.raises(
         slurm_box.ClusterError, match="port [0-9]+ is taken.*slurmctld needs it: .*SLURM_BOX_PORT"
     )
@@ -126,3 +126,28 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         slurm_box.ClusterError, match="slurmctld, munged. On Debian.* as root: apt-get"
     ):
         slurm_box.up()
+
+
+def test_a_database_leaves_the_tables_of_another_that_starts_alone(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (tmp_path / "#sql-temptable-1-1-1.MAI").touch()
+    (tmp_path / "database").mkdir()
+    installation._make_database(tmp_path / "database")
+    assert (tmp_path / "#sql-temptable-1-1-1.MAI").exists()
+
+
+def test_a_program_that_lives_and_does_not_answer_says_what_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("log", "run"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(control, "UP_S", 1)
+    monkeypatch.setenv("SLURM_BOX_PORT", str(ports()["slurmctld"] + 600))  # not the cluster's
+    daemon = installation.Daemon("slurmctld", ["sh", "-c", "echo waiting for munge; sleep 60"])
+    with pytest.raises(
+        slurm_box.ClusterError, match="Connection refused at 127.0.0.1:[0-9]+.*\nwaiting for munge"
+    ):
+        control._start(daemon, tmp_path)
+    programs(tmp_path)["slurmctld"].kill()

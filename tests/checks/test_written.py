@@ -500,6 +500,7 @@ WRONG = {
     "scaling.gpus": {
         (SHARE, TRAINING, "seconds <= deadline_s", "seconds", CHEAPEST): "has the fewest GPU-sec",
         (SHARE, TRAINING, "True", "gpus * seconds", CHEAPEST): "has the fewest GPU-seconds",
+        (SHARE, TRAINING, "seconds < deadline_s", "gpus * seconds", CHEAPEST): "equal to the dead",
         ("256", TRAINING, "seconds <= deadline_s", "gpus * seconds", CHEAPEST): "at most largest",
         (
             SHARE,

@@ -147,7 +147,7 @@ def record(
 
 @app.command()
 def update() -> None:
-    """Get the newest version of the course; files that you edited are backed up first."""
+    """Get the newest version of the course, merged with your edits, which are backed up first."""
     from tools.update import update as update_clone
 
     typer.echo(update_clone())

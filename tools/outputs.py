@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 from course.runs.run import runs_root
 
 NO_OUTPUTS = "This page has no outputs: its notebook was not executed for this site."
+RUN_IT = "To do this lab, [install the course](../README.md#start)."
 SOURCE = (
     "The outputs are from {day}, executed with {parameters}. Yours will differ. Scripts have their "
     "solutions here; cells with blanks have none, so their checks fail."
@@ -41,7 +42,7 @@ def with_outputs(notebook: NotebookNode, executed: NotebookNode | None) -> Noteb
         if cell.cell_type == "code" and found.get("source") == cell.source:
             cell.outputs = found.outputs
     text = describe(executed.metadata.papermill) if executed else NO_OUTPUTS
-    note = nbformat.v4.new_markdown_cell(f"```{{note}}\n{text}\n```")
+    note = nbformat.v4.new_markdown_cell(f"```{{note}}\n{RUN_IT} {text}\n```")
     notebook.cells.insert(1, note)
     return notebook
 

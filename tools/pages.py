@@ -50,14 +50,20 @@ SCALED = {  # each rung's lab
     "algebra": "fast_step",
 }
 DECODERS = {"raw": "none", "gpu_decode": "the GPU"}  # with other formats, workers decode
-DAYS = {  # by the first part of the notebooks' names, in order
-    "day0": "0: the machine",
-    "day1": "1: one GPU",
-    "day2": "2: data and compiler",
-    "day3": "3: many GPUs",
-    "day4": "4: large networks",
-    "race": "race",
-    "lab": "electives",
+DAYS = {  # by the first part of the notebooks' names, in order: its name, and for whom it is
+    "day0": ("0: the machine", "you've never submitted a job to Slurm, or measured energy"),
+    "day1": ("1: one GPU", "you train on a GPU: everyone begins here"),
+    "day2": (
+        "2: data and compiler",
+        "your GPU waits for data, or you want to know what a compiler does",
+    ),
+    "day3": ("3: many GPUs", "you have more than one GPU, or search for hyperparameters"),
+    "day4": (
+        "4: large networks",
+        "your network doesn't fit on one GPU, or trains for longer than a job may run",
+    ),
+    "race": ("race", "you've finished Day 1, and want to use all of it at once"),
+    "lab": ("electives", "one topic interests you; each names the labs that it needs"),
 }
 REHEARSAL = PROJECT / "benchmarks" / "rehearsal_2_cores.jsonl"
 PICTURE = PROJECT / "docs" / "ladder-nvidia-h100.png"
@@ -316,7 +322,7 @@ def labs() -> str:
 
 
 def labs_by_day() -> str:
-    """Return README's table of days, with links to the labs and the hours that they take."""
+    """Return README's table of days: for whom, links to the labs, and the hours that they take."""
     days: dict[str, list[Lab]] = {}
     for lab in discovery.labs():
         if (key := lab.notebook.split("_")[0]) not in DAYS:
@@ -327,7 +333,8 @@ def labs_by_day() -> str:
         days.setdefault(key, []).append(lab)
     rows = [
         {
-            "day": DAYS[key],
+            "day": DAYS[key][0],
+            "for_whom": DAYS[key][1],
             "labs": ", ".join(
                 f"[{f'{lab.number} {lab.title}'.strip()}](notebooks/{lab.notebook}.ipynb)"
                 for lab in found
@@ -336,7 +343,9 @@ def labs_by_day() -> str:
         }
         for key, found in sorted(days.items(), key=lambda item: [*DAYS].index(item[0]))
     ]
-    return markdown("| day | labs | hours |", "| {day} | {labs} | {hours:.1f} |", rows)
+    return markdown(
+        "| day | for you if | labs | hours |", "| {day} | {for_whom} | {labs} | {hours:.1f} |", rows
+    )
 
 
 def coverage() -> str:

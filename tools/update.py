@@ -1,77 +1,155 @@
-"""Update to the newest version of the course, after backing up the learner's edits."""
+"""Update a clone to the newest version of the course, and merge the learner's edits with it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import subprocess
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from course.runs.clone import start_git
+from course.runs.files import write_atomically
 from course.runs.run import PROJECT
+from course.text import printable, read_utf8
 
 INSTALLS = {"pyproject.toml", "requirements.lock"}  # a change needs `make setup`
+# What git reports, and how to fix it; the first that fits counts.
+FIXES = {
+    "dubious ownership": "git reads no clone that belongs to someone else. Ask its owner for a "
+    "bundle, which is a file: git remote set-url origin FILE. If you trust the owner: git config "
+    "--global --add safe.directory FOLDER",
+    r"\(publickey|Authentication failed|could not read (Username|Password)|error: 40[134]|"
+    "epository not found": "check your key or token, and that you may read the repository",
+    "(?i)permission denied": "ask the owner of that file to let you read it: chmod -R a+rX",
+    "resolve host|unable to access|onnect|timed out|unreachable": "check the network",
+    "(?i)no space left|quota": "free some space on the disk of the clone",
+    "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
+    "file is damaged or incomplete: try again, and then ask the person who gave you the course",
+}
+ADVICE = r"\s+(?=Please make sure|To add an exception)"  # git's own, which FIXES replaces
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A file that the learner has, and that the update changes.
+
+    text: what to write; None: what the new version has. note: what to tell the learner; "" if
+    nothing. is_kept: whether some of the learner's version stays although the course changed it.
+    """
+
+    name: str
+    text: str | None = None
+    note: str = ""
+    is_kept: bool = False
 
 
 def update(project: Path = PROJECT) -> str:
-    """Fast-forward a clone to its upstream branch, and describe what changed.
+    """Move a clone to its upstream's newest version, and describe what changed.
 
-    Files that were edited here and changed upstream are copied to `backups/` and replaced; other
-    edits stay as they are.
+    Files that were edited here and changed upstream are merged: where both changed the same lines,
+    or the same cell of a notebook, the learner's stay. What is merged or replaced is copied to
+    `backups/` first; other edits stay as they are.
 
     Raises:
         ValueError: not a clone with an upstream branch, or a branch that has commits which are
             not upstream, or git failed. No file has changed then.
     """
-    _git(project, "rev-parse", "--git-dir", fix="git clone the course, and update the clone")
-    upstream = _git(
-        project,
-        *("rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"),
-        fix="git branch --set-upstream-to=origin/main",
-    ).strip()
-    _git(project, "fetch", "--quiet", fix="check the network, and that you may read the repository")
-    own_commits = int(_git(project, "rev-list", "--count", f"{upstream}..HEAD"))
-    if own_commits:
-        raise ValueError(
-            f"this branch has {own_commits} commits that {upstream} does not have. To keep them, "
-            f"merge by hand: git merge {upstream}"
-        )
+    upstream = _upstream(project)
+    _fetch(project, upstream)
+    move = _move(project, upstream)
     changed = _names(project, "diff", "--name-only", "--no-renames", f"HEAD..{upstream}")
     if changed:
         _check_mergeable(project, changed)
         _git(project, "reset", "--quiet")  # staged files become edited or untracked ones
-    tracked = _names(project, "ls-files")
-    edited = {*_names(project, "diff", "--name-only", "--no-renames", "HEAD")}
-    # Git refuses to overwrite an untracked file, and overwrites an ignored one without asking.
-    replaced = [
-        name
-        for name in changed
-        if os.path.lexists(project / name) and (name in edited or name not in tracked)
-    ]
-    backup = project / "backups" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # git ignores it
+    edits = [*_edits(project, upstream, {*changed})]
+    backup = _back_up(project, upstream, edits)
     try:
-        for name in replaced:
-            (backup / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(project / name, backup / name, follow_symlinks=False)
-    except OSError as error:
-        shutil.rmtree(backup, ignore_errors=True)
-        raise ValueError(f"your edits cannot be backed up in {backup}: {error}") from error
-    try:
-        for name in replaced:
-            (project / name).unlink()
-        _git(project, "merge", "--quiet", "--ff-only", upstream)
+        _write(project, upstream, edits)
+        _git(project, *move, upstream)
     except BaseException:
-        if replaced:
-            shutil.copytree(backup, project, symlinks=True, dirs_exist_ok=True)
+        _restore(project, backup, edits)
         raise
-    commit = _git(project, "log", "-1", "--format=%h, %cs: %s").strip()
+    commit = printable(_git(project, "log", "-1", "--format=%h, %cs: %s").strip())
     if not changed:
         return f"already up to date: {commit}"
-    lines = [f"updated to {commit}: {len(changed)} files changed"]
-    lines += [f"  {name} is new; your version is {backup / name}" for name in replaced]
+    return "\n".join(
+        [f"updated to {commit}: {len(changed)} files changed", *_lines(edits, backup, changed)]
+    )
+
+
+def _lines(edits: list[Edit], backup: Path, changed: list[str]) -> Iterator[str]:
+    for edit in edits:
+        if edit.note:
+            new = f"; the new version is backups/{backup.name}/new/{edit.name}" * edit.is_kept
+            yield printable(f"  {edit.name} {edit.note}{new}")
+    if edits:
+        yield f"Your versions of these files are in {backup}"
+    if any(name.endswith(".ipynb") for name in changed):
+        yield "In JupyterLab, reload open notebooks: File, Reload Notebook from Disk"
     if INSTALLS & {*changed}:
-        lines.append("Packages changed. Install them: make setup")
-    return "\n".join(lines)
+        yield "Packages changed. Install them: make setup"
+
+
+def _upstream(project: Path) -> str:
+    """Return the branch that the current one follows, such as origin/main."""
+    own = "git clone the course, and update the clone; in a class, source its start.sh there first"
+    _git(project, "rev-parse", "--git-dir", fix=own)
+    attach = "no branch is checked out: git switch main, which keeps your edits"
+    _git(project, "symbolic-ref", "HEAD", fix=attach)
+    return _git(
+        project,
+        *("rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"),
+        fix="git branch --set-upstream-to=origin/main",
+    ).strip()
+
+
+def _fetch(project: Path, upstream: str) -> None:
+    """Fetch; if that fails, raise ValueError with the cause."""
+    try:
+        _git(project, "fetch", "--quiet")
+    except ValueError:
+        url = _git(project, "config", f"remote.{upstream.partition('/')[0]}.url").strip()
+        if url.startswith("/"):
+            _check_readable(url)
+        raise
+
+
+def _check_readable(path: str) -> None:
+    """Raise ValueError if a bundle or clone on this machine's disks is missing or not readable."""
+    try:
+        os.listdir(path) if os.path.isdir(path) else open(path, "rb").close()
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path}, where the course comes from, does not exist: is its disk mounted here? If it "
+            f"has moved: git remote set-url origin NEW"
+        ) from None
+    except OSError as error:
+        raise ValueError(
+            f"{path}, where the course comes from, cannot be read ({error.strerror}): ask its "
+            f"owner to let you: chmod a+r, and a+x for the folders above"
+        ) from None
+
+
+def _move(project: Path, upstream: str) -> list[str]:
+    """Return the git command that moves the branch; raise ValueError if it has own commits."""
+    own_commits = int(_git(project, "rev-list", "--count", f"{upstream}..HEAD"))
+    if not own_commits:
+        return ["merge", "--quiet", "--ff-only"]
+    published = ""
+    with suppress(ValueError):  # as far as git remembers where the upstream branch was
+        published = _git(project, "merge-base", "--fork-point", upstream, "HEAD")
+    if published == _git(project, "rev-parse", "HEAD"):  # the upstream branch was rewritten
+        return ["reset", "--quiet", "--keep"]
+    raise ValueError(
+        f"this branch has {own_commits} commits that {upstream} does not have. To keep them, "
+        f"merge by hand: git merge {upstream}. If none is yours, {upstream} was rewritten: git "
+        f"reset --keep {upstream}"
+    )
 
 
 def _check_mergeable(project: Path, changed: list[str]) -> None:
@@ -87,19 +165,115 @@ def _check_mergeable(project: Path, changed: list[str]) -> None:
             raise ValueError(f"{name} is a folder here, and a file upstream: move it elsewhere")
 
 
+def _edits(project: Path, upstream: str, changed: set[str]) -> Iterator[Edit]:
+    """Yield what becomes of each file that exists here otherwise than in HEAD, and changes."""
+    tracked = {*_names(project, "ls-files")}
+    edited = {*_names(project, "diff", "--name-only", "--no-renames", "HEAD")}
+    # Git refuses to overwrite an untracked file, and overwrites an ignored one without asking.
+    replaced = {name for name in changed if name in edited or name not in tracked}
+    given = {name for name in edited if _solution(name) in changed}  # may have the old solution
+    for name in sorted(replaced | given):
+        if os.path.lexists(project / name):
+            edit = _edit(project, upstream, name)
+            if name in replaced or _changes(project, edit):
+                yield edit
+
+
+def _changes(project: Path, edit: Edit) -> bool:
+    return edit.text is not None and edit.text != read_utf8(project / edit.name)
+
+
+def _edit(project: Path, upstream: str, name: str) -> Edit:
+    """Merge a file with its new version, or say why it is replaced."""
+    from tools.merge import Versions, merge
+
+    base, theirs = (_show(project, commit, name) for commit in ("HEAD", upstream))
+    if theirs is None and not _names(project, "ls-tree", "--name-only", upstream, name):
+        return Edit(name, note="is gone from the course")
+    if base is None or theirs is None or not stat.S_ISREG((project / name).lstat().st_mode):
+        return Edit(name, note="is new")
+    solutions = [_show(project, commit, _solution(name)) for commit in ("HEAD", upstream)]
+    try:
+        versions = Versions(base, read_utf8(project / name), theirs)
+        merged = merge(name, versions, None if None in solutions else (*solutions,))
+    except ValueError as error:
+        return Edit(name, note=f"is new, because yours could not be merged: {error}")
+    note = f"is merged; yours stays in {merged.kept}" if merged.kept else "is merged"
+    return Edit(name, merged.text, note * merged.is_edited, bool(merged.kept))
+
+
+def _solution(name: str) -> str:
+    """Return the path of the solution that an exercise is generated from; "" for other files."""
+    folder, _, script = name.partition("/")
+    return f"solutions/{script}" if folder == "exercises" else ""
+
+
+def _back_up(project: Path, upstream: str, edits: list[Edit]) -> Path:
+    """Copy files to a new folder in backups/, and return it; `new` has the course's versions."""
+    backup = project / "backups" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # git ignores it
+    try:
+        for edit in edits:
+            (backup / edit.name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(project / edit.name, backup / edit.name, follow_symlinks=False)
+            if edit.is_kept:
+                (new := backup / "new" / edit.name).parent.mkdir(parents=True, exist_ok=True)
+                new.write_text(_show(project, upstream, edit.name) or "", encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(backup, ignore_errors=True)
+        raise ValueError(f"your edits cannot be backed up in {backup}: {error}") from error
+    return backup
+
+
+def _write(project: Path, upstream: str, edits: list[Edit]) -> None:
+    """Write the new texts; git's index then has the new version, so that git accepts them.
+
+    A process that is killed in between leaves each file complete, and another update goes on.
+    """
+    if edits:
+        _git(project, "reset", "--quiet", upstream, "--", *(edit.name for edit in edits))
+    for edit in edits:
+        path = project / edit.name
+        if edit.text is not None:
+            write_atomically(path, edit.text, mode=stat.S_IMODE(path.stat().st_mode))
+        elif _names(project, "ls-files", "--", edit.name):
+            _git(project, "checkout-index", "--force", "--", edit.name)
+        else:
+            path.unlink()
+
+
+def _restore(project: Path, backup: Path, edits: list[Edit]) -> None:
+    for edit in edits:
+        (project / edit.name).unlink(missing_ok=True)
+        shutil.copy2(backup / edit.name, project / edit.name, follow_symlinks=False)
+    with suppress(ValueError):
+        _git(project, "reset", "--quiet")
+
+
+def _show(project: Path, commit: str, name: str) -> str | None:
+    """Return a file's text in a commit; None if it is not there, or no text in UTF-8."""
+    if not name:
+        return None
+    try:
+        text = _git(project, "show", f"{commit}:{name}")
+        text.encode()
+    except ValueError:
+        return None
+    return None if "\0" in text else text
+
+
 def _names(project: Path, *words: str) -> list[str]:
-    return [name for name in _git(project, *words, "-z").split("\0") if name]
+    return [name for name in _git(project, words[0], "-z", *words[1:]).split("\0") if name]
 
 
 def _git(project: Path, *words: str, fix: str = "") -> str:
     """Return a git command's output; raise ValueError with its message and the fix if it fails."""
-    command = ["git", "-C", str(project), "--literal-pathspecs", *words]
-    env = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        process = start_git(project, *words)
     except FileNotFoundError:
         raise ValueError("git is not installed: install it, and try again") from None
-    if done.returncode:
-        message = done.stderr.strip() or f"git {words[0]} failed"
+    output, errors = process.communicate()
+    if process.returncode:
+        fix = fix or next((x for words, x in FIXES.items() if re.search(words, errors)), "")
+        message = re.split(ADVICE, printable(errors).strip())[0] or f"git {words[0]} failed"
         raise ValueError(f"{message}. To fix it: {fix}" if fix else message)
-    return done.stdout
+    return output

@@ -15,20 +15,16 @@ for the rest, so every view runs. Exercises are ordered as the labs that have th
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-import subprocess
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
-from course.checks import discovery, store
-from course.checks.script_edits import Place, edited_todos
+from course.checks import discovery
+from course.checks.script_edits import SOLVED, Place, edited_todos
 from course.jobs.plan import find_script
-from course.runs.files import write_atomically
 from course.runs.run import PROJECT
 from course.text import closest, read_utf8
 
@@ -36,7 +32,6 @@ SOLUTION = "solutions/train.py"
 OPEN = re.compile(r"^(\s*)# >>> ([a-z]\w*): (.+)$")
 MARKER = re.compile(r"^\s*#\s*(>>>|---\s*before|<<<)")
 SOLUTIONS, EXERCISES = PROJECT / "solutions", PROJECT / "exercises"
-OWN = "my_script.py"  # in the place of a learner's own script: it has no solution
 
 
 class SeamError(ValueError):
@@ -208,14 +203,6 @@ def read(script: str | Path) -> str:
     return read_utf8(find_script(PROJECT / script))
 
 
-def restore() -> list[str]:
-    """Write the missing exercises with no TODO filled; return their names."""
-    missing = [path.name for path in solutions() if not (EXERCISES / path.name).exists()]
-    for name in missing:
-        write((), name)
-    return missing
-
-
 def solutions() -> list[Path]:
     """Return all solution files in the order of their first exercises."""
 
@@ -225,137 +212,9 @@ def solutions() -> list[Path]:
     return sorted(sorted(SOLUTIONS.glob("*.py")), key=first)
 
 
-def drifted() -> list[str]:
-    """Return the names of exercises that differ from their solution's view without solved TODOs.
-
-    In a clone, the files in git's index count, so a learner's edits and editors' files do not.
-    """
-    expected = {path.name: render(path.read_text(), (), path.name) for path in solutions()}
-    actual = _in_git()
-    if actual is None:
-        actual = {path.name: read_utf8(path) for path in EXERCISES.glob("*.py")}
-    differ = {name for name in expected | actual if expected.get(name) != actual.get(name)}
-    return sorted(differ - {OWN})
-
-
-def _in_git() -> dict[str, str] | None:
-    """Return the exercises in git's index; None outside of a clone."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(EXERCISES.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    try:
-        names = git("ls-files", f"{EXERCISES.name}/*.py").split()
-        return {Path(name).name: git("show", f":./{name}") for name in names}
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def write(filled: Collection[str], name: str = "train.py") -> Path | None:
-    """Write a script with some exercises filled; back up edits first.
-
-    Returns:
-        The backup, or None if there were no edits.
-    """
-    solution, target = SOLUTIONS / name, EXERCISES / name
-    if not solution.is_file():
-        known = ", ".join(path.name for path in solutions())
-        raise ValueError(f"no exercise {name!r}: there are {known}")
-    return _replace(target, render(solution.read_text(), filled, name), solution.read_text())
-
-
-def _replace(target: Path, view: str, solution: str) -> Path | None:
-    """Write an exercise; back it up first unless it is a view of the solution."""
-    known = names(solution, target.name)
-    views = {render(solution, known[:count], target.name) for count in range(len(known) + 1)}
-    backup = None
-    if target.exists() and target.read_text(errors="replace") not in {*views, view}:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        backup = target.with_name(f"{target.name}.backup-{stamp}")
-        backup.write_bytes(target.read_bytes())
-    EXERCISES.mkdir(exist_ok=True)
-    write_atomically(target, view)
-    return backup
-
-
-def fill(exercises: Collection[str], name: str = "train.py") -> Path | None:
-    """Fill those of these exercises that are open, or failed; all other lines stay.
-
-    An exercise has failed if its check found this very text wrong. If hardly anything is left of
-    the script, it is written again.
-
-    Returns:
-        The backup, or None if there were no edits.
-    """
-    solution, target = (SOLUTIONS / name).read_text(), EXERCISES / name
-    if not target.exists():
-        return write(exercises, name)
-    text = target.read_text()
-    items, lines = parse(solution, name), text.splitlines()
-    places: list[tuple[Seam, int, int]] = []
-    view: list[str] = []
-    for item in items:
-        first = len(view)
-        view += item.shown(False) if isinstance(item, Seam) else [item]
-        if isinstance(item, Seam):
-            places.append((item, first, len(view)))
-    blocks = difflib.SequenceMatcher(None, view, lines, autojunk=False).get_matching_blocks()
-    line_of = {a + k: b + k for a, b, size in blocks for k in range(size)}
-    if 2 * len(line_of) < len(view):
-        return write(exercises, name)
-    wanted = (open_todos(text, name) | failed_todos(text)) & {*exercises}
-    parts = [
-        (
-            line_of.get(first, line_of.get(first - 1, -2) + 1),
-            line_of.get(end - 1, line_of.get(end, 0) - 1) + 1,
-            seam,
-        )
-        for seam, first, end in places
-        if seam.name in wanted
-    ]
-    lost = {seam.name for first, end, seam in parts if not 0 <= first < end}
-    for first, end, seam in reversed(parts):
-        if seam.name not in lost:
-            lines[first:end] = seam.shown(True)
-    return _replace(target, "\n".join(lines) + "\n", solution)
-
-
-def failed_todos(text: str) -> set[str]:
-    """Return the exercises whose checks found this text of a script wrong."""
-    stored, sha = store.read()["checks"], digest(text)
-    return {
-        name
-        for name, outcome in stored.items()
-        if outcome.get("script") == sha and outcome["correct"] == "failed"
-    }
-
-
 def digest(text: str) -> str:
     """Return a short name of a script's text, to store with a check of it."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def reset() -> dict[str, Path | None]:
-    """Write all scripts with no exercise filled; return each with the backup of edits, if any."""
-    return {path.name: write((), path.name) for path in solutions()}
-
-
-def catch_up(exercise: str) -> dict[str, Path | None]:
-    """Fill the exercises up to one, as `fill` does; scripts without one of them stay as they are.
-
-    Returns:
-        The scripts that were written, each with the backup of edits, if any.
-
-    Raises:
-        ValueError: there is no such exercise.
-    """
-    wanted = upto(exercise)
-    return {
-        path.name: fill(wanted, path.name)
-        for path in solutions()
-        if {*names(path.read_text(), path.name)} & {*wanted}
-    }
 
 
 def all_states() -> list[dict[str, object]]:
@@ -365,20 +224,29 @@ def all_states() -> list[dict[str, object]]:
 
 
 def states(name: str = "train.py") -> list[dict[str, object]]:
-    """Return name, title and state (open, edited, solved) of each exercise of a script."""
-    text = read(EXERCISES / name)
+    """Return name, title and state (open, edited, given, solved) of each exercise of a script.
+
+    given: solved, with the comment that `--upto` writes and no learner needs to.
+    """
     solution = (SOLUTIONS / name).read_text()
-    items = parse(solution, name)
-    edited = {solved: _edited(items, text, solved=solved) for solved in (False, True)}
-    rows = []
-    for exercise in names(solution, name):
-        state = "edited"
-        for word, solved in (("open", False), ("solved", True)):
-            if exercise not in edited[solved]:
-                state = word
-        title = seams(solution, name, exercise)[0].title
-        rows.append({"todo": exercise, "state": state, "title": title})
-    return rows
+    return [
+        {"todo": exercise, "state": state, "title": seams(solution, name, exercise)[0].title}
+        for exercise, state in states_of(read(EXERCISES / name), name).items()
+    ]
+
+
+def states_of(text: str, name: str) -> dict[str, str]:
+    """Return the state of each exercise in a script's text."""
+    solution = (SOLUTIONS / name).read_text()
+    items, given = parse(solution, name), SOLVED.findall(text)
+    edited, differs = _edited(items, text), _edited(items, text, solved=True)
+
+    def state(exercise: str) -> str:
+        if exercise not in differs:
+            return "given" if exercise in given else "solved"
+        return "edited" if exercise in edited else "open"
+
+    return {exercise: state(exercise) for exercise in names(solution, name)}
 
 
 def open_todos(text: str, name: str = "train.py") -> set[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from course.checks import discovery, exercises
 from course.checks.predictions import as_stored, launched_rungs
 from course.checks.store import NOISY, PARTS, UNMEASURABLE, UNTIMED, read
+from course.runs import clone
 from course.text import digits
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ class Progress:
     `everything`, it is all of the other four tables.
 
     days: day, todos, checks, quiz (each as "2 of 6"). labs: lab, title, todos, checks, quiz, left
-    (names of checks that did not pass), begun. todos: todo, state (open, edited, solved), title.
-    checks: check, state (open, passed, failed, too noisy to judge, not measurable here), correct,
-    mechanism, effect, title. quizzes: quiz, right, answered, questions, title. predictions: key,
-    value, measured, rung, note, made_at, late, stands.
+    (names of checks that did not pass), begun. todos: todo, state (open, edited, given by
+    `course exercises --upto`, solved), title. checks: check, state (open, passed, failed, too noisy
+    to judge, not measurable here), correct, mechanism, effect, title. quizzes: quiz, right,
+    answered, questions, title. predictions: key, value, measured, rung, note, made_at, late,
+    stands.
     """
 
     todos: pd.DataFrame
@@ -37,6 +39,7 @@ class Progress:
     days: pd.DataFrame
     labs: pd.DataFrame
     everything: bool = False
+    update: str = ""  # that one is waiting
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return the last four tables as lists of rows, of JSON values only."""
@@ -62,9 +65,11 @@ class Progress:
         return self.labs[begun | (self.labs.index == first)].drop(columns="begun")
 
     def _tables(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        filled, passed = self.todos["state"] != "open", self.checks["state"] == "passed"
+        states, passed = self.todos["state"], self.checks["state"] == "passed"
         quizzes, late = self.quizzes, self.predictions["late"]
-        yield f"TODOs: {filled.sum()} of {len(filled)} filled", self.todos
+        filled, given = states.isin(FILLED).sum(), (states == "given").sum()
+        more = f", {given} more by course exercises --upto" if given else ""
+        yield f"TODOs: {filled} of {len(states)} filled{more}", self.todos
         partly = self.checks["state"].isin([UNMEASURABLE, NOISY]).sum()
         more = f", {partly} more as far as this machine can measure" if partly else ""
         yield f"Checks: {passed.sum()} of {len(passed)} passed{more}", self.checks
@@ -76,7 +81,7 @@ class Progress:
         yield f"Predictions: {len(late)}{after}", self.predictions
 
     def __repr__(self) -> str:
-        parts = []
+        parts = [self.update, ""]
         for heading, table in self.sections():
             lines = [f"  {line}" for line in _lines(table)]
             parts += [heading, *lines, *[""] * bool(lines)]
@@ -85,7 +90,7 @@ class Progress:
     def _repr_html_(self) -> str:
         from course.charts.tables import as_html
 
-        parts = []
+        parts = [f"<p><b>{html.escape(self.update)}</b></p>"] * bool(self.update)
         for heading, table in self.sections():
             parts.append(f"<h4>{html.escape(heading)}</h4>")
             if len(table):
@@ -97,6 +102,7 @@ def progress(*, everything: bool = False) -> Progress:
     """Show what is done: a summary, or all TODOs, checks, quizzes and predictions."""
     import pandas as pd
 
+    update = clone.look_for_update()
     stored, launched = read(), launched_rungs()
     entries = stored["predictions"].items()
     predictions = [vars(as_stored(key, entry, launched)) for key, entry in entries]
@@ -115,20 +121,22 @@ def progress(*, everything: bool = False) -> Progress:
     counts = pd.DataFrame(_lab_rows(todos, checks, quizzes))
     days = counts.groupby("day", sort=False)[[*COUNTED]].sum().reset_index()
     labs = _in_words(counts)[["lab", "title", *WORDS, "left", "begun"]]
-    return Progress(
-        todos, checks, quizzes, made, _in_words(days)[["day", *WORDS]], labs, everything
-    )
+    days = _in_words(days)[["day", *WORDS]]
+    return Progress(todos, checks, quizzes, made, days, labs, everything, update())
 
 
+FILLED = ("edited", "solved")  # by the learner
 WORDS = ("todos", "checks", "quiz")
-COUNTED = tuple(f"{word}_{part}" for word in WORDS for part in ("done", "all"))
+COUNTED = ("todos_given", *(f"{word}_{part}" for word in WORDS for part in ("done", "all")))
 
 
 def _in_words(counts: pd.DataFrame) -> pd.DataFrame:
-    """Add each pair of COUNTED columns as text, "2 of 6"."""
+    """Add the COUNTED columns as text, "2 of 6"; for TODOs, also how many were given."""
     for word in WORDS:
         pairs = zip(counts[f"{word}_done"], counts[f"{word}_all"])
         counts[word] = [f"{done} of {total}" if total else "–" for done, total in pairs]
+    given = [f", {count} given" if count else "" for count in counts["todos_given"]]
+    counts["todos"] += given
     return counts
 
 
@@ -140,19 +148,21 @@ def _lab_rows(
     outcomes = dict(zip(checks["check"], checks["state"]))
     answers = quizzes.set_index("quiz")
     for lab in discovery.labs():
-        filled = [states.get(todo, "open") != "open" for todo in lab.exercises]
+        todos = [states.get(todo, "open") for todo in lab.exercises]
+        filled = [state in FILLED for state in todos]
         results = {name: outcomes.get(name, "open") for name in lab.all_checks}
         right, answered, asked = 0, 0, 0
         if lab.name in answers.index:
             right, answered, asked = answers.loc[lab.name, ["right", "answered", "questions"]]
         left = {name: state for name, state in results.items() if state != "passed"}
-        begun = any(filled) or {*results.values()} - {"open"} or answered
+        begun = {*todos} - {"open"} or {*results.values()} - {"open"} or answered
         yield {
             "day": f"Day {lab.number.partition('.')[0]}" if lab.number else "Electives",
             "lab": lab.number or "–",
             "title": lab.title,
             "todos_done": sum(filled),
             "todos_all": len(filled),
+            "todos_given": todos.count("given"),
             "checks_done": len(results) - len(left),
             "checks_all": len(results),
             "quiz_done": right,

@@ -33,10 +33,11 @@ from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
 from course.config import Config, rung
 from course.jobs import sites
 from course.jobs.launch import launch, launch_all, refresh, wait
-from course.jobs.plan import device_for
+from course.jobs.plan import check_syntax, device_for, find_script
 from course.runs import failures
 from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
 from course.runs.run import Run
+from course.text import read_utf8
 
 PASSED, FAILED = "passed", "failed"
 # Sizes of quick checks: FASTER if only the sign of the effect matters, SMALL where speeds on this
@@ -107,6 +108,8 @@ def check(
 ) -> Checked:
     """Compare your script with the solution, and its run with the previous step's.
 
+    If the exercise is still open, the result says so at once: nothing is launched or stored.
+
     Args:
         name: a name that `progress()` lists, such as "amp".
         run, against: existing runs of your script and of the previous step; without them, the
@@ -120,6 +123,8 @@ def check(
     """
     wanted = _find(name)
     script = script or exercise_of(wanted.name)
+    if run is None and (where := _open_place(wanted, script, site)):
+        return Checked(name, wanted.title, tuple(_open_parts(wanted, where)))
     run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run proves nothing
@@ -136,6 +141,27 @@ def check(
     return Checked(name, wanted.title, parts)
 
 
+def _open_place(wanted: Exercise, script: str, site: str) -> str:
+    """Return where an exercise is still open in a script; "" if it is not, or runs are recorded.
+
+    Raises:
+        ValueError: a syntax error in the script.
+    """
+    text = read_utf8(find_script(script))
+    is_open = wanted.name in open_todos(text, solution_of(wanted.name))
+    if not is_open or sites.get(site).executor == "recorded":
+        return ""
+    check_syntax(text, script)
+    return _where(text, script, wanted)
+
+
+def _open_parts(wanted: Exercise, where: str) -> Iterator[Part]:
+    still_open = f"TODO {wanted.name} is still open, so nothing was launched"
+    yield Part("correct", UNMEASURABLE, still_open)
+    yield Part("mechanism", FAILED, "fill it in, save the file, and check again", where)
+    yield Part("effect", UNMEASURABLE, "the mechanism must work first")
+
+
 def _finish(*runs: Run) -> None:
     wait([run for run in runs if refresh(run) in ("queued", "running")], check=False)
 
@@ -146,7 +172,8 @@ def launch_check(
     """Launch a check's runs without waiting; `check` with the same arguments reuses them.
 
     On this machine, unless the two runs take turns, the previous step's run is completed first:
-    otherwise they would compete for the cores.
+    otherwise they would compete for the cores. If the exercise is still open, a line says so; the
+    runs are launched all the same, because a notebook's next cells show them.
 
     Returns:
         The run, and the run of the previous step.
@@ -156,6 +183,8 @@ def launch_check(
     """
     wanted = _find(name)
     script = script or exercise_of(wanted.name)
+    if where := _open_place(wanted, script, site):
+        print(f"TODO {name} is still open. Fill it in, save the file, run this cell again: {where}")
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)

@@ -13,6 +13,9 @@ from course.cli.options import AsJson, Rerun, SiteName, app, progress_to_stderr
 
 @app.command()
 def exercises(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these; by default, all.", show_default=False)
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Fail if exercises/ is not what solutions/ generates.")
     ] = False,
@@ -20,11 +23,11 @@ def exercises(
         str,
         typer.Option(
             help="Fill the exercises up to this one that are open, or failed their last check; "
-            "keep the others. What you edited is backed up first."
+            "keep the others. They count as given. What you edited is backed up first."
         ),
     ] = "",
     reset: Annotated[
-        bool, typer.Option("--reset", help="Write the scripts with nothing filled; same backups.")
+        bool, typer.Option("--reset", help="Empty all exercises, or only NAMES; same backups.")
     ] = False,
     restore: Annotated[
         bool, typer.Option("--restore", help="Write the exercises that are missing.")
@@ -32,40 +35,45 @@ def exercises(
     json_: AsJson = False,
 ) -> None:
     """Show which exercises are filled; or write the scripts with some of them filled."""
+    from course.checks import exercise_files as files
     from course.checks import exercises as scripts
 
+    if upto and (reset or names):
+        raise ValueError("--upto NAME takes neither --reset nor further names: leave them out")
+    for name in names or ():
+        scripts.solution_of(name)  # or raise
     if restore:
-        names = scripts.restore()
-        typer.echo(f"restored: {', '.join(names) or 'nothing, none is missing'}", err=json_)
+        missing = files.restore()
+        typer.echo(f"restored: {', '.join(missing) or 'nothing, none is missing'}", err=json_)
     if check:
-        if drifted := scripts.drifted():
+        if drifted := files.drifted():
             raise ValueError(
                 f"{', '.join(drifted)} in exercises/ differs from what solutions/ generates: "
                 f"edit the solution, run course exercises --reset, and git add exercises"
             )
         typer.echo("exercises/ is what solutions/ generates", err=json_)
     if upto or reset:
-        scripts.restore()
+        files.restore()
         before = {row["todo"]: row["state"] for row in scripts.all_states()}
-        for name, backup in (scripts.reset() if reset else scripts.catch_up(upto)).items():
+        written = files.catch_up(upto) if upto else files.reset(names or ())
+        for name, backup in written.items():
             after = scripts.states(name)
             states = [(row["todo"], before[row["todo"]], row["state"]) for row in after]
             kept = [todo for todo, was, now in states if was == now != "open"]
-            filled = [todo for todo, was, now in states if was != now == "solved"]
-            done = f"filled {_listed(filled)}" if filled else "filled none"
-            done = "nothing is filled any more" if reset else done
-            done += f"; kept {_listed(kept)}" * bool(kept)
+            wanted, verb = ("given", "filled") if upto else ("open", "emptied")
+            changed = [todo for todo, was, now in states if was != now == wanted]
+            done = f"{verb} {_listed(changed) or 'none'}" + f"; kept {_listed(kept)}" * bool(kept)
             edits = f"; the file as it was is {backup}" if backup else ""
             typer.echo(f"exercises/{name}: {done}{edits}", err=json_)
-    states = scripts.all_states()
+    states = [row for row in scripts.all_states() if not names or row["todo"] in names]
     if json_:
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [state.values() for state in states])
 
 
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _listed(names: list[str]) -> str:
+    return ", ".join(names)
 
 
 @app.command()

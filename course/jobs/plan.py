@@ -126,7 +126,7 @@ def plan_run(
     """
     source, chosen = find_script(script), sites.get(site)
     text = read_utf8(source)
-    _check_syntax(text, "/".join(source.parts[-2:]))
+    check_syntax(text, "/".join(source.parts[-2:]))
     chosen.check_gpus(gpus)
     if name := script_of(source):  # raises if it would ignore some of the settings
         config = change(config, {"script": name})
@@ -161,7 +161,7 @@ def plan_run(
     return Plan(source, text, config, chosen, request)
 
 
-def _check_syntax(text: str, name: str) -> None:
+def check_syntax(text: str, name: str) -> None:
     """Raise a ValueError with the line of a script that Python cannot read."""
     try:
         compile(text, name, "exec", dont_inherit=True)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -105,14 +106,20 @@ def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, 
 
 @pytest.mark.parametrize("site, alone", [("local", [["fused"]]), ("jean-zay-a100", [])])
 def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_the_cores(
-    site: str, alone: list, monkeypatch: pytest.MonkeyPatch
+    site: str, alone: list, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
 ) -> None:
     waited: list[list[str]] = []
     monkeypatch.setattr(checks, "_place", lambda config, site: Place("cpu", ("bf16",), site))
     monkeypatch.setattr(checks, "launch", lambda script, config, **_: config.rung)
     monkeypatch.setattr(checks, "wait", lambda runs, check: waited.append(runs))
-    assert checks.launch_check("compile", site=site) == ("compile", "fused")
-    assert waited == alone
+    script = tmp_path / "train.py"
+    script.write_text(SOLVED)
+    assert checks.launch_check("compile", script=str(script), site=site) == ("compile", "fused")
+    assert waited == alone and capsys.readouterr().out == ""
+    script.write_text(exercises.render(TEXTS["train.py"], ()))
+    checks.launch_check("compile", script=str(script), site=site)
+    words = "TODO compile is still open. Fill it in, save the file, run this cell again: /"
+    assert capsys.readouterr().out.startswith(words)
     with pytest.raises(ValueError, match="no check 'kompile'"):
         checks.launch_check("kompile")
 

@@ -1,5 +1,6 @@
 """Exercises from solutions: seams, views that run, and learners' edits that are never lost."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from course.checks import discovery, exercises, todo
+from course.checks import discovery, exercise_files, exercises, todo
 from course.checks.exercises import Seam, SeamError
 from course.checks.store import save_check
 from course.checks.todo import show_todo
@@ -127,17 +128,17 @@ def test_view_compiles_and_shows_what_is_open(solved: int) -> None:
 
 
 def test_committed_exercises_are_the_generated_ones() -> None:
-    assert exercises.drifted() == []
+    assert exercise_files.drifted() == []
 
 
 def test_drift_is_noticed(workshop: Path) -> None:
-    assert exercises.drifted() == []
+    assert exercise_files.drifted() == []
     workshop.write_text(workshop.read_text().replace("model.train()", "model.eval()"))
-    assert exercises.drifted() == ["train.py"]
+    assert exercise_files.drifted() == ["train.py"]
     workshop.unlink()
-    assert exercises.drifted() == ["train.py"]
+    assert exercise_files.drifted() == ["train.py"]
     workshop.with_name("orphan.py").touch()
-    assert exercises.drifted() == ["orphan.py", "train.py"]
+    assert exercise_files.drifted() == ["orphan.py", "train.py"]
 
 
 def test_a_missing_exercise_names_the_command_that_restores_it(workshop: Path) -> None:
@@ -146,8 +147,8 @@ def test_a_missing_exercise_names_the_command_that_restores_it(workshop: Path) -
     for read in (exercises.all_states, lambda: todo.show_todo("device")):
         with pytest.raises(ValueError, match="train.py.*: course exercises --restore writes"):
             read()
-    assert exercises.restore() == ["train.py"] and exercises.restore() == []
-    assert exercises.drifted() == []
+    assert exercise_files.restore() == ["train.py"] and exercise_files.restore() == []
+    assert exercise_files.drifted() == []
 
 
 def test_what_a_learner_wrote_in_a_clone_is_no_drift(workshop: Path) -> None:
@@ -157,9 +158,9 @@ def test_what_a_learner_wrote_in_a_clone_is_no_drift(workshop: Path) -> None:
     workshop.write_text(exercises.render(TEXT, ["device"]) + EDIT)
     (workshop.parent / ".ipynb_checkpoints").mkdir()
     (workshop.parent / ".ipynb_checkpoints" / "train-checkpoint.py").touch()
-    assert exercises.drifted() == []
+    assert exercise_files.drifted() == []
     subprocess.run([*git, "add", "exercises/train.py"], check=True)
-    assert exercises.drifted() == ["train.py"]  # about to be committed
+    assert exercise_files.drifted() == ["train.py"]  # about to be committed
 
 
 def test_an_exercise_in_another_encoding_is_named_and_can_be_replaced(workshop: Path) -> None:
@@ -170,14 +171,14 @@ def test_an_exercise_in_another_encoding_is_named_and_can_be_replaced(workshop: 
     for read in (exercises.states, lambda: plan.plan_run(workshop, rung("baseline", quick=True))):
         with pytest.raises(ValueError, match=message):
             read()
-    assert exercises.write(()).read_bytes() == saved  # the backup
+    assert exercise_files.write(()).read_bytes() == saved  # the backup
     assert {row["state"] for row in exercises.states()} == {"open"}
 
 
 def test_edits_are_backed_up_byte_for_byte(workshop: Path) -> None:
     edited = workshop.read_bytes() + EDIT.encode()
     workshop.write_bytes(edited)
-    backup = exercises.write(NAMES[:2])
+    backup = exercise_files.write(NAMES[:2])
     assert backups(workshop) == [backup]
     assert backup.read_bytes() == edited
     assert workshop.read_text() == exercises.render(TEXT, NAMES[:2])
@@ -185,8 +186,8 @@ def test_edits_are_backed_up_byte_for_byte(workshop: Path) -> None:
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_untouched_view_needs_no_backup(workshop: Path, solved: int) -> None:
-    exercises.write(NAMES[:solved])
-    assert exercises.write(NAMES[: TOTAL - solved]) is None
+    exercise_files.write(NAMES[:solved])
+    assert exercise_files.write(NAMES[: TOTAL - solved]) is None
     assert backups(workshop) == []
     assert workshop.read_text() == exercises.render(TEXT, NAMES[: TOTAL - solved])
 
@@ -197,12 +198,14 @@ def test_catching_up_writes_the_scripts_that_it_is_about(
     solution = (PROJECT / "solutions" / LATER).read_text()
     (exercises.SOLUTIONS / LATER).write_text(solution)
     later = workshop.with_name(LATER)
-    assert exercises.reset() == {"train.py": None, LATER: None}
+    assert exercise_files.reset() == {"train.py": None, LATER: None}
     later.write_bytes(EDIT.encode())
-    assert exercises.catch_up("grad_scaler") == {"train.py": None}  # Day 4's edits are unchanged
+    assert exercise_files.catch_up("grad_scaler") == {
+        "train.py": None
+    }  # Day 4's edits are unchanged
     assert later.read_bytes() == EDIT.encode()
     first = exercises.names(solution)[0]
-    backup = exercises.catch_up(first)[LATER]
+    backup = exercise_files.catch_up(first)[LATER]
     assert workshop.read_text() == exercises.render(TEXT, exercises.upto(first))
     assert later.read_text() == exercises.render(solution, [first])
     assert backup.read_bytes() == EDIT.encode()
@@ -229,7 +232,7 @@ def with_own_amp(view: str) -> str:
 def test_catching_up_keeps_what_the_learner_has_filled(workshop: Path) -> None:
     mine = with_own_amp(exercises.render(TEXT, ["device"]))
     workshop.write_text(mine)
-    backup = exercises.catch_up("channels_last")["train.py"]
+    backup = exercise_files.catch_up("channels_last")["train.py"]
     assert backup.read_text() == mine
     solution = exercises.render(TEXT, exercises.upto("channels_last"))
     first, _, rest = solution.partition("    # TODO amp, solved")
@@ -242,18 +245,19 @@ def test_catching_up_keeps_what_the_learner_has_filled(workshop: Path) -> None:
 
 
 def test_catching_up_to_less_takes_nothing_away(workshop: Path) -> None:
-    exercises.catch_up(NAMES[8])
-    assert exercises.catch_up(NAMES[2]) == {"train.py": None}
+    exercise_files.catch_up(NAMES[8])
+    assert exercise_files.catch_up(NAMES[2]) == {"train.py": None}
     assert workshop.read_text() == exercises.render(TEXT, NAMES[:9])
-    assert exercises.reset()["train.py"] is None  # a view needs no backup
+    assert exercise_files.reset()["train.py"] is None  # a view needs no backup
     assert workshop.read_text() == exercises.render(TEXT, ())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_catching_up_completes_every_exercise_around_one(workshop: Path, name: str) -> None:
     workshop.write_text(filled_by_hand(name))
-    exercises.catch_up(NAMES[-1])
-    assert {row["state"] for row in exercises.states()} <= {"edited", "solved"}
+    exercise_files.catch_up(NAMES[-1])
+    states = {row["todo"]: row["state"] for row in exercises.states()}
+    assert states.pop(name) in ("edited", "solved") and {*states.values()} == {"given"}
     marks = re.compile(r"(# TODO \w+), solved")
     solved = marks.sub(r"\1", exercises.render(TEXT))
     assert marks.sub(r"\1", workshop.read_text()) == solved
@@ -265,13 +269,13 @@ def test_catching_up_replaces_what_failed_its_check(workshop: Path, runs_root: P
     outcome = {"correct": "failed", "mechanism": "", "effect": ""}
     save_check("amp", outcome | {"script": exercises.digest(wrong)})
     workshop.write_text(wrong.replace("is None", "is not None"))  # mended since
-    exercises.catch_up("grad_scaler")
+    exercise_files.catch_up("grad_scaler")
     assert MINE in workshop.read_text()
     workshop.write_text(wrong)
-    backup = exercises.catch_up("grad_scaler")["train.py"]
+    backup = exercise_files.catch_up("grad_scaler")["train.py"]
     assert backup.read_text() == wrong and "formats = {" not in workshop.read_text()
     assert "def mine():" in workshop.read_text()
-    assert [row["state"] for row in exercises.states()][:3] == ["solved"] * 3
+    assert [row["state"] for row in exercises.states()][:3] == ["given"] * 3
 
 
 def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
@@ -280,6 +284,69 @@ def test_the_command_prints_what_it_filled_and_kept(workshop: Path) -> None:
     assert shown.exit_code == 0, shown.output
     words = "filled profiler, grad_scaler, channels_last; kept device, amp; the file as it was is "
     assert words in shown.output.replace("\n", " ")
+    shown = CliRunner().invoke(app, ["exercises", "amp", "device", "--reset"])
+    words = "emptied device, amp; kept profiler, grad_scaler, channels_last; the file as it was is "
+    assert words in shown.output.replace("\n", " ")
+    shown = CliRunner().invoke(app, ["exercises", "profiler", "amp", "--json"])
+    states = {row["todo"]: row["state"] for row in json.loads(shown.output)}
+    assert states == {"profiler": "given", "amp": "open"}
+    error = CliRunner().invoke(app, ["exercises", "amp", "--upto", "amp"]).exception
+    assert "--upto NAME takes neither" in str(error)
+
+
+def test_what_was_given_counts_as_given_until_the_learner_changes_it(workshop: Path) -> None:
+    workshop.write_text(filled_by_hand("device"))  # with the solution's lines
+    exercise_files.catch_up("amp")
+
+    def states() -> list[str]:
+        return [row["state"] for row in exercises.states()][:3]
+
+    assert states() == ["solved", "given", "given"]
+    given = workshop.read_text()
+    workshop.write_text(given.replace("=cfg.precision in HALF", "=bool(cfg.precision in HALF)"))
+    assert states() == ["solved", "given", "edited"]
+    exercise_files.reset(["amp"])
+    assert states() == ["solved", "given", "open"]
+    by_hand = "\n".join(line for line in given.splitlines() if "# TODO amp, solved" not in line)
+    workshop.write_text(by_hand)
+    assert states() == ["solved", "given", "solved"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("others", [NAMES, ()], ids=["all filled", "alone"])
+def test_one_exercise_is_reset(workshop: Path, name: str, others: list[str]) -> None:
+    """Filled by hand, without its comment; what is next to it stays."""
+    lines = exercises.render(TEXT, {*others, name}).splitlines()
+    workshop.write_text("\n".join(line for line in lines if f"# TODO {name}, " not in line) + EDIT)
+    (backup,) = exercise_files.reset([name]).values()
+    assert backup.read_text().endswith(EDIT.replace("\r", ""))
+    wanted = exercises.render(TEXT, {*others} - {name}).removesuffix("\n") + EDIT
+    assert workshop.read_text() == wanted.replace("\r", "")
+    assert exercise_files.reset([name]) == {"train.py": None} or others
+
+
+def test_a_reset_that_cannot_find_the_lines_changes_nothing(workshop: Path) -> None:
+    view = exercises.render(TEXT, ["device"])
+    first, _, rest = view.partition("    # TODO amp")
+    merged = f"{first}    autocast = both = mine(cfg)\n{rest[rest.index('    for epoch') :]}"
+    for text in ("print(1)\n", merged):  # two TODOs, and all between them, are one line now
+        workshop.write_text(text)
+        with pytest.raises(ValueError, match="changed too much to find the lines of amp: course"):
+            exercise_files.reset(["amp"])
+        with pytest.raises(ValueError, match="there is no exercise 'apm'"):
+            exercise_files.reset(["device", "apm"])
+        assert workshop.read_text() == text and backups(workshop) == []
+
+
+def test_an_exercise_with_a_syntax_error_is_reset(workshop: Path) -> None:
+    mine = with_own_amp(exercises.render(TEXT, ["device"]))
+    broken = mine.replace("wanted = formats.get(", "wanted = = formats.get(")
+    workshop.write_text(broken)
+    assert exercise_files.reset(["amp"])["train.py"].read_text() == broken
+    expected = exercises.render(TEXT, ["device"])
+    assert workshop.read_text() == expected.replace(
+        "def mixup(", "def mine():\n    pass\n\n\ndef mixup("
+    )
 
 
 def test_every_setting_that_a_todo_reads_is_named_before_its_solution_is_shown() -> None:
@@ -301,17 +368,17 @@ def test_refused_write_changes_nothing(workshop: Path) -> None:
     workshop.write_text(EDIT)
     before = workshop.read_bytes()
     with pytest.raises(ValueError, match="there is no exercise 'apm'"):
-        exercises.catch_up("apm")
+        exercise_files.catch_up("apm")
     with pytest.raises(ValueError, match="no exercise 'trian.py': there are train.py"):
-        exercises.write((), "trian.py")
+        exercise_files.write((), "trian.py")
     assert workshop.read_bytes() == before and backups(workshop) == []
 
 
 @pytest.mark.parametrize("solved", range(TOTAL + 1))
 def test_states_of_a_view(workshop: Path, solved: int) -> None:
-    exercises.write(NAMES[:solved])
+    exercise_files.write(NAMES[:solved])
     states = [row["state"] for row in exercises.states()]
-    assert states == ["solved"] * solved + ["open"] * (TOTAL - solved)
+    assert states == ["given"] * solved + ["open"] * (TOTAL - solved)
 
 
 @pytest.mark.parametrize("todo", NAMES)
@@ -320,7 +387,7 @@ def test_todo_filled_by_hand_is_not_open(workshop: Path, todo: str) -> None:
     states = {row["todo"]: row["state"] for row in exercises.states()}
     assert states.pop(todo) in ("edited", "solved")
     before = NAMES[: NAMES.index(todo)]
-    assert states == {name: "solved" if name in before else "open" for name in states}
+    assert states == {name: "given" if name in before else "open" for name in states}
 
 
 @pytest.mark.parametrize(

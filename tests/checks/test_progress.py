@@ -17,6 +17,7 @@ from course.checks.predictions import predict, prediction, recall
 from course.checks.progress import progress
 from course.checks.quizzes import paths
 from course.checks.store import changing, path, read, save_answer, save_check
+from course.runs import clone
 from course.widgets.quiz import quiz
 
 PASSED = dict.fromkeys(("correct", "mechanism", "effect"), "passed")
@@ -25,7 +26,8 @@ UNMEASURABLE = {**PASSED, "effect": "not measurable here"}
 
 
 @pytest.fixture(autouse=True)
-def empty_store(runs_root: Path) -> Path:
+def empty_store(runs_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(clone, "look_for_update", lambda: str)  # whatever this clone has fetched
     return runs_root
 
 
@@ -268,6 +270,26 @@ class TestProgress:
         shown = CliRunner().invoke(app, ["progress"])
         assert shown.output.strip() == repr(progress())
         assert CliRunner().invoke(app, ["progress", "--all"]).output.strip() == repr(everything)
+
+    def test_what_was_given_is_counted_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        states = {"device": "solved", "amp": "given", "grad_scaler": "edited"}
+        rows = [row | {"state": states.get(row["todo"], "open")} for row in exercises.all_states()]
+        monkeypatch.setattr(exercises, "all_states", lambda: rows)
+        shown = repr(progress())
+        total = len(rows)
+        assert f"TODOs: 2 of {total} filled, 1 more by course exercises --upto" in shown
+        assert re.search(r"\n  1\.4 .*  1 of 2, 1 given  ", shown)
+        assert re.search(r"\n  Day 1  +2 of \d+, 1 given  ", shown)
+        assert re.search(r"\n  1\.1 .*  1 of 1  ", shown)
+
+    @pytest.mark.parametrize("waiting", ["", clone.WAITING])
+    def test_says_that_an_update_is_waiting(
+        self, waiting: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(clone, "look_for_update", lambda: lambda: waiting)
+        shown = progress()
+        assert repr(shown).startswith(waiting or "Days\n")
+        assert (f"<b>{clone.WAITING}</b>" in shown._repr_html_()) == bool(waiting)
 
     def test_is_json(self, checks: None) -> None:
         save_check("amp", PASSED)

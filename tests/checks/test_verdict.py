@@ -1,12 +1,15 @@
 """A check of a run: its parts, the lines that they name, and scripts that crash."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from check_helpers import TEXT, verdicts
+from typer.testing import CliRunner
 
+from course.__main__ import app
 from course.checks import exercises
 from course.checks.compare import Folder
 from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check
@@ -90,6 +93,36 @@ def test_a_syntax_error_is_named_before_anything_starts(runs_root: Path, tmp_pat
     with pytest.raises(ValueError, match=words):
         launch(script, rung("baseline"))
     assert not list(runs_root.glob("*-*"))
+
+
+def test_an_open_exercise_launches_nothing_and_stores_nothing(
+    runs_root: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(exercises.render(TEXT, ["device"]))
+    done = check("amp", script=str(script))
+    assert verdicts(done) == {
+        "correct": UNMEASURABLE,
+        "mechanism": FAILED,
+        "effect": UNMEASURABLE,
+    }
+    assert "TODO amp is still open, so nothing was launched" in repr(done)
+    assert re.search(r"→ \S+train.py, line \d+: # TODO amp: run the forward pass", repr(done))
+    command = ["check", "amp", "--script", str(script), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1 and "still open" in result.stdout
+    script.write_text(script.read_text() + "broken = (\n")
+    with pytest.raises(ValueError, match=r"train.py, line \d+: '\(' was never closed"):
+        check("amp", script=str(script))
+    assert not runs_root.exists()
+
+
+def test_a_recorded_run_is_checked_although_the_exercise_is_open(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(exercises.render(TEXT, ["device"]))
+    done = check("amp", script=str(script), site="recorded-nvidia-h100", quick=False)
+    assert "the recorded run is the solution's" in repr(done)
+    assert verdicts(done)["mechanism"] == PASSED
 
 
 def test_a_script_cannot_end_the_notebook(checked) -> None:

@@ -1,4 +1,5 @@
-# setup: only the environment.   demo: run the first lab, and print the ladder of this machine.
+# setup: only the environment: .venv, unless one is active from which Python imports this clone.
+# demo: run the first lab, and print the ladder of this machine.
 # lab: JupyterLab on the notebooks.   slurm: a real Slurm on this machine.
 # check: lint, and the tests that start no job.   test: the tests.   test-long: every notebook, with
 # papermill, every planted answer, and every use of fast_resnet; CI runs it with
@@ -10,10 +11,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 NOTEBOOKS ?= *
-BIN := $(VENV)/bin
-export PATH := $(abspath $(BIN)):$(PATH)
-# In a container one is root, and JupyterLab would not start without being told that this is known.
-AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+# A class shares an environment of 7 GB, which start.sh activates: this clone's Python is there, then.
+FITS := import course, os; from importlib.util import find_spec as has; \
+  all(map(has, ["jupyterlab", "submitit", "torch"])) \
+  and os.path.samefile(course.__path__[0], "course") or exit(1)
+SHARED := $(shell active="$${VIRTUAL_ENV:-$$CONDA_PREFIX}"; [ -n "$$active" ] && \
+  ! [ "$$active" -ef "$(VENV)" ] && "$$active/bin/python" -P -c '$(FITS)' 2>/dev/null && \
+  echo "$$active")
+BIN := $(or $(SHARED),$(VENV))/bin
+export PATH := $(if $(SHARED),$(BIN),$(abspath $(BIN))):$(PATH)
 
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,8 +57,7 @@ test-formats: setup
 	ONEDNN_MAX_CPU_ISA=AVX2 python -m pytest --numprocesses=2 --dist=loadfile -m formats
 
 lab: setup
-	jupyter lab $(AS_ROOT) --notebook-dir=. --KernelManager.transport_encryption=auto \
-	  --LabApp.default_url=/lab/tree/$(wildcard notebooks/*_start_here.ipynb)
+	course lab
 
 slurm: setup
 	course slurm up
@@ -61,14 +66,15 @@ benchmark: setup
 	python benchmarks/loop.py
 
 site: setup
-	uv pip install --python $(BIN)/python --quiet --constraint requirements.lock --editable ".[site]"
+	uv pip install --python "$(BIN)/python" --quiet --constraint requirements.lock --editable ".[site]"
 	python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir site \
 	  --doctree-dir build/site-doctrees -D executed_notebooks=$(EXECUTED) . build/site
 	@echo build/site/index.html
 
-setup: $(VENV)/.ready
+setup: $(if $(SHARED),,$(VENV)/.ready)
+	$(if $(SHARED),@echo "The active environment $(SHARED) has what the course needs.")
 
-$(VENV)/.ready: requirements.lock pyproject.toml tools/jupyterlab.json
+$(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \
 	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.14) chooses another" % v)'
 	$(PYTHON) -m venv $(VENV)
@@ -76,8 +82,6 @@ $(VENV)/.ready: requirements.lock pyproject.toml tools/jupyterlab.json
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
 	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
-	@mkdir -p $(VENV)/share/jupyter/lab/settings
-	@cp tools/jupyterlab.json $(VENV)/share/jupyter/lab/settings/overrides.json
 	@touch $@
 
 clean:

@@ -40,8 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give the jobs of each test process a separate queue, apart from the user's runs."""
+    """Give the jobs of each test process a separate queue, apart from the user's runs and class."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("COURSE_CLASS", "COURSE_QUICK", "COURSE_SITE"):
+            patch.delenv(name, raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setattr(tempfile, "tempdir", None)  # or it stays that of before

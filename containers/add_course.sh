@@ -4,4 +4,4 @@ set -eu
 python -m uv pip install --system --no-cache --no-deps --editable /course
 settings="$(python -c 'import sys; print(sys.prefix)')/share/jupyter/lab/settings"
 mkdir -p "$settings"
-cp /course/tools/jupyterlab.json "$settings/overrides.json"
+cp /course/tools/jupyter/labconfig/default_setting_overrides.json "$settings/overrides.json"

@@ -12,4 +12,4 @@ python="$1"
   --constraint requirements.lock --editable .
 settings="$("$python" -c 'import sys; print(sys.prefix)')/share/jupyter/lab/settings"
 mkdir -p "$settings"
-cp tools/jupyterlab.json "$settings/overrides.json"
+cp tools/jupyter/labconfig/default_setting_overrides.json "$settings/overrides.json"

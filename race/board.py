@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from course.runs import RECORDED, runs_root, write_atomically
-from race import shared_files
-from race.entries import Entry, digest, one_line
+from course.runs import RECORDED, runs_root, shared_files, write_atomically
+from race.entries import Entry, digest
 from race.tracks import TRACKS
 
 SCRIPT, ABOUT = "script.py", "entry.json"
@@ -153,7 +152,7 @@ def problem(name: str, error: Exception) -> str:
     """Return a line that explains why something on the board is not shown."""
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     reason = getattr(error, "strerror", None) or reason
-    return f"{one_line(name)} is not shown: {one_line(reason)}"
+    return f"{shared_files.one_line(name)} is not shown: {shared_files.one_line(reason)}"
 
 
 def read_entries(

@@ -16,6 +16,7 @@ from typing import Any
 
 from course import wrap_text
 from course.lab import digits
+from course.runs import shared_files
 from race import tracks
 
 SCHEMA = Path(__file__).with_name("entry.schema.json")
@@ -91,7 +92,7 @@ class Entry:
 
         values = _printable(json.loads(text, parse_constant=_refuse_constant))
         for error in Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(values):
-            raise ValueError(f"{error.json_path}: {one_line(error.message)[-200:]}")
+            raise ValueError(f"{error.json_path}: {shared_files.one_line(error.message)[-200:]}")
         trials = tuple(
             Trial(**_known(Trial, trial) | {"way": tuple(map(tuple, trial.get("way", ())))})
             for trial in values.get("trials", ())
@@ -203,14 +204,6 @@ def ranked(entries: Iterable[Entry], by: str = "seconds") -> list[Entry]:
     return sorted(counting, key=lambda entry: getattr(entry, by))
 
 
-def one_line(text: str) -> str:
-    """Return another user's text on one line, without characters that control a terminal."""
-    return "".join(
-        character if character.isprintable() else " " if character.isspace() else "\ufffd"
-        for character in text
-    )
-
-
 def digest(text: str) -> str:
     """Return the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -228,9 +221,9 @@ def _refuse_constant(constant: str) -> None:
 def _printable(value: Any) -> Any:
     """Return a JSON value without characters that could control a terminal."""
     if isinstance(value, str):
-        return one_line(value)
+        return shared_files.one_line(value)
     if isinstance(value, dict):
-        return {one_line(key): _printable(item) for key, item in value.items()}
+        return {shared_files.one_line(key): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, list) else value
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 
 from course.lab import digits
-from course.runs import runs_root, write_atomically
-from race import board, figures, shared_files
-from race.entries import Entry, one_line, ranked
+from course.runs import runs_root, shared_files, write_atomically
+from race import board, figures
+from race.entries import Entry, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
 from race.verification import read_outcomes
 
@@ -142,7 +142,7 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
     if max(map(len, scripts)) > MAX_DIFF_LINES:
         return f"not shown: a script has more than {MAX_DIFF_LINES:,} lines"
     lines = difflib.unified_diff(*scripts, before.id, after.id, lineterm="", n=1)
-    return "\n".join(map(one_line, lines))
+    return "\n".join(map(shared_files.one_line, lines))
 
 
 def published_results() -> pd.DataFrame:

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 
 from course.lab import digits
-from course.runs import write_atomically
-from race import board, shared_files
-from race.entries import Entry, digest, one_line
+from course.runs import shared_files, write_atomically
+from race import board
+from race.entries import Entry, digest
 from race.submission import draw_seeds, read_settings, run_all
 from race.tracks import find_track
 
@@ -104,7 +104,9 @@ def read_outcomes(entry: Entry, folder: Path) -> list[str]:
             continue
         try:
             content = json.loads(shared_files.read_text(folder, board.VERIFIED, name))
-            lines.append(one_line(f"{content['at'].replace('T', ' ')}: {content['said']}"))
+            lines.append(
+                shared_files.one_line(f"{content['at'].replace('T', ' ')}: {content['said']}")
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(board.problem(f"{board.VERIFIED}/{name}", error), file=sys.stderr)
     return lines

@@ -32,14 +32,14 @@ def posted(folder: Path, entry: Entry | str, script: str = "SETTINGS = {}\n") ->
     return board.post(board.begin(folder, entry.track, script), entry)
 
 
-def as_user(uid: int, function: Callable[[], object]) -> str:
+def as_user(uid: int, function: Callable[[], object], gid: int | None = None) -> str:
     """Call a function in a process of a different user; return its exception, or ""."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(uid)
+            os.setgid(uid if gid is None else gid)
             os.setuid(uid)
             function()
         except BaseException as error:

@@ -12,7 +12,7 @@ import typer
 from course.cli import tables
 from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to_stderr
 from course.text import printable
-from tools import bench_cli  # noqa: F401 - it adds its command
+from tools import bench_cli, jupyter_lab  # noqa: F401 - they add their commands
 from tools.classroom import commands as _class_commands  # noqa: F401 - likewise
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course.checks.store import NOISY, changing, now, read
+from course.checks.shared_progress import changing
+from course.checks.store import NOISY, now, read
 from course.config import COMPILED, HALF_FORMATS, LADDER, RUNGS, resolve_half
 from course.runs import recordings
 from course.runs.ratio import Ratio, few_steps

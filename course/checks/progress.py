@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.checks import discovery, exercises
 from course.checks.predictions import as_stored, launched_rungs
-from course.checks.store import NOISY, PARTS, UNMEASURABLE, UNTIMED, read
+from course.checks.store import NOISY, PARTS, UNMEASURABLE, read, state_of
 from course.runs import clone
 from course.text import digits
 
@@ -178,23 +178,13 @@ def _check_rows(stored: dict[str, Any]) -> Iterator[dict[str, str]]:
     checks = discovery.exercises() | discovery.functions()
     titles = {name: check.title for name, check in checks.items()} | discovery.file_checks()
     for name in dict.fromkeys([*titles, *stored]):
-        verdicts = {part: stored.get(name, {}).get(part, "") for part in PARTS}
+        outcome = stored.get(name, {})
         yield {
             "check": name,
-            "state": _state(set(verdicts.values())),
-            **verdicts,
+            "state": state_of(outcome),
+            **{part: outcome.get(part, "") for part in PARTS},
             "title": titles.get(name, ""),
         }
-
-
-def _state(verdicts: set[str]) -> str:
-    """Sum up the verdicts of a check in one word; a failure counts first."""
-    verdicts = verdicts - {UNTIMED}
-    if verdicts == {""}:
-        return "open"
-    if len(verdicts) == 1:
-        return verdicts.pop()
-    return "failed" if "failed" in verdicts else (verdicts - {"passed"}).pop()
 
 
 def _quiz_rows(stored: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -129,6 +129,7 @@ def compile_script(text: str) -> CodeType:
     return compile(tree, "train.py", "exec")
 
 
+@lru_cache(maxsize=64)
 class Effects:
     """What the statements of a script could do to the training, with the solution `solved`."""
 

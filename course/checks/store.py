@@ -22,6 +22,7 @@ from course.runs.run import runs_root
 
 SCHEMA = 1
 PARTS = ("correct", "mechanism", "effect")  # of a check
+PASSED, FAILED = "passed", "failed"  # verdicts
 UNMEASURABLE = "not measurable here"  # a verdict that is neither pass nor failure
 NOISY = "too noisy to judge"  # neither; a repetition may show it
 UNTIMED = "not checked"  # the effect's verdict if no speedup is expected
@@ -72,20 +73,14 @@ def now() -> str:
     return datetime.now().isoformat(timespec="seconds")
 
 
-def save_check(name: str, outcome: dict[str, str]) -> None:
-    """Store the outcome of a check, a verdict for each of `PARTS`; the latest one counts.
-
-    `outcome` may also have "script", the digest of the text that was checked.
-    """
-    with changing() as store:
-        store["checks"][name] = {**outcome, "checked_at": now()}
-
-
-def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
-    """Store the answer to a question (numbered from 1) of a quiz; the latest one counts."""
-    with changing() as store:
-        answer = {"choice": choice, "right": right, "answered_at": now()}
-        store["answers"].setdefault(quiz, {})[str(number)] = answer
+def state_of(outcome: dict[str, Any]) -> str:
+    """Sum up the verdicts of a check in one word, "open" if it has none; a failure counts first."""
+    verdicts = {outcome.get(part, "") for part in PARTS} - {UNTIMED}
+    if verdicts == {""}:
+        return "open"
+    if len(verdicts) == 1:
+        return verdicts.pop()
+    return FAILED if FAILED in verdicts else (verdicts - {PASSED}).pop()
 
 
 def answers(quiz: str) -> dict[int, dict[str, Any]]:

@@ -29,7 +29,8 @@ from course.checks.exercises import (
 )
 from course.checks.facts import describe, incompleteness
 from course.checks.lab import Exercise, Place, Unexpected, expect
-from course.checks.store import NOISY, UNMEASURABLE, UNTIMED, save_check
+from course.checks.shared_progress import save_check
+from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE, UNTIMED
 from course.config import Config, rung
 from course.jobs import sites
 from course.jobs.launch import launch, launch_all, refresh, wait
@@ -39,7 +40,6 @@ from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
 from course.runs.run import Run
 from course.text import read_utf8
 
-PASSED, FAILED = "passed", "failed"
 # Sizes of quick checks: FASTER if only the sign of the effect matters, SMALL where speeds on this
 # machine mean nothing. (In fp16 that software emulates, a step of the large network takes minutes.)
 FASTER = {"budget_s": 5.0, "val_steps": 1}
@@ -137,7 +137,8 @@ def check(
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
     parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
     verdicts = {part.part: part.verdict for part in parts}
-    save_check(name, verdicts | {"script": digest(run.script.read_text())})
+    verdicts["script"] = digest(run.script.read_text())
+    save_check(name, verdicts, parts)
     return Checked(name, wanted.title, parts)
 
 

@@ -50,10 +50,17 @@ def check_installation(
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Small images, small batch, few steps.")]
+Quick = Annotated[
+    bool,
+    typer.Option(
+        "--quick/--full", envvar="COURSE_QUICK", help="Small images, small batch, few steps."
+    ),
+]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure again, even if this run exists.")]
 Script = Annotated[str, typer.Option("--script", help="The training script.")]
-SiteName = Annotated[str, typer.Option("--site", help="Where to run: a name in sites.toml.")]
+SiteName = Annotated[
+    str, typer.Option("--site", envvar="COURSE_SITE", help="Where to run: a name in sites.toml.")
+]
 RunName = Annotated[str, typer.Argument(help="The name of a run, or a unique part of it.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Set a config field: key=value. Repeatable.")

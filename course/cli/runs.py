@@ -117,6 +117,7 @@ def check_name(name: str) -> str:
 
 @app.command()
 def run(
+    context: typer.Context,
     script: Annotated[str, typer.Argument(help="The training script to run.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Of a script of your own: -- --lr 1e-3 …")
@@ -152,7 +153,8 @@ def run(
         settings = {"script": known} | settings
     config = configs.rung(rung, quick=quick, **settings)
     options = {"site": site, "gpus": gpus, "time_min": time_min}
-    has_settings = bool(set_) or quick or rung != "baseline"
+    is_quick = quick and context.get_parameter_source("quick").name == "COMMANDLINE"
+    has_settings = bool(set_) or is_quick or rung != "baseline"
     if scripts.calls(read_utf8(source), "recording"):
         if arguments or name:
             raise ValueError(
@@ -164,7 +166,7 @@ def run(
             f"arguments after --"
         )
     elif not has_settings:
-        config = replace(config, rung=check_name(name or source.stem))
+        config = replace(configs.rung(rung), rung=check_name(name or source.stem))
         options["arguments"] = arguments or []
     if dry_run:
         typer.echo(plan.preview(script, config, **options))

@@ -8,6 +8,7 @@ import lazy_loader
 _NAMES = {
     "launch": "JobError launch_planned refresh",
     "plan": "engine find_script plan_run",
+    "presets": "preset",
     "processes": "job_environment loopback",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

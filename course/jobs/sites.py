@@ -126,20 +126,20 @@ def user_file() -> Path:
     return Path(path) if path else user_config_path("make-training-fast") / "sites.toml"
 
 
-def get(name: str) -> Site:
-    """Return the site of this name.
+def get(name: str, path: Path | None = None) -> Site:
+    """Return the site of this name, as the course and a file (`user_file`) describe it.
 
     Raises:
         ValueError: no such site, or an entry with unknown or wrong settings; the message
             lists the valid ones and names the file.
     """
-    entries, path = _read(Path(__file__).with_name("sites.toml")), user_file()
+    entries, path = _read(Path(__file__).with_name("sites.toml")), path or user_file()
     entries |= {SITE + machine: {"executor": "recorded"} for machine in machines()}
     for key, entry in (_read(path) if path.exists() else {}).items():
         entries[key] = {**entries.get(key, {}), **entry}
     if name not in entries:
         known = ", ".join(entries)
-        near = closest(name, entries)
+        near = closest(name, entries) + " (COURSE_SITE)" * (name == os.environ.get("COURSE_SITE"))
         raise ValueError(f"no site {name!r}{near}: choose {known}, or add it to {path}")
     settings = [field.name for field in fields(Site) if field.name != "name"]
     for key in entries[name]:

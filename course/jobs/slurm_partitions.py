@@ -81,13 +81,13 @@ def most_min(site: Site, offers: list[Partition]) -> float:
     return longest.time_min - GRACE_MIN if longest else math.inf
 
 
-def ask(*command: str) -> subprocess.CompletedProcess[str] | None:
+def ask(*command: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; None if it is missing, or does not answer."""
     env = job_environment() | slurm_box.environment()
     # A job's name may have bytes of a different encoding.
     text = {"encoding": "utf-8", "errors": "replace"}
     try:
-        return subprocess.run(command, env=env, capture_output=True, timeout=30, **text)
+        return subprocess.run(command, env=env, capture_output=True, timeout=timeout_s, **text)
     except (OSError, subprocess.TimeoutExpired):
         return None
 

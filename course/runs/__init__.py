@@ -1,6 +1,7 @@
 """Runs, their records and recordings: for labs that read, compare or select what runs measured.
 
 `recordings` has what the course recorded on other machines: `recordings.part`, `recordings.origin`.
+`shared_files` reads files in folders to which other people can write.
 """
 
 import lazy_loader
@@ -16,6 +17,6 @@ _NAMES = {
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["recordings", "restarts"],
+    ["recordings", "restarts", "shared_files"],
     {module: names.split() for module, names in _NAMES.items()},
 )

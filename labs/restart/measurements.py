@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from course import Config, Run, rung
 from course.jobs import JobError, refresh
 from course.lab import FULL_SIZE, NOT_APPLICABLE, SYNTHETIC, Recording
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OWN_SCRIPT = {"script": "train_restarted.py"}
 METHODS = ("never", "torch.save", "async_save")
@@ -75,6 +76,8 @@ def saving_costs(runs: Iterable[Run]) -> pd.DataFrame:
     median step after a save), save_ms (their difference), mean_ms (of all steps after warm-up),
     cost (of the mean, relative to the run that never saves).
     """
+    import pandas as pd  # not at the start: every command that lists the labs would wait for it
+
     runs = sorted(runs, key=lambda run: (run.config.model, METHODS.index(save_method(run.config))))
     table = pd.DataFrame(_step_times(run) for run in runs)
     never = table[table["saved"] == "never"].set_index("model")["mean_ms"]
@@ -110,6 +113,8 @@ def compare_losses(run: Run, reference: Run) -> pd.DataFrame:
 
     Columns: stopped, uninterrupted, process (1, and 2 after the restart), same.
     """
+    import pandas as pd
+
     losses = [run_.steps.set_index("step")["loss"] for run_ in (run, reference)]
     table = pd.concat(losses, axis=1, keys=["stopped", "uninterrupted"])
     table["process"] = 1 + (table.index >= first_step(run))

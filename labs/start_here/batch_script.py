@@ -14,8 +14,8 @@ import tomllib
 from itertools import takewhile
 from pathlib import Path
 
-from course.checks.store import UNTIMED, save_check
-from course.checks.verdict import FAILED, PASSED, Checked, Part
+from course.checks.shared_progress import save_check
+from course.checks.verdict import FAILED, PASSED, UNTIMED, Checked, Part
 from course.jobs import slurm_partitions
 from course.lab import read_utf8
 from course.runs import runs_root
@@ -65,7 +65,8 @@ def check_batch_script(path: Path) -> Checked:
     reply = (done.stdout + done.stderr).strip() if done else "no Slurm responds here"
     parts.append(Part("effect", UNTIMED, reply))
     verdicts = {part: FAILED if part in failed else PASSED for part in ("correct", "mechanism")}
-    save_check(NAME, verdicts | {"effect": UNTIMED})
+    texts = [text for entry in _mistakes() for text in re.split("{.*?}", entry["consequence"])]
+    save_check(NAME, verdicts | {"effect": UNTIMED}, parts, texts)
     return Checked(NAME, LAB.file_checks[NAME], tuple(parts))
 
 
@@ -93,14 +94,17 @@ def find_mistakes(text: str) -> list[Part]:
         "loaded": any(call[0] in ("module", "ml") and MODULE in " ".join(call) for call in before),
         "errors": errors,
     }
-    entries = tomllib.loads((HERE / "mistakes.toml").read_text())["mistake"]
     return [
         Part(
             entry["part"], FAILED, entry["consequence"].format(**facts), _line(text, entry["line"])
         )
-        for entry in entries
+        for entry in _mistakes()
         if eval(entry["wrong"], {}, facts)
     ]
+
+
+def _mistakes() -> list[dict[str, str]]:
+    return tomllib.loads((HERE / "mistakes.toml").read_text())["mistake"]
 
 
 def _line(text: str, pattern: str) -> str:

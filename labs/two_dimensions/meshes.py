@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from course import Config, Run, rung
 from course.lab import Recording
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # On four processes of a CPU. The rate is constant, so that a run can be continued at will.
 SMALL: dict[str, Any] = {
@@ -52,6 +53,8 @@ def mesh_config(data: int = 1, tensor: int = 1, *, quick: bool = True, **setting
 def saving_times(runs: Mapping[str, Run]) -> pd.DataFrame:
     """Return what saving costs, in ms: step (the median), and for each save (save 1, …) what it
     added to the steps from then on until the next one."""
+    import pandas as pd  # not at the start: every command that lists the labs would wait for it
+
     rows = {}
     for name, run in runs.items():
         ms = 1e3 * run.steps.set_index("step")["step_s"]
@@ -63,6 +66,8 @@ def saving_times(runs: Mapping[str, Run]) -> pd.DataFrame:
 
 def stored_mib(runs: Mapping[str, Run]) -> pd.DataFrame:
     """Return the MiB that rank 0 of each run stores: weights, gradients and optimizer."""
+    import pandas as pd
+
     rows = {name: vars(run.evidence().spread.bytes) for name, run in runs.items()}
     return pd.DataFrame.from_dict(rows, orient="index") / 2**20
 

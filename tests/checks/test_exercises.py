@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from course.__main__ import app
 from course.checks import discovery, exercise_files, exercises, todo
 from course.checks.exercises import Seam, SeamError
-from course.checks.store import save_check
+from course.checks.shared_progress import save_check
 from course.checks.todo import show_todo
 from course.config import rung
 from course.jobs import plan

@@ -198,5 +198,6 @@ def test_a_report_lists_every_open_todo_that_its_run_needs(name: str, tmp_path: 
 
 
 def test_labs_are_listed_without_slow_imports() -> None:
-    code = "import sys; from course.checks import discovery; discovery.labs(); import tools.record"
+    code = "import sys; from course.checks import discovery; discovery.labs()"
+    code += "; assert 'pandas' not in sys.modules; import tools.record"
     assert python(f"{code}; print({{*{SLOW_IMPORTS}}} & {{*sys.modules}})", PROJECT) == "set()"

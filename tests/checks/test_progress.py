@@ -16,7 +16,8 @@ from course.checks import discovery, exercises
 from course.checks.predictions import predict, prediction, recall
 from course.checks.progress import progress
 from course.checks.quizzes import paths
-from course.checks.store import changing, path, read, save_answer, save_check
+from course.checks.shared_progress import save_answer, save_check
+from course.checks.store import changing, path, read
 from course.runs import clone
 from course.widgets.quiz import quiz
 
@@ -157,7 +158,7 @@ class TestStore:
     def test_two_processes_at_once_lose_nothing(self, runs_root: Path) -> None:
         script = (
             "import sys; from course.checks.predictions import predict\n"
-            "from course.checks.store import save_answer\n"
+            "from course.checks.shared_progress import save_answer\n"
             "for n in range(1, 31):\n"
             "    save_answer(sys.argv[1], n, 'a', True); predict(sys.argv[1] + str(n), n)"
         )

@@ -15,7 +15,8 @@ from race_helpers import GOOD, as_user, entry_of, posted
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from race import board, page, shared_files, submission, verification
+from course.runs import shared_files
+from race import board, page, submission, verification
 from race.entries import Entry, digest
 
 INSTRUCTOR, ALICE, MALLORY = 41001, 41002, 41003
@@ -171,7 +172,7 @@ def test_a_learner_cannot_take_the_boards_folders(shared: Path) -> None:
     act(INSTRUCTOR, lambda: page.board_page(shared))
     text = (shared / page.PAGE).read_text()
     mallory, instructor = map(shared_files.user_name, (MALLORY, INSTRUCTOR))
-    owners = f"belongs to {mallory}, and the board to {instructor}"
+    owners = f"belongs to {mallory}, and {shared.name} to {instructor}"
     assert owners in text and "mallory" not in text
     assert owners in as_user(ALICE, lambda: posted(shared, "alice"))
 

@@ -6,6 +6,8 @@ FOLDER/course.bundle   the course; learners clone it, and `course update` reads 
       /drop/           learners write one small file each, and read none
       /board/          the race's board
 
-`setup` creates the folder; `drop_box` writes and reads the learners' files; `report` and `page`
-show them to the instructor.
+`setup` creates the folder. Learners join by `membership`; `course.checks.shared_progress` writes
+their files, which `drop_box` reads, and `report` and `page` show them to the instructor.
 """
+
+VARIABLE = "COURSE_CLASS"  # the folder of the class that commands use by default

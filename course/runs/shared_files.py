@@ -1,6 +1,6 @@
 """Read files safely in a folder to which other people can write.
 
-An entry's author can put a link to your private file there, a pipe that never ends or a device,
+A file's author can put a link to your private file there, a pipe that never ends or a device,
 and swap files while you read. So each part of the path is opened separately, without following
 links, and the open file is checked, not its name.
 """
@@ -12,15 +12,20 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMIT_BYTES = 256 * 1024  # per file; the course's entries have 10 KiB
 NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
 
 
-def read_text(root: Path, *names: str) -> str:
+def read_text(root: Path, *names: str, owner: int | None = None, limit: int = LIMIT_BYTES) -> str:
     """Return the text of the file root/names….
+
+    Args:
+        owner: the uid that the file must belong to; by default that of its folder's owner. With
+            an owner, the file may have no second name: that would be a link to their other files.
+        limit: of its size, in bytes.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -28,16 +33,18 @@ def read_text(root: Path, *names: str) -> str:
     """
     *folders, name = names
     with _open_folder(root, *folders) as folder, _open(name, folder) as handle:
-        status, owner = os.fstat(handle), os.fstat(folder).st_uid
+        status, folder_owner = os.fstat(handle), os.fstat(folder).st_uid
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{name} is not a regular file")
-        if status.st_uid != owner:
-            users = user_name(status.st_uid), user_name(owner)
+        if owner is None and status.st_uid != folder_owner:
+            users = user_name(status.st_uid), user_name(folder_owner)
             raise ValueError(f"{name} belongs to {users[0]}, and its folder to {users[1]}")
+        if owner is not None and (status.st_uid != owner or status.st_nlink > 1):
+            raise ValueError(f"{name} is a link, or was replaced by someone else")
         with open(handle, "rb", closefd=False) as file:
-            data = file.read(LIMIT_BYTES + 1)
-        if len(data) > LIMIT_BYTES:
-            raise ValueError(f"{name} has more than {LIMIT_BYTES // 1024} KiB")
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise ValueError(f"{name} has more than {limit // 1024} KiB")
         return data.decode()
 
 
@@ -45,6 +52,25 @@ def list_folder(root: Path, name: str) -> list[str]:
     """Return the names in the folder root/name, sorted. Raises like `read_text`."""
     with _open_folder(root, name) as folder:
         return sorted(os.listdir(folder))
+
+
+def statuses(root: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield each name in the folder root/name with its status, not that of a link's target.
+
+    Raises like `read_text`.
+    """
+    with _open_folder(root, name) as folder, os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # removed in the meantime
+                yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def one_line(text: str) -> str:
+    """Return another user's text on one line, without characters that control a terminal."""
+    return "".join(
+        character if character.isprintable() else " " if character.isspace() else "\ufffd"
+        for character in text
+    )
 
 
 def user_name(uid: int) -> str:
@@ -66,7 +92,7 @@ def _open_folder(root: Path, *names: str) -> Iterator[int]:
                 os.dup2(inner, handle)
             if number == 0 and (other := os.fstat(handle).st_uid) != owner:
                 raise ValueError(
-                    f"the folder belongs to {user_name(other)}, and the board to "
+                    f"the folder belongs to {user_name(other)}, and {root.name} to "
                     f"{user_name(owner)}, who should move it away"
                 )
         yield handle

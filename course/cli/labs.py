@@ -37,6 +37,7 @@ def exercises(
     """Show which exercises are filled; or write the scripts with some of them filled."""
     from course.checks import exercise_files as files
     from course.checks import exercises as scripts
+    from course.checks import shared_progress
 
     if upto and (reset or names):
         raise ValueError("--upto NAME takes neither --reset nor further names: leave them out")
@@ -65,6 +66,7 @@ def exercises(
             done = f"{verb} {_listed(changed) or 'none'}" + f"; kept {_listed(kept)}" * bool(kept)
             edits = f"; the file as it was is {backup}" if backup else ""
             typer.echo(f"exercises/{name}: {done}{edits}", err=json_)
+        shared_progress.send()  # what is given now
     states = [row for row in scripts.all_states() if not names or row["todo"] in names]
     if json_:
         tables.as_json(states)

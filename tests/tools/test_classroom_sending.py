@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from course import predict
 from course.__main__ import app
-from course.checks import causes, discovery, exercises, shared_progress, store
+from course.checks import causes, discovery, exercise_files, exercises, shared_progress, store
 from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
@@ -406,3 +406,14 @@ def test_a_box_of_a_classmate_is_refused(
     monkeypatch.setenv("COURSE_RUNS", str(shared.parent / "runs"))
     assert reason in as_user(ALICE, lambda: membership.join(shared))
     assert files(shared) == []
+
+
+def test_exercises_that_are_filled_are_sent_at_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    membership.join(place)
+    monkeypatch.setattr(exercise_files, "restore", list)
+    monkeypatch.setattr(exercise_files, "catch_up", lambda name: {})
+    monkeypatch.setattr(shared_progress, "_todo_states", lambda: {"amp": "given"})
+    course("exercises", "--upto", "amp")
+    assert sent(place)["todos"] == {"amp": "given"}

@@ -40,6 +40,13 @@ def unknown_words(words: list[str]) -> list[str]:
     return [w for w in words if w.startswith("--") and w.partition("=")[0] not in options]
 
 
+def test_the_instructors_guide_stays_short() -> None:
+    """Of what is written by hand: the table of labs is generated."""
+    guide = (PROJECT / "docs" / "instructors.md").read_text()
+    by_hand, tables = re.subn(r"<!-- labs:.*?<!-- end of the labs -->", "", guide, flags=re.DOTALL)
+    assert tables == 1 and len(by_hand.split()) <= 1500
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_commands_exist(page: Path) -> None:
     wrong = {" ".join(words): unknown_words(words) for words in commands_in(page.read_text())}

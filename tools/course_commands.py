@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to_stderr
+from course.cli.options import AsJson, Quick, Script, SiteName, TrustFolder, app, progress_to_stderr
 from course.text import printable
 from tools import bench_cli, jupyter_lab  # noqa: F401 - they add their commands
 from tools.classroom import commands as _class_commands  # noqa: F401 - likewise
@@ -29,6 +29,7 @@ def notebooks(
     cell_minutes: Annotated[
         float, typer.Option(help="Fail a notebook if a cell takes longer, including waiting.")
     ] = 60,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
@@ -121,6 +122,7 @@ def record(
         bool,
         typer.Option("--searches", help="Run the searches of labs/search, and pack the trials."),
     ] = False,
+    trust_folder: TrustFolder = None,
 ) -> None:
     """Record rungs, sweeps and traces on this machine, for learners who do not have it."""
     from course.runs.run import RECORDED
@@ -190,6 +192,7 @@ def doctor(
     json_: AsJson = False,
     job: Annotated[bool, typer.Option(help="Also launch a ten-second job.")] = True,
     site: SiteName = "local",
+    trust_folder: TrustFolder = None,
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
     from labs.start_here.doctor import examine

@@ -4,14 +4,14 @@ from tools.house import measure, modules, private_torch
 
 LIMITS = {
     "modules of course that labs import from": 13,
-    "names that labs import from them": 123,
+    "names that labs import from them": 124,
     "names that labs reach through modules of the doors": 68,
     "names of `import course`": 31,
-    "lines behind launch, wait and report": 11_580,
-    "lines behind the launch of an own script": 13_055,
+    "lines behind launch, wait and report": 11_860,
+    "lines behind the launch of an own script": 13_330,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 56_300,
+    "lines without tests, but for trainspeed": 56_450,
     "lines of trainspeed": 7_600,
     "lab.x in notebooks": 230,
     "lab.x in the notebook with the most": 8,

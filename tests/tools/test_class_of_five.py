@@ -198,6 +198,8 @@ def test_a_class_of_five(
     ann, bob, cy, dee = learners = [accounts[name] for name in LEARNERS]
     with ThreadPoolExecutor() as pool:
         list(pool.map(partial(starts, folder), learners, (40, 60, 75, 300)))
+    refuses_an_open_script(place / "shared", bob)
+    dee.types("COURSE_RUNS=$PWD/runs/rehearsal course notebooks 'day0_2*'")
     no_learner_reaches_anothers_file(folder, ann, dee)
     jobs_are_seen_and_cancelled(teacher, folder, ann, bob, dee)
     is_stuck(teacher, folder, cy, dee)
@@ -240,6 +242,13 @@ def refuses_open_folders(place: Path, accounts: dict[str, Account], first: str) 
     )
     ann.types(f"cd {shared}/trap; {first.rpartition('&&')[2]}; python3 -c ''")
     assert not evidence.exists()
+
+
+def refuses_an_open_script(shared: Path, learner: Account) -> None:
+    """What classmates can replace is not launched, unless the learner trusts them."""
+    learner.types(f"cp exercises/train.py {shared}/mine.py")
+    refused = learner.types(f"course run {shared}/mine.py", ok=False)
+    assert "Nothing was launched" in refused and f"--trust-folder {shared}" in refused
 
 
 def uses_the_shared_environment(learner: Account) -> None:

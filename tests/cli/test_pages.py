@@ -10,7 +10,9 @@ import typer
 from course import __main__  # noqa: F401 - it adds the commands of other packages
 from course.cli.options import app
 from course.runs.run import PROJECT
+from tools.classroom.setup import first_line, next_line
 
+GUIDE = (PROJECT / "docs" / "instructors.md").read_text()
 PAGES = sorted(path for place in (".", "docs") for path in (PROJECT / place).glob("*.md"))
 
 
@@ -42,9 +44,13 @@ def unknown_words(words: list[str]) -> list[str]:
 
 def test_the_instructors_guide_stays_short() -> None:
     """Of what is written by hand: the table of labs is generated."""
-    guide = (PROJECT / "docs" / "instructors.md").read_text()
-    by_hand, tables = re.subn(r"<!-- labs:.*?<!-- end of the labs -->", "", guide, flags=re.DOTALL)
+    by_hand, tables = re.subn(r"<!-- labs:.*?<!-- end of the labs -->", "", GUIDE, flags=re.DOTALL)
     assert tables == 1 and len(by_hand.split()) <= 1500
+
+
+def test_the_guide_shows_the_lines_that_init_prints() -> None:
+    folder = Path("/shared/workshop/class")
+    assert f"\n{first_line(folder)}\n" in GUIDE and f"`{next_line(folder)}`" in GUIDE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

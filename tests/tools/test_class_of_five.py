@@ -128,6 +128,7 @@ def environment(place: Path) -> Path:
     (folder / "bin").mkdir(parents=True)
     (folder / "lib" / minor).mkdir(parents=True)
     (folder / "lib" / minor / "site-packages").symlink_to(packages)
+    (folder / "share").symlink_to(Path(sys.prefix, "share"))  # JupyterLab's files
     (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
     for name in ("python", "python3"):
         (folder / "bin" / name).symlink_to(python)
@@ -199,7 +200,7 @@ def test_a_class_of_five(
     with ThreadPoolExecutor() as pool:
         list(pool.map(partial(starts, folder), learners, (40, 60, 75, 300)))
     refuses_an_open_script(place / "shared", bob)
-    dee.types("COURSE_RUNS=$PWD/runs/rehearsal course notebooks 'day0_2*'")
+    dee.types("course doctor; COURSE_RUNS=$PWD/runs/rehearsal course notebooks 'day0_2*'")
     no_learner_reaches_anothers_file(folder, ann, dee)
     jobs_are_seen_and_cancelled(teacher, folder, ann, bob, dee)
     is_stuck(teacher, folder, cy, dee)

@@ -239,20 +239,19 @@ def check_drop_box(folder: Path) -> None:
 
     Its owner and root may list it, so for them less is checked.
     """
-    drop, status = folder / DROP, _status(folder / DROP)
-    owner, mine = status.st_uid, {os.getgid(), *os.getgroups()}
-    is_owner, has_list = os.getuid() in (0, owner), has_access_list(drop)
-    names = user_name(owner), user_name(folder.stat().st_uid)
-    loose = folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX
+    drop, box, above = folder / DROP, _status(folder / DROP), folder.stat()
+    mine, names = {os.getgid(), *os.getgroups()}, [user_name(x.st_uid) for x in (box, above)]
+    is_owner, has_list = os.getuid() in (0, box.st_uid), has_access_list(drop)
+    is_loose = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
+    is_sticky, gives_group = box.st_mode & stat.S_ISVTX, box.st_mode & stat.S_ISGID
     problems = {
-        f"belongs to {names[0]}, and the class to {names[1]}": names[0] != names[1],
-        "is in a folder in which anyone can replace it": loose,
-        "has no sticky bit, so classmates could replace your file": not status.st_mode
-        & stat.S_ISVTX,
-        "does not give its group to new files": not (status.st_mode & stat.S_ISGID or has_list),
-        "can be listed by anyone": status.st_mode & stat.S_IROTH,
+        f"belongs to {names[0]}, and the class to {names[1]}": box.st_uid != above.st_uid,
+        "is in a folder in which anyone can replace it": is_loose,
+        "has no sticky bit, so classmates could replace your file": not is_sticky,
+        "does not give its group to new files": not (gives_group or has_list),
+        "can be listed by anyone": box.st_mode & stat.S_IROTH,
         "can be listed by you, and so by classmates": not is_owner and os.access(drop, os.R_OK),
-        "has a group with learners: yours": not (is_owner or has_list) and status.st_gid in mine,
+        "has a group with learners: yours": not (is_owner or has_list) and box.st_gid in mine,
         "cannot be written by you": not os.access(drop, os.W_OK | os.X_OK),
     }
     for problem, is_found in problems.items():

@@ -110,7 +110,7 @@ def alone() -> FileLock:
     It is in the learner's folder. Whoever changes what was joined, or writes the file, holds it:
     otherwise a check could send the file again that `leave` has just deleted.
     """
-    return FileLock(runs_root() / ".class.lock", timeout=2, is_singleton=True)  # may be nested
+    return FileLock(runs_root() / ".class.lock", timeout=2, mode=0o600, is_singleton=True)
 
 
 def _has_ended(folder: Path) -> bool:

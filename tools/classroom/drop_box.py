@@ -35,7 +35,7 @@ MANY = 20  # files of a learner with which something is wrong
 CLOCKS_DIFFER = timedelta(minutes=5)  # between machines, at most
 TODO_STATES = ("edited", "solved", "given")
 CHECK_STATES = (PASSED, FAILED, NOISY, UNMEASURABLE)
-LARGEST = 1e300  # number in a prediction
+LARGEST = 1e100  # number in a prediction; and 1 / it the smallest: bars divide and round
 MOST_TRIES, MOST_ENTRIES, CAUSE_CHARACTERS = 99_999, 1000, 200
 
 
@@ -236,7 +236,8 @@ def _guess(value: Any, name: str) -> Guess:
 def _amount(value: Any, name: str) -> float | str | None:
     if value is None or isinstance(value, str):
         return value and _text(value, name, CHOICE_CHARACTERS)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value == 0 or 1 / LARGEST < abs(value) < LARGEST):
         raise ValueError(f"{name} is {_shown(value)}: expected a number, or a choice")
     return float(value)
 

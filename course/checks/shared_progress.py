@@ -79,7 +79,11 @@ def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
 
 
 def joined() -> dict[str, Any]:
-    """Return the class that was joined: its "folder", the "file" there, a raised "hand"; or {}."""
+    """Return the class that was joined, or {}.
+
+    Its "folder", the "file" there, and a raised "hand"; the uid of its "owner", because anyone may
+    create a folder of the same name when that one is gone.
+    """
     state = read_dict(state_path())
     is_valid = isinstance(state.get("folder"), str) and FILE_NAME.fullmatch(str(state.get("file")))
     return state if is_valid else {}
@@ -197,6 +201,8 @@ def write_file(state: dict[str, Any]) -> Path:
     # In the learner's folder, so that the file of the later of two changes remains.
     with FileLock(runs_root() / ".class.lock", timeout=2):
         check_drop_box(folder)
+        if (owner := folder.stat().st_uid) != state.get("owner", owner):
+            raise ValueError(f"it belongs to {user_name(owner)} now. To stop: course class leave")
         path = folder / DROP / state["file"]
         draft = path.with_name(f".{path.name}")
         draft.unlink(missing_ok=True)  # of a process that was killed

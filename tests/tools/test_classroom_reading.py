@@ -440,11 +440,15 @@ def test_the_end_of_a_class_asks_and_deletes_all(place: Path) -> None:
     assert "Delete the files of all learners" in course("class", "end", str(place))
     assert len([*(place / DROP).iterdir()]) == 4
     shown = course("class", "end", str(place), "--yes")
-    assert "3 files deleted" in shown and "full of " in shown and Path("/etc/passwd").exists()
-    assert [path.name for path in (place / DROP).iterdir()] == ["full"]
-    shutil.rmtree(place / DROP / "full")
-    assert "0 files deleted; the class has ended" in course("class", "end", str(place), "--yes")
-    assert not (place / DROP).exists() and place.exists()
+    assert "3 files deleted; the class has ended" in shown and Path("/etc/passwd").exists()
+    assert not (place / DROP).exists()  # although a learner keeps a folder full
+    (full,) = place.glob(".ended-*/*")
+    assert full.name == "full" and f"{full.parent.name}/full of " in shown
+    shutil.rmtree(full)
+    assert "0 files deleted" in course("class", "end", str(place), "--yes")
+    assert [*place.iterdir()] == []
+    with pytest.raises(ValueError, match="has no drop box"):
+        course("class", "end", str(place), "--yes")
 
 
 def test_what_is_sent_is_what_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

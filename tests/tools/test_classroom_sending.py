@@ -408,6 +408,26 @@ def test_a_box_of_a_classmate_is_refused(
     assert files(shared) == []
 
 
+@needs_root
+def test_a_folder_that_a_classmate_creates_in_the_place_of_the_class_gets_nothing(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        save_check("amp", WRONG)
+
+    joins(shared, ALICE, monkeypatch)
+    shared.rename(shared.with_name("gone"))  # as at the end of a course
+    make_class(shared)
+    for path in (shared, shared / DROP):
+        os.chown(path, MALLORY, MALLORY)
+    (shared / DROP).chmod(0o3733)
+    as_user(ALICE, fails)
+    assert files(shared) == []
+    assert f"belongs to user {MALLORY} now" in as_user(
+        ALICE, lambda: shared_progress.write_file(shared_progress.joined())
+    )
+
+
 def test_exercises_that_are_filled_are_sent_at_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

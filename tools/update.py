@@ -68,7 +68,7 @@ def update(project: Path = PROJECT) -> str:
     upstream = _upstream(project)
     lock = project / _git(project, "rev-parse", "--git-path", "course-update.lock").strip()
     try:
-        with FileLock(lock, timeout=0):
+        with FileLock(lock, mode=0o600, timeout=0):
             return _update(project, upstream)
     except Timeout:
         raise ValueError(f"another course update is at work in {project}: wait for it") from None

@@ -199,7 +199,7 @@ def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
     # In the learner's folder, so that the file of the later of two changes remains.
-    with FileLock(runs_root() / ".class.lock", timeout=2):
+    with FileLock(runs_root() / ".class.lock", mode=0o600, timeout=2):
         check_drop_box(folder)
         if (owner := folder.stat().st_uid) != state.get("owner", owner):
             raise ValueError(f"it belongs to {user_name(owner)} now. To stop: course class leave")

@@ -59,7 +59,7 @@ def read() -> Store:
 def changing() -> Iterator[Store]:
     """Yield the store for changes, and write it at the end if it changed."""
     runs_root().mkdir(parents=True, exist_ok=True)
-    with FileLock(runs_root() / ".progress.lock", timeout=60):
+    with FileLock(runs_root() / ".progress.lock", mode=0o600, timeout=60):
         store = read()
         before = json.dumps(store)
         yield store

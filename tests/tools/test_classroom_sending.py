@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import stat
@@ -21,6 +22,7 @@ from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
 from course.checks.verdict import Part
+from course.runs.run import PROJECT
 from tools.classroom import membership
 
 ALICE, MALLORY, INSTRUCTOR = 41002, 41003, 41001
@@ -406,6 +408,26 @@ def test_a_box_of_a_classmate_is_refused(
     monkeypatch.setenv("COURSE_RUNS", str(shared.parent / "runs"))
     assert reason in as_user(ALICE, lambda: membership.join(shared))
     assert files(shared) == []
+
+
+@needs_root
+def test_classmates_cannot_hold_the_locks_for_which_checks_wait(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may read a file may lock it."""
+    joins(shared, ALICE, monkeypatch)
+    assert as_user(ALICE, lambda: save_check("amp", WRONG)) == ""
+    locks = [*(shared.parent / f"runs-{ALICE}").glob(".*.lock")]
+    assert {path.name for path in locks} == {".progress.lock", ".class.lock"}
+    for path in locks:
+        assert "PermissionError" in as_user(MALLORY, path.read_text)
+
+
+def test_only_their_owner_can_hold_locks() -> None:
+    folders = ("course", "labs", "race", "tools")
+    for path in (path for name in folders for path in (PROJECT / name).rglob("*.py")):
+        calls = re.findall(r"FileLock\(.+", path.read_text())
+        assert all("mode=0o600" in call for call in calls), path
 
 
 @needs_root

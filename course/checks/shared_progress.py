@@ -151,7 +151,7 @@ def _todo_states() -> dict[str, str]:
             states = {row["todo"]: row["state"] for row in exercises.states(name)}
             now[name] = {"texts": key, "states": states}
     if now != before and path.parent.is_dir():
-        with complete_file(path, sync=False) as file:
+        with complete_file(path, mode=0o600, sync=False) as file:
             file.write(json.dumps(now).encode())
     return {todo: state for entry in now.values() for todo, state in entry["states"].items()}
 

@@ -430,6 +430,17 @@ def test_only_their_owner_can_hold_locks() -> None:
         assert all("mode=0o600" in call for call in calls), path
 
 
+def test_progress_is_private_in_a_home_that_is_open(place: Path) -> None:
+    membership.join(place)
+    fail("amp")
+    runs = place.parent / "runs"
+    (runs / "progress.json").write_text("damaged")
+    fail("amp")  # and a copy of the damaged one is stored
+    names = ["class.json", "progress.json", ".todo-states.json"]
+    for path in (*map(runs.joinpath, names), *runs.glob("progress.unreadable-*")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
 @needs_root
 def test_a_folder_that_a_classmate_creates_in_the_place_of_the_class_gets_nothing(
     shared: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ SHARED := $(shell active="$${VIRTUAL_ENV:-$$CONDA_PREFIX}"; [ -n "$$active" ] &&
   echo "$$active")
 BIN := $(or $(SHARED),$(VENV))/bin
 export PATH := $(if $(SHARED),$(BIN),$(abspath $(BIN))):$(PATH)
+# No one else may write to what make creates: the environment is code that runs.
+.SHELLFLAGS := -c 'umask g-w,o-w; eval "$$0"'
 
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE

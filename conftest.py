@@ -46,6 +46,7 @@ def own_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(name, raising=False)
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("turns")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("COURSE_TRUST", "/")  # where the checkout is, others may write
         patch.setattr(tempfile, "tempdir", None)  # or it stays that of before
         try:
             yield

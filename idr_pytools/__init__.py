@@ -20,7 +20,7 @@ from IPython import get_ipython
 from IPython.display import clear_output
 
 import slurm_box
-from course.jobs import queue, sites, slurm_partitions
+from course.jobs import queue, sites, slurm_partitions, trust
 from course.jobs.batch_script import job_id
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
@@ -79,7 +79,9 @@ def gpu_jobs_submitter(
         slurm_addon, script_addon: lines of #SBATCH and of shell, written as they are.
 
     Raise ValueError for an invalid argument (nothing is submitted then), or if Slurm refuses a job.
+    Raise JobError, and submit nothing, if others can change what the jobs execute.
     """
+    trust.check(folders=[Path.cwd()])
     jobs, ids = _jobs(**locals()), []
     for job in jobs:
         try:

@@ -45,11 +45,17 @@ def prepare(board: Path) -> None:
     status = board.stat()
     if status.st_uid != os.getuid():
         return
-    modes = dict.fromkeys(TRACKS, stat.S_IMODE(status.st_mode)) | {VERIFIED: 0o755}
+    mode = stat.S_IMODE(status.st_mode)
+    modes = dict.fromkeys(TRACKS, mode) | {VERIFIED: mode & 0o755}
     for name, mode in modes.items():
         with suppress(FileExistsError):
             (board / name).mkdir()
             (board / name).chmod(mode)  # on a shared board, others can write there, too
+
+
+def publish(path: Path, text: str, board: Path) -> None:
+    """Write a file that everyone who can read the board can read, whatever the umask is."""
+    write_atomically(path, text, mode=board.stat().st_mode & 0o644)
 
 
 def begin(board: Path, track: str, script: str) -> Path:
@@ -65,7 +71,7 @@ def begin(board: Path, track: str, script: str) -> Path:
     _check_owners(board, track)
     draft = board / track / f".draft-{secrets.token_hex(8)}"
     draft.mkdir(mode=0o700)
-    write_atomically(draft / SCRIPT, script)
+    publish(draft / SCRIPT, script, board)
     return draft
 
 
@@ -92,8 +98,9 @@ def _check_owners(board: Path, track: str) -> None:
 
 def post(draft: Path, entry: Entry) -> Entry:
     """Put a complete entry on the board, atomically."""
-    write_atomically(draft / ABOUT, json.dumps(asdict(entry), indent=1))
-    draft.chmod(0o755)
+    board = draft.parents[1]
+    publish(draft / ABOUT, json.dumps(asdict(entry), indent=1), board)
+    draft.chmod(board.stat().st_mode & 0o755)
     draft.rename(draft.with_name(entry.id))
     return entry
 
@@ -136,11 +143,13 @@ def read_board(
 
 def _read(root: Path, track: str, name: str) -> Entry:
     text = shared_files.read_text(root, track, name, ABOUT)
+    is_recorded = root == RECORDED_ENTRIES
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError("its folder's name has characters other than letters, digits and _.-")
-    if root != RECORDED_ENTRIES and (RECORDED_ENTRIES / track / name).exists():
+    if not is_recorded and (RECORDED_ENTRIES / track / name).exists():
         raise ValueError("an entry that comes with the course has the same name")
-    entry = Entry.from_json(text, track, name)
+    owner = "" if is_recorded else shared_files.user_name((root / track / name).lstat().st_uid)
+    entry = Entry.from_json(text, track, name, owner)
     try:
         script_of(entry, root)
     except FileNotFoundError as error:

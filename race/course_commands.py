@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, SiteName, app, progress_to_stderr
+from course.cli.options import AsJson, SiteName, TrustFolder, app, progress_to_stderr
 
 
 @app.command()
@@ -20,7 +22,10 @@ def race(
     entry: Annotated[str, typer.Option(help="Enter a script of the course: plain, fast, …")] = "",
     name: Annotated[str, typer.Option(help="Name on the board; by default the script's.")] = "",
     by: Annotated[str, typer.Option(help="Author; by default your user name.")] = "",
-    verify: Annotated[str, typer.Option(help="Run an entry again, with new seeds.")] = "",
+    verify: Annotated[
+        str, typer.Option(help="Run an entry again, with new seeds, after you have read it.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="With --verify: you have read it.")] = False,
     seeds: Annotated[
         int | None, typer.Option(help="Number of runs; by default the track's minimum.")
     ] = None,
@@ -31,6 +36,7 @@ def race(
     ] = "",
     machine: Annotated[str, typer.Option(help="Show only entries from this machine.")] = "",
     live: Annotated[bool, typer.Option("--live", help="Update the page for new entries.")] = False,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Race a script to an accuracy: enter it, run an entry again, or show the board."""
@@ -46,7 +52,8 @@ def race(
     folder = board_folder(board)
     with progress_to_stderr(json_):
         if verify:
-            outcome = run_again(verify, seeds=seeds, site=site, to=folder)
+            confirm = partial(_confirm, yes=yes)
+            outcome = run_again(verify, seeds=seeds, site=site, to=folder, confirm=confirm)
             typer.echo(outcome.summary)
             raise typer.Exit(not outcome.holds)
         if entry:
@@ -64,3 +71,13 @@ def race(
         typer.echo(f"the board, with pictures: {path}")
     if live:
         page.keep_writing(folder, machine)
+
+
+def _confirm(introduction: str, *, yes: bool) -> None:
+    """Print what will run as this user, and ask whether it may."""
+    typer.echo(introduction, err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("--verify has no terminal to ask in: read the script, then add --yes")
+    typer.confirm("Run it?", abort=True, err=True)

@@ -50,7 +50,13 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Entry:
-    """A script on a track, and the results of its runs. `sha256` is the script's."""
+    """A script on a track, and the results of its runs.
+
+    Attributes:
+        by: what its author wrote, which may be anyone's name.
+        sha256: the script's.
+        owner: the account whose folder it is; "" for entries of the course.
+    """
 
     id: str
     track: str
@@ -66,6 +72,7 @@ class Entry:
     versions: dict[str, str] = field(default_factory=dict)
     git_sha: str = ""
     trials: tuple[Trial, ...] = ()
+    owner: str = ""
 
     @classmethod
     def new(
@@ -79,11 +86,11 @@ class Entry:
         return cls(identity, track, name, by or _user(), entered_at, sha256, settings, gpus)
 
     @classmethod
-    def from_json(cls, text: str, track: str, id: str) -> Entry:
+    def from_json(cls, text: str, track: str, id: str, owner: str = "") -> Entry:
         """Read an entry of any version; unknown fields are ignored.
 
         Args:
-            track, id: the names of the entry's folders; those in the text are ignored.
+            track, id, owner: of the entry's folders; those in the text are ignored.
 
         Raises:
             ValueError, RecursionError: the text is not an entry.
@@ -97,7 +104,7 @@ class Entry:
             Trial(**_known(Trial, trial) | {"way": tuple(map(tuple, trial.get("way", ())))})
             for trial in values.get("trials", ())
         )
-        folders = {"track": track, "id": id}
+        folders = {"track": track, "id": id, "owner": owner}
         lists = {"trials": trials, "seeds": tuple(values.get("seeds", ()))}
         return cls(**_known(cls, values) | folders | lists)
 
@@ -194,8 +201,14 @@ class Entry:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all fields. A verification is only valid for the entry it was made for."""
-        return digest(json.dumps(asdict(self)))[:16]
+        """A hash of what the author wrote. A verification is only valid for this entry."""
+        written = {name: value for name, value in asdict(self).items() if name != "owner"}
+        return digest(json.dumps(written))[:16]
+
+    @property
+    def author(self) -> str:
+        """The author, with the account that the entry belongs to if that is a different name."""
+        return self.by if self.owner in ("", self.by) else f"{self.by} (account {self.owner})"
 
 
 def ranked(entries: Iterable[Entry], by: str = "seconds") -> list[Entry]:

@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from course.lab import digits
-from course.runs import runs_root, shared_files, write_atomically
+from course.runs import runs_root, shared_files
 from race import board, figures
 from race.entries import Entry, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
@@ -25,6 +26,7 @@ PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 PUBLISHED = Path(__file__).with_name("published.csv")
 MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
+MAX_BOARDS = 24  # on a page: each takes 0.2 s and 110 KB, and anyone can write a machine's name
 RELOAD_S = 10
 COLUMNS = "place track entry by seconds joules accuracy machine verdict"
 
@@ -38,7 +40,7 @@ def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
             place = str(counting.index(entry) + 1) if entry in counting else ""
             amounts = [digits(x) if x else "–" for x in (entry.seconds, entry.joules)]
             top1 = f"{entry.top1:.2%}" if entry.top1 else "–"
-            names, verdict = (entry.track, entry.id, entry.by), entry.verdict or "counts"
+            names, verdict = (entry.track, entry.id, entry.author), entry.verdict or "counts"
             table.append([place, *names, *amounts, top1, entry.machine, verdict])
     return COLUMNS.split(), table
 
@@ -52,6 +54,18 @@ def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[En
 
     for (track, machine, gpus), group in groupby(sorted(entries, key=key), key):
         yield (order[track], f"{gpus} × {machine}" if gpus > 1 else machine), [*group]
+
+
+def _shown(entries: Sequence[Entry]) -> list[tuple[tuple[str, str], list[Entry]]]:
+    """Return the boards for a page: those of most people first, then in turns from each person."""
+    boards, counts, order = [*_groups(entries)], Counter(), {}
+    for names, group in boards:
+        owners = {entry.owner for entry in group}
+        is_recorded = "" in owners
+        order[names] = not is_recorded, -len(owners), min(counts[owner] for owner in owners)
+        counts.update(owners)
+    kept = sorted(order, key=order.get)[:MAX_BOARDS]
+    return [board for board in boards if board[0] in kept]
 
 
 def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = False) -> Path:
@@ -71,7 +85,7 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
         target, user = runs_root() / PAGE, shared_files.user_name(owner)
         print(f"{folder / PAGE} belongs to {user}: your page is {target}", file=sys.stderr)
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, render_page(folder, machine=machine, live=live))
+    board.publish(target, render_page(folder, machine=machine, live=live), folder)
     return target
 
 
@@ -95,10 +109,15 @@ def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:
     from jinja2 import Environment
 
     entries, problems = board.read_board(folder, machine=machine)
+    boards = _shown(entries)
+    if missing := len([*_groups(entries)]) - len(boards):
+        problems.append(
+            f"boards that are not shown: {missing}. See one with: course race --machine NAME"
+        )
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["digits"] = lambda value: "–" if value is None else digits(value)
     return environment.from_string(TEMPLATE.read_text()).render(
-        tables=[_table(folder, *names, group) for names, group in _groups(entries)],
+        tables=[_table(folder, *names, group) for names, group in boards],
         problems=problems,
         published=published_results().to_dict("records"),
         written_at=datetime.now().isoformat(sep=" ", timespec="seconds"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from course.lab import digits
-from course.runs import shared_files, write_atomically
+from course.runs import runs_root, shared_files, write_atomically
 from race import board
 from race.entries import Entry, digest
 from race.submission import draw_seeds, read_settings, run_all
@@ -29,12 +30,20 @@ class Outcome:
 
 
 def verify(
-    name: str, *, seeds: int | None = None, site: str = "local", to: str | Path | None = None
+    name: str,
+    *,
+    seeds: int | None = None,
+    site: str = "local",
+    to: str | Path | None = None,
+    confirm: Callable[[str], object] = print,
 ) -> Outcome:
     """Run an entry's stored script with new seeds, and compare the results.
 
     Accuracy must hold on any machine; times are compared on the same machine only. The board's
     owner stores the outcome on it. The script runs with your rights, so read it first.
+
+    Args:
+        confirm: gets a sentence about the script, before it runs; an exception prevents that.
 
     Raises:
         ValueError: no such entry, or several; or its script is not the one that was entered.
@@ -44,12 +53,22 @@ def verify(
     script = board.script_of(entry, folder)  # read once: its author could change it meanwhile
     if digest(script) != entry.sha256:
         raise ValueError(f"the script of {entry.id} is not what was entered: its SHA-256 differs")
+    confirm(_introduction(entry, script))
     blank = {"trials": (), "seeds": (), "machine": "", "hardware": {}, "versions": {}}
     blank = replace(entry, **blank, settings=read_settings(script, entry.track))
     drawn = draw_seeds(seeds or find_track(entry.track).seeds)
     outcome = compare(entry, run_all(script, blank, drawn, site))
     store(outcome, entry, folder)
     return outcome
+
+
+def _introduction(entry: Entry, script: str) -> str:
+    """Store what will run where its author can't change it, and say what it is."""
+    copy = runs_root() / f"{entry.id}.py"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(copy, script)
+    size = f"{len(script.splitlines()):,} lines, {len(script.encode()):,} bytes"
+    return f"{entry.id} is by {entry.author}, and will run as you. Read it first: {copy} ({size})"
 
 
 def compare(entry: Entry, repeated: Entry) -> Outcome:
@@ -84,7 +103,7 @@ def store(outcome: Outcome, entry: Entry, folder: Path) -> None:
             user = shared_files.user_name(owner)
             print(f"the outcome is not stored: only {user}, who owns the board, can do that")
             return
-        write_atomically(folder / board.VERIFIED / name, json.dumps(content, indent=1))
+        board.publish(folder / board.VERIFIED / name, json.dumps(content, indent=1), folder)
     except OSError as error:
         print(f"the outcome could not be stored on the board: {error}")
 

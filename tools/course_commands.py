@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, Quick, Script, SiteName, app, progress_to_stderr
+from course.cli.options import AsJson, Quick, Script, SiteName, TrustFolder, app, progress_to_stderr
 from course.text import printable
 from tools import bench_cli, jupyter_lab  # noqa: F401 - they add their commands
 from tools.classroom import commands as _class_commands  # noqa: F401 - likewise
@@ -29,6 +29,7 @@ def notebooks(
     cell_minutes: Annotated[
         float, typer.Option(help="Fail a notebook if a cell takes longer, including waiting.")
     ] = 60,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Execute notebooks with papermill, and report on them; exit code 1 if one fails."""
@@ -72,23 +73,35 @@ def slurm(
         str,
         typer.Option(help="With up: link the nodes by a network with this rate, such as 1gbit."),
     ] = "",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="With up, as root: for all accounts of this machine.")
+    ] = False,
+    operator: Annotated[
+        str,
+        typer.Option(
+            help="With --shared: an account that may see and cancel all jobs; by default the one "
+            "that called sudo."
+        ),
+    ] = "",
     json_: AsJson = False,
 ) -> None:
     """Run a real Slurm on this machine: two nodes with four fake GPUs each, in its own folder."""
     import slurm_box
 
-    if network and action is not Action.UP:
-        raise ValueError(f"--network {network}: only for course slurm up")
+    if (network or shared) and action is not Action.UP:
+        raise ValueError("--network and --shared: only for course slurm up")
+    if operator and not shared:
+        raise ValueError(f"--operator {operator}: only for course slurm up --shared")
     if action is Action.UP:
-        slurm_box.up(network)
+        slurm_box.up(network, shared=shared, operator=operator)
     ended = slurm_box.down() if action is Action.DOWN else []
     status = slurm_box.status()
     if json_:
         tables.as_json(status | {"ended": ended})
         return
     tables.show_table(["program", "state"], status.items())
-    if slurm_box.environment():
-        typer.echo(f"Slurm's commands need: export SLURM_CONF={slurm_box.folder() / 'slurm.conf'}")
+    for name, value in slurm_box.environment().items():
+        typer.echo(f"Slurm's commands need: export {name}={value}")
 
 
 @app.command()
@@ -109,6 +122,7 @@ def record(
         bool,
         typer.Option("--searches", help="Run the searches of labs/search, and pack the trials."),
     ] = False,
+    trust_folder: TrustFolder = None,
 ) -> None:
     """Record rungs, sweeps and traces on this machine, for learners who do not have it."""
     from course.runs.run import RECORDED
@@ -178,6 +192,7 @@ def doctor(
     json_: AsJson = False,
     job: Annotated[bool, typer.Option(help="Also launch a ten-second job.")] = True,
     site: SiteName = "local",
+    trust_folder: TrustFolder = None,
 ) -> None:
     """Check that this machine is ready. Each failure names its fix, and the exit code is 1."""
     from labs.start_here.doctor import examine

@@ -28,6 +28,7 @@ from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import RESULTS, SETUP, differences, incompleteness
 from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
+from course.jobs import trust
 from course.jobs.processes import job_environment, loopback
 from course.runs import failures
 from course.runs.files import tail
@@ -142,6 +143,7 @@ class Folder:
     run of the solution once."""
 
     def __init__(self) -> None:
+        trust.check()
         self._temporary = TemporaryDirectory(prefix="check-")
         self.root = Path(self._temporary.name)
         self._tasks: list[tuple[str, int, str]] = []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, Rerun, SiteName, app, progress_to_stderr
+from course.cli.options import AsJson, Rerun, SiteName, TrustFolder, app, progress_to_stderr
 
 
 @app.command()
@@ -88,6 +88,7 @@ def check(
     site: SiteName = "local",
     full: Annotated[bool, typer.Option("--full", help="Run at full size, not quick.")] = False,
     rerun: Rerun = False,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Run your script and the step before it, and report what each TODO changed."""

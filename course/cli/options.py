@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,6 +51,16 @@ def check_installation(
         )
 
 
+def _trust(folders: list[Path] | None) -> list[Path] | None:
+    """Add folders to COURSE_TRUST, which launches read."""
+    from course.jobs.trust import VARIABLE
+
+    if folders:
+        known = os.environ.get(VARIABLE, "").split(os.pathsep)
+        os.environ[VARIABLE] = os.pathsep.join([*filter(None, known), *map(str, folders)])
+    return folders
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quick = Annotated[
     bool,
@@ -64,6 +76,16 @@ SiteName = Annotated[
 RunName = Annotated[str, typer.Argument(help="The name of a run, or a unique part of it.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Set a config field: key=value. Repeatable.")
+]
+
+TrustFolder = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust-folder",
+        exists=True,
+        callback=_trust,
+        help="Launch although others can change this folder or file. Repeatable.",
+    ),
 ]
 
 

@@ -20,6 +20,7 @@ from course.cli.options import (
     Script,
     Settings,
     SiteName,
+    TrustFolder,
     app,
     progress_to_stderr,
     wait_for,
@@ -135,6 +136,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the batch script, and submit nothing.")
     ] = False,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Launch one run of SCRIPT, follow it, and print what it measured.
@@ -197,6 +199,7 @@ def resume(
     set_: Settings = None,
     time_min: Annotated[float | None, typer.Option(help="Stop the run after N minutes.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run until it ends.")] = True,
+    trust_folder: TrustFolder = None,
 ) -> None:
     """Continue a run from its newest checkpoint, perhaps on another number of GPUs."""
     from course.config import parse_settings
@@ -225,6 +228,7 @@ def ladder(
     picture: Annotated[
         bool, typer.Option("--picture", help="Also draw it, next to a recorded GPU.")
     ] = False,
+    trust_folder: TrustFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Run every rung, and print the ladder that was measured on this machine."""

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course.config import Config, change
-from course.jobs import local, slurm
+from course.jobs import local, slurm, trust
 from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
@@ -87,7 +87,8 @@ def launch(
 
     Raises:
         ValueError: no such script or site, or an impossible request.
-        JobError: the runs folder cannot be written.
+        JobError: the runs folder cannot be written, or other people can change what would be
+            executed (`course.jobs.trust`).
     """
     planned = plan_run(
         script,
@@ -334,7 +335,7 @@ def _start(
         earlier: by folder, an attempt at the same run that did not end ok.
     """
     started, site = [LaunchedRun(folder) for folder in folders], group[0].site
-    common = _common(site)
+    common = _common(site) | _trusted(group, earlier.values())
     try:
         for run, planned in zip(started, group):
             _write_folder(run, planned, common | _group_folders(run, started))
@@ -361,6 +362,14 @@ def _start(
     limit = f", which ends after {clock(site.time_min * 60)} (--time-min)" * is_long
     print(wrap_text(f"{names}: launched on {site.name} as job {job['job_id']}{turns}{limit}"))
     return started
+
+
+def _trusted(group: Sequence[Plan], earlier: Iterable[Run]) -> dict[str, Any]:
+    """Check who can change what the runs execute; return what the user accepts, for the record."""
+    sources = [planned.source for planned in group if not planned.is_repeat]
+    imported = [x.source.parent for x in group if "arguments" in x.request and not x.is_repeat]
+    accepted = trust.check(sources, [*imported, *(run.folder for run in earlier)])
+    return {"trusted": accepted} if accepted else {}
 
 
 def _group_folders(run: Run, group: Sequence[Run]) -> dict[str, Any]:

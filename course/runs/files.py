@@ -6,10 +6,11 @@ import errno
 import json
 import math
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,25 +23,28 @@ PART_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
 @contextmanager
-def complete_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterator[IO[bytes]]:
+def complete_file(path: Path, *, mode: int | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete; after an error, no file is left.
 
     Args:
+        mode: its permissions, whatever the umask is; None: those that the umask leaves.
         sync: wait until it is on the disk, so that it survives a power failure.
 
     Raises:
         OSError: for instance, the disk is full, even if the writer reported a different error.
     """
-    # Not a plain file: NumPy would write to its descriptor, and not report why it cannot.
-    file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False)  # noqa: SIM115
-    draft = file.name
+    draft = path.with_name(UNFINISHED + secrets.token_hex(8))
+    create = partial(os.open, mode=0o666 if mode is None else mode)
+    # Not only for writing: NumPy would write to its descriptor, and not report why it cannot.
+    file = open(draft, "x+b", opener=create)  # noqa: SIM115
     try:
         with file:
             yield file
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
         os.replace(draft, path)
     except BaseException as error:
         os.unlink(draft)
@@ -50,8 +54,12 @@ def complete_file(path: Path, *, mode: int = 0o644, sync: bool = True) -> Iterat
         raise
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a text so that readers get the old version or the new one, never a part."""
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a text so that readers get the old version or the new one, never a part.
+
+    Args:
+        mode: as for `complete_file`.
+    """
     with complete_file(path, mode=mode) as file:
         file.write(text.encode())
 

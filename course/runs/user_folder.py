@@ -18,12 +18,31 @@ HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 def user_folder() -> Path:
     """Return this user's folder in the temporary directory of this machine; create it first.
 
+    Anyone can create something of its name. Then it is the first folder of this user whose name
+    begins alike, and goes on at random: all processes of the user find the same one.
+
     Raises:
-        PermissionError: something else has its name, or other users can write to it.
+        OSError: the temporary directory cannot be written.
     """
-    folder = Path(tempfile.gettempdir()) / f"make-training-fast-{os.getuid()}"
-    _create(folder)
-    return folder
+    place, name = Path(tempfile.gettempdir()), f"make-training-fast-{os.getuid()}"
+    try:
+        _create(place / name)
+        return place / name
+    except PermissionError:
+        if not (folders := _private_folders(place, name)):
+            tempfile.mkdtemp(prefix=f"{name}-", dir=place)
+            folders = _private_folders(place, name)  # another process may have created one, too
+        return folders[0]
+
+
+def _private_folders(place: Path, name: str) -> list[Path]:
+    """Return the folders NAME-… that only this user can read and write, in a fixed order."""
+    folders = []
+    for folder in sorted(place.glob(f"{name}-*")):
+        with suppress(OSError):
+            _check(folder)
+            folders.append(folder)
+    return folders
 
 
 def protect_compile_cache() -> None:
@@ -36,7 +55,7 @@ def protect_compile_cache() -> None:
     default folder.
 
     Raises:
-        PermissionError: someone else has created the user's own folder, too.
+        OSError: the temporary directory cannot be written.
     """
     default = Path(tempfile.gettempdir()) / f"torchinductor_{_user_name()}"
     chosen = Path(os.environ.get(CACHE, default)).absolute()
@@ -62,6 +81,11 @@ def _create(folder: Path) -> None:
         folder.parent.mkdir(mode=0o700, parents=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
+    _check(folder)
+
+
+def _check(folder: Path) -> None:
+    """Raise PermissionError unless this is a folder that only this user can write to."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(

@@ -9,9 +9,10 @@ import torch
 
 from course import Run
 from course.charts import BLUE, GREY, Picture, bars, describe, label, legend
+from course.data import epoch_px
 from course.lab import digits
 from labs.augmentation.images import Batch, apply_operations
-from labs.augmentation.measurements import epoch_times, operation_costs
+from labs.augmentation.measurements import operation_costs
 
 COLUMNS = 7
 
@@ -82,19 +83,14 @@ def plot_crop_sizes(runs: Mapping[str, Run]) -> Picture:
     """Draw the seconds of each epoch and its crop size, by run."""
     picture = Picture(9.5, 3.0)
     axes = picture.panel()
-    tables = {name: epoch_times(run) for name, run in runs.items()}
-    seconds = {name: table["seconds"] for name, table in tables.items()}
+    seconds = {name: run.steps.groupby("epoch")["step_s"].sum() for name, run in runs.items()}
     words = {
-        name: [f"{px} px,\n{digits(s)} s" for px, s in zip(table["image_px"], table["seconds"])]
-        for name, table in tables.items()
+        name: [f"{epoch_px(run.config, i)} px,\n{digits(s)} s" for i, s in seconds[name].items()]
+        for name, run in runs.items()
     }
-    epochs = list(next(iter(tables.values()))["epoch"])
+    epochs = [epoch + 1 for epoch in next(iter(seconds.values())).index]
     bars(axes, epochs, seconds, words=words, colours=(GREY, BLUE), upright=True, room=1.25)
-    label(
-        axes,
-        next(iter(runs.values())).record.machine,
-        xlabel="epoch",
-        ylabel="seconds of its steps",
-    )
+    names = {"xlabel": "epoch", "ylabel": "seconds of its steps"}
+    label(axes, next(iter(runs.values())).record.machine, **names)
     legend(picture, 4)
     return picture

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torchvision.transforms import v2
 
-from course import Run, rung
-from course.data import augment, default_set, epoch_px, open_image, train_view
+from course import rung
+from course.data import augment, default_set, open_image, train_view
 from course.training import operator_calls
 from trainspeed import timing
 
@@ -69,16 +69,3 @@ def mixing_results() -> pd.DataFrame:
         f"{row.mix}, α = {row.alpha:g}" if row.alpha else row.mix for row in table.itertuples()
     ]
     return table.assign(way=names)
-
-
-def epoch_times(run: Run) -> pd.DataFrame:
-    """List how long each epoch's steps took: epoch (from 1), image_px, seconds, images_per_s."""
-    table = run.steps.groupby("epoch", as_index=False)["step_s"].agg(["sum", "count"])
-    return pd.DataFrame(
-        {
-            "epoch": table["epoch"] + 1,
-            "image_px": [epoch_px(run.config, epoch) for epoch in table["epoch"]],
-            "seconds": table["sum"],
-            "images_per_s": run.config.batch_size * table["count"] / table["sum"],
-        }
-    )

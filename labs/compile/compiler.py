@@ -6,11 +6,9 @@ All of them compile the forward pass. Each begins without compiled functions in 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import torch
@@ -19,8 +17,8 @@ from torch import nn
 from course._compat import compiler_counters
 from course.analysis import fresh_compiler
 from labs._compat import explain, run_and_get_code
+from trainspeed.timing import median_ms
 
-CALLS = 30  # that `median_ms` measures
 BACKEND = "inductor"  # of `time_versions`
 C_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(.*?r'''\n(.*?)'''\)", re.M | re.S)
 TRITON_KERNEL = re.compile(r"^def (triton_\w+)\(.*?(?=^''')", re.M | re.S)
@@ -91,7 +89,10 @@ def time_versions(versions: Mapping[str, Callable], *inputs: torch.Tensor) -> pd
     for name, function in versions.items():
         with fresh_compiler(), torch.no_grad():
             before = _graph_count()
-            ms = median_ms(torch.compile(function, backend=BACKEND), *inputs)
+            compiled = partial(torch.compile(function, backend=BACKEND), *inputs)
+            for _ in range(10):  # more than the versions of a function that Dynamo compiles
+                compiled()
+            ms = median_ms(compiled)
             rows.append({"version": name, "graphs": _graph_count() - before, "ms": ms})
     return pd.DataFrame(rows)
 
@@ -99,15 +100,3 @@ def time_versions(versions: Mapping[str, Callable], *inputs: torch.Tensor) -> pd
 def _graph_count() -> int:
     """Return the number of graphs that Dynamo has compiled in this process."""
     return compiler_counters()["stats"]["unique_graphs"]
-
-
-def median_ms(function: Callable, *inputs: torch.Tensor) -> float:
-    """Return the median milliseconds of CALLS calls, after three for warm-up."""
-    return 1e3 * median([_timed(function, *inputs) for _ in range(CALLS + 3)][3:])
-
-
-def _timed(function: Callable, *inputs: Any) -> float:
-    """Return the seconds of a call."""
-    begin = time.perf_counter()
-    function(*inputs)
-    return time.perf_counter() - begin

@@ -36,14 +36,20 @@ SMALL: dict[str, Any] = {
     "val_steps": 0,
     "budget_s": 0,
 }
+SYNTHETIC = {"data": "synthetic", "epochs": 1, "steps": 40, "warmup_steps": 10}
 
 
-def loader_settings(site: str, *, quick: bool = False, workers: bool = True) -> dict[str, Any]:
+def loader_settings(
+    site: str, *, quick: bool = False, workers: bool = True, synthetic: bool = False
+) -> dict[str, Any]:
     """Return the size of a trial: small if quick, else as recorded, shorter on other sites.
 
     Args:
         workers: whether the trial has any.
+        synthetic: the network without a loader.
     """
+    if synthetic:
+        return SMALL | SYNTHETIC if quick else FULL_SIZE
     if quick:
         return SMALL
     if site.startswith("recorded-"):
@@ -97,7 +103,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the DataLoader and its workers",
-    minutes=80,
+    minutes=95,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"loading.bottleneck": Function("what limits training from files", _bottleneck)},

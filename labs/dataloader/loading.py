@@ -8,15 +8,15 @@ the steps whose batch was ready.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from course import Run, recorded_runs, rung
-from course.data import decode_jpeg, default_set, train_view
+from course import Config, Run, recorded_runs, rung
+from course.data import decode_jpeg, default_set, image_sets, train_view
 from trainspeed import timing
 
 # Fields of `Config` that a trial may change, by column.
@@ -85,6 +85,25 @@ def core_speed(run: Run) -> float:
     if math.isnan(load_ms):
         raise ValueError(f"{run.name} [{run.status}] has measured no steps: try run.explain()")
     return 1e3 * run.config.batch_size / load_ms
+
+
+def loads_alone(
+    site: str, config: Config, profile: pd.DataFrame, measure: Callable[[Sized, int, int], float]
+) -> dict[int, float]:
+    """Return the images/s that 1 worker and the config's workers load, measured or by the rule.
+
+    Args:
+        profile: from `decode_profile`: a core's speed, on sites that are not recorded.
+        measure: takes images, batch size and number of workers; called for the site "local".
+    """
+    counts = (1, config.workers)
+    if site == "local":
+        images = image_sets(config).train
+        return {count: measure(images, config.batch_size, count) for count in counts}
+    speed = 1e3 / profile["ms"].sum()
+    if site.startswith("recorded-"):  # only an H200 has these runs; the first has no workers
+        speed = core_speed(recorded_runs("nvidia-h200", "loading")[0])
+    return {count: count * speed for count in counts}
 
 
 def training_speeds(machine: str) -> pd.DataFrame:

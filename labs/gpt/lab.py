@@ -80,7 +80,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="the same ladder on a GPT",
-    minutes=90,
+    minutes=105,
     exercises=EXERCISES,
     recordings=(
         Recording(

@@ -50,35 +50,35 @@ def plot_bits() -> Picture:
     return picture
 
 
-def plot_step() -> Picture:
-    """Draw one step of mixed precision with a scaled loss: what is stored in which format."""
+def plot_step(scaled: bool = False) -> Picture:
+    """Draw a step of mixed precision, with a scaled loss or not: what is stored in which format."""
     alt = (
         "One training step. Forward, from left to right: fp32 weights; a 16-bit copy of them; "
-        "16-bit activations; the fp32 loss, which is multiplied by S. Backward, from right to "
-        "left: 16-bit gradients of the activations, times S; fp32 gradients of the weights, times "
-        "S; divided by S, they update the fp32 weights"
-    )
+        "16-bit activations; the fp32 loss. Backward, from right to left: 16-bit gradients of the "
+        "activations; fp32 gradients of the weights, which update the fp32 weights"
+    ) + ". The loss and thus both gradients are multiplied by S, the update divides by S" * scaled
     picture = Picture(10, 3.2, alt)
     axes = picture.add_subplot()
     axes.set(xlim=(0, 10), ylim=(0, 3.2))
     axes.axis("off")
     wide, half = FORMAT_COLOURS["fp32"], FORMAT_COLOURS["bf16"]
+    times = ", × S" * scaled
     for left, low, colour, words in (
         (0.1, 2.1, wide, "weights\nfp32"),
         (2.7, 2.1, half, "copy of weights\n16 bits"),
         (5.3, 2.1, half, "activations\n16 bits"),
         (7.9, 2.1, wide, "loss\nfp32"),
-        (5.3, 0.3, half, "gradients of activations\n16 bits, × S"),
-        (1.4, 0.3, wide, "gradients of weights\nfp32, × S"),
+        (5.3, 0.3, half, f"gradients of activations\n16 bits{times}"),
+        (1.4, 0.3, wide, f"gradients of weights\nfp32{times}"),
     ):
         box(axes, left, low, 2.0, 0.8, colour, words)
     for begin, end, words, place in (
         ((2.1, 2.5), (2.7, 2.5), "autocast", (2.4, 2.98)),
         ((4.7, 2.5), (5.3, 2.5), "forward", (5.0, 2.98)),
         ((7.3, 2.5), (7.9, 2.5), "loss", (7.6, 2.98)),
-        ((8.9, 2.1), (7.3, 0.7), "× S, backward", (8.9, 1.3)),
+        ((8.9, 2.1), (7.3, 0.7), "× S, " * scaled + "backward", (8.9, 1.3)),
         ((5.3, 0.7), (3.4, 0.7), "backward", (4.35, 0.9)),
-        ((2.0, 1.1), (1.1, 2.1), "÷ S, update", (0.75, 1.5)),
+        ((2.0, 1.1), (1.1, 2.1), "÷ S, " * scaled + "update", (0.75, 1.5)),
     ):
         arrow(axes, begin, end, "->")
         axes.text(*place, words, ha="center", va="center", fontsize=8.5, color=DARK)

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 
 from course import launch, rung
 from course.data import default_set
-from course.jobs import JobError, engine, sites
+from course.jobs import JobError, engine, openings, sites
 from course.lab import resources
 from course.runs import PROJECT, runs_root
 
@@ -64,9 +64,9 @@ def examine(*, job: bool = True, site: str = "local") -> Iterator[Check]:
     """
     checks: dict[str, Callable[[], Result]] = {
         check.__name__: check
-        for check in (python, packages, clone, memory, disk, write_access, data_set, accelerator)
+        for check in (python, packages, clone, trust, memory, disk, write_access, data_set)
     }
-    checks |= {"slurm": slurm, "kernel": kernel}
+    checks |= {"accelerator": accelerator, "slurm": slurm, "kernel": kernel}
     checks |= {"ten_second_job": partial(ten_second_job, site)} if job else {}
     for name, check in checks.items():
         try:
@@ -114,6 +114,17 @@ def clone() -> Result:
         fix = f"export PYTHONPATH={clone_root}, or your edits do nothing"
         return "fail", result, fix
     return "ok", f"the course in {PROJECT}"
+
+
+def trust() -> Result:
+    """Find what other people can change of what jobs execute: a launch refuses it."""
+    found = openings()
+    if refused := [x for x in found if x.is_certain and not x.is_trusted]:
+        return "fail", "; ".join(map(str, refused)), "; ".join(x.fix for x in refused)
+    if found:
+        fix = "none needed if you trust them, or if no one else has an account here"
+        return "note", "; ".join(map(str, found)), fix
+    return "ok", "no one else can change what your jobs execute"
 
 
 def memory() -> Result:

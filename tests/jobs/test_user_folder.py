@@ -65,8 +65,33 @@ def test_a_classmate_who_comes_first_gives_nobody_a_cache(temporary: Path) -> No
     shutil.rmtree(folder)
     assert as_user(CLASSMATE, lambda: squat(folder, folder / "compile")) == ""
 
-    def refused() -> None:
-        with pytest.raises(PermissionError, match="set TMPDIR to a folder of your own"):
-            cache_of_learner()
+    def others_are_used() -> None:
+        cache = cache_of_learner()
+        assert cache.parent == user_folder.user_folder() and cache.parent != folder
+        look(cache)
 
-    assert as_user(LEARNER, refused) == ""
+    assert as_user(LEARNER, others_are_used) == ""
+
+
+def squat_all(place: Path) -> None:
+    """Create every name that begins like the folder's, as whatever a classmate can create."""
+    name = f"make-training-fast-{LEARNER}"
+    (place / name).symlink_to("/etc")
+    squat(place / f"{name}-a")
+    (place / f"{name}-b").write_text("")
+
+
+def test_all_processes_of_a_user_find_the_same_folder_also_if_its_name_is_taken(
+    temporary: Path,
+) -> None:
+    assert as_user(CLASSMATE, lambda: squat_all(temporary)) == ""
+    folders = temporary / "found"
+    folders.mkdir(mode=0o777)
+    folders.chmod(0o777)
+    for number in range(2):
+        write = (folders / str(number)).write_text
+        assert as_user(LEARNER, lambda write=write: write(str(user_folder.user_folder()))) == ""
+    first, second = ((folders / name).read_text() for name in "01")
+    assert first == second
+    status = Path(first).stat()
+    assert (status.st_uid, status.st_mode & 0o777) == (LEARNER, 0o700)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from race_helpers import GOOD, as_user, entry_of, posted
@@ -55,11 +56,11 @@ def act(uid: int, function: Callable[[], object]) -> None:
 
 
 def edit(**values: object) -> Callable[[Path, Path], None]:
-    """Change fields of an entry; `seconds` and `top1` are those of its first run."""
+    """Change fields of an entry; `seconds`, `joules` and `top1` are those of its first run."""
 
     def change(entry: Path, _: Path) -> None:
         content = json.loads((entry / board.ABOUT).read_text())
-        target = content["trials"][0] if {"seconds", "top1"} & {*values} else content
+        target = content["trials"][0] if {"seconds", "joules", "top1"} & {*values} else content
         target.update(values)
         (entry / board.ABOUT).write_text(json.dumps(content))
 
@@ -93,6 +94,8 @@ WRONG = {
     "half-a-file": (write("entry.json", b'{"id": "'), "column"),
     "nested": (write("entry.json", b"[" * 10**5), "nested too deeply"),
     "endless": (edit(seconds=float("inf")), "Infinity is not a number"),
+    "too-fast": (edit(seconds=5e-324), "5e-324 is less than the minimum of 0.001"),
+    "too-frugal": (edit(joules=5e-324), "5e-324 is not valid"),
     "too-good": (edit(top1=2), "2 is greater than the maximum of 1"),
     "other-names": (edit(id="../../secret", track="gpu"), ""),  # only the folders' names count
     "a-formula": (edit(name="$\\bad$ <script>"), ""),
@@ -148,6 +151,62 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
     act(ALICE, lambda: page.board_page(shared))
     assert alice.id not in (shared / page.PAGE).read_text()  # it is the instructor's
     assert alice.id in (shared.parent / "runs" / page.PAGE).read_text()
+
+
+@needs_root
+def test_the_account_is_shown_if_an_entry_has_another_name(shared: Path) -> None:
+    page.render_page(shared)  # imports what the other user needs
+    board.prepare(shared)
+    act(MALLORY, lambda: posted(shared, replace(entry_of(GOOD), by="alice")))
+    (entry,) = board.read_entries(shared)
+    author = f"alice (account {shared_files.user_name(MALLORY)})"
+    assert entry.author == author and author in page.render_page(shared)
+    assert any(author in row for row in page.rows([entry])[1])
+    assert replace(entry, owner="alice").author == replace(entry, owner="").author == "alice"
+    assert replace(entry, owner="alice").fingerprint == entry.fingerprint
+
+
+def test_a_page_has_a_limited_number_of_boards_and_some_of_each_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine's name may be anything, and each board has pictures."""
+    monkeypatch.setattr(page, "MAX_BOARDS", 3)
+    entries = [replace(entry_of(GOOD, machine=f"a{x}"), owner="mallory") for x in range(6)]
+    shared_by = [replace(entry_of(GOOD, machine="shared"), owner=x) for x in ("bob", "mallory")]
+    entries += [*shared_by, replace(entry_of(GOOD, machine="laptop"), owner="alice")]
+    shown = [machine for (_, machine), _ in page._shown(entries)]
+    assert shown == ["a0", "laptop", "shared"]
+    monkeypatch.setattr(board, "read_board", lambda *_, **__: (entries, []))
+    assert "boards that are not shown: 5." in page.render_page(tmp_path)
+
+
+def test_a_script_is_verified_only_by_those_who_were_asked(
+    tmp_path: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = posted(tmp_path, "mine", "SETTINGS = {}\nprint('mine')\n")
+    ran = []
+    monkeypatch.setattr(verification, "run_all", lambda *_: ran.append(1) or entry)
+    command = ["race", "--board", str(tmp_path), "--verify", entry.id]
+    result = CliRunner().invoke(app, command)
+    assert "read the script, then add --yes" in str(result.exception) and not ran
+    assert (
+        f"{entry.id} is by me (account" in result.output and "(2 lines, 28 bytes)" in result.output
+    )
+    copy = runs_root / f"{entry.id}.py"
+    assert copy.read_text() == "SETTINGS = {}\nprint('mine')\n" and str(copy) in result.output
+    for answer, expected in (("n", []), ("y", [1])):
+        monkeypatch.setattr("race.course_commands.sys", SimpleNamespace(stdin=Terminal()))
+        CliRunner().invoke(app, command, input=f"{answer}\n")
+        assert ran == expected
+    CliRunner().invoke(app, [*command, "--yes"])
+    assert ran == [1, 1]
+
+
+class Terminal:
+    """A standard input in which someone can answer."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @needs_root

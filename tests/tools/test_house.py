@@ -4,14 +4,14 @@ from tools.house import measure, modules, private_torch
 
 LIMITS = {
     "modules of course that labs import from": 13,
-    "names that labs import from them": 123,
+    "names that labs import from them": 124,
     "names that labs reach through modules of the doors": 68,
     "names of `import course`": 31,
-    "lines behind launch, wait and report": 11_560,
-    "lines behind the launch of an own script": 13_030,
+    "lines behind launch, wait and report": 11_890,
+    "lines behind the launch of an own script": 13_370,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 42,
-    "lines without tests, but for trainspeed": 56_100,
+    "lines without tests, but for trainspeed": 56_660,
     "lines of trainspeed": 7_600,
     "lab.x in notebooks": 230,
     "lab.x in the notebook with the most": 8,

@@ -47,11 +47,9 @@ def test_recorded_epochs() -> None:
     runs = recordings.recorded_runs("nvidia-h200", "augmentation")
     recorded = {run.config.rung: run for run in runs}
     run = recorded["progressive-epochs"]
-    table = lab.epoch_times(run)
-    assert table["image_px"].tolist() == [128, 160, 192, 224]
-    assert table["seconds"].sum() == pytest.approx(run.steps["step_s"].sum())
     alt = lab.plot_crop_sizes({"growing": run}).alt
     assert "1: 128 px, 2.39 s" in alt and "4: 224 px" in alt
+    assert "2: 160 px" in alt and "3: 192 px" in alt
 
 
 def test_mixtures_show_the_shares_of_their_classes(batch: Batch) -> None:

@@ -10,7 +10,7 @@ from written_helpers import cell_of, defined
 from course.checks.functions import check_written
 from course.runs import recordings
 from labs import compile as lab
-from labs.compile import compiler, figures
+from labs.compile import compiler, figures, verify
 
 COUNTER = ("    self.calls += 1\n", "")
 PRINT = ('    print(f"batch {self.calls}: mean {out.mean():.2f}")\n', "")
@@ -89,6 +89,14 @@ def test_breaks_have_their_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None
     table = compiler.time_versions({"prints": with_print, "unbroken": unbroken}, IMAGES)
     assert [*table["graphs"]] == [2, 1] and (table["ms"] > 0).all()
     assert capsys.readouterr().out == "" and compiler.breaks(unbroken, IMAGES).empty
+
+
+def test_the_counter_uses_up_all_versions_before_the_time_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the notebook explains: four graphs, and seven more until Dynamo's limit."""
+    monkeypatch.setattr(compiler, "BACKEND", "eager")
+    assert [*verify.time_forward(verify.forward)["graphs"]] == [11, 1]
 
 
 @pytest.fixture

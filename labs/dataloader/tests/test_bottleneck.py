@@ -1,6 +1,7 @@
 """The bottleneck test: right and wrong answers; sizes of the trials; the drawn schedule."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,26 @@ def test_the_first_rates_are_the_recorded_ones() -> None:
     for (loader, _, together), workers in zip(verify.RATES, (1, 4, 8, 16)):
         assert loader == pytest.approx(workers * alone, rel=1e-3)
         assert any(together == pytest.approx(speed, rel=1e-3) for speed in speeds)
+
+
+def test_a_loader_is_measured_here_and_follows_the_rule_elsewhere() -> None:
+    config, profile = rung("dataloader", workers=8), loading.pd.DataFrame({"ms": [4.0, 1.0]})
+    elsewhere = [
+        loading.loads_alone(site, config, profile, lambda *_: 0.0)
+        for site in ("slurm", "recorded-nvidia-h200")
+    ]
+    assert elsewhere[0] == {1: 200.0, 8: 1600.0}
+    assert elsewhere[1] == pytest.approx(
+        dict(zip((1, 8), (verify.RATES[0][0], verify.RATES[2][0]))), rel=1e-3
+    )
+
+
+def test_the_loader_is_measured_with_each_number_of_workers(
+    tiny_set: Path, runs_root: Path
+) -> None:
+    config = rung("dataloader", quick=True, workers=2, batch_size=4, data_root=str(tiny_set))
+    loads = loading.loads_alone("local", config, None, lambda images, batch, n: batch * n)
+    assert loads == {1: 4, 2: 8}
 
 
 def test_the_schedule_shows_bursts_and_the_queue() -> None:

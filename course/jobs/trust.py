@@ -1,0 +1,263 @@
+"""Find what a launch executes and a different account can change, and refuse to launch.
+
+This finds folders that were left open, as with umask 002 in a group's folder. It can't find a
+change that was already made: then this module may have been changed, too.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shlex
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from course.jobs.errors import JobError
+from course.jobs.sites import user_file
+from course.runs.run import PROJECT, runs_root
+from course.runs.shared_files import user_name
+
+VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
+ACL = "system.posix_acl_access"
+ACL_USER, ACL_OWNING_GROUP, ACL_GROUP, ACL_WRITE = 2, 4, 8, 2
+HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
+PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
+NO_LOGIN = ("nologin", "false")  # ends of shells
+CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
+FEW = 3  # names in a message
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A path that a different account can change.
+
+    Attributes:
+        writers: the accounts, in words.
+        is_parent: nothing is executed from it, but from a folder in it, which they can replace.
+        is_certain: False if these accounts are meant to, or may be none: a launch goes on.
+    """
+
+    path: Path
+    writers: str
+    fix: str
+    is_parent: bool
+    is_certain: bool
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether COURSE_TRUST names it, or a folder that it is in."""
+        real = self.path.resolve()
+        return not trusted_paths().isdisjoint({self.path, *self.path.parents, real, *real.parents})
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.writers} can change it"
+
+
+def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[str]:
+    """Return the openings that COURSE_TRUST accepts, in words.
+
+    Args:
+        scripts: files that the launch copies and executes.
+        folders: those from which it may import any module.
+
+    Raises:
+        JobError: a different account can change what the launch would execute.
+        ValueError: COURSE_TRUST names a path that does not exist.
+    """
+    found = [opening for opening in openings(scripts, folders) if opening.is_certain]
+    if refused := [opening for opening in found if not opening.is_trusted]:
+        lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
+        places = {opening.path for opening in refused}
+        paths = [str(place) for place in sorted(places) if places.isdisjoint(place.parents)]
+        options = " ".join(f"--trust-folder {shlex.quote(path)}" for path in paths)
+        raise JobError(
+            f"other people could change what this launch executes as you. Nothing was launched.\n"
+            f"{lines}\nIf you trust all of them, add {options}; or in a notebook, "
+            f"os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
+        )
+    return [str(opening) for opening in found]
+
+
+def trusted_paths() -> set[Path]:
+    """Return the paths in COURSE_TRUST; each includes what is in it."""
+    names = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    for name in names:
+        if not Path(name).exists():
+            raise ValueError(f"{VARIABLE}: there is no {name!r}: expected folders or files")
+    return {Path(place(name)) for name in names for place in (os.path.abspath, os.path.realpath)}
+
+
+def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
+    """Return what different accounts can change of what a launch executes; see `check`."""
+    chosen = _openings([runs_root(), user_file(), *scripts, *folders], is_chosen=True)
+    found = chosen | _installed()  # more is executed of a clone that also has the runs
+    kinds = {(path, x.writers, x.is_parent, x.is_certain) for path, x in found.items()}
+    return [  # not those of which a folder above says the same
+        x
+        for _, x in sorted(found.items())
+        if not any((str(p), x.writers, x.is_parent, x.is_certain) in kinds for p in x.path.parents)
+    ]
+
+
+@cache
+def _installed() -> dict[str, Opening]:
+    """Return the openings of the environment and the clone, which a process examines once."""
+    packages = [path.parent for path in PROJECT.glob("*/__init__.py")]
+    scripts = [PROJECT / name for name in ("solutions", "exercises", "notebooks")]
+    inside = [folder for tree in [*packages, *scripts] for folder, _, _ in os.walk(tree)]
+    python = [os.path.dirname(sys.executable), *filter(None, sys.path)]
+    return _openings([*python, PROJECT, PROJECT / ".git", *inside, sys.executable], is_chosen=False)
+
+
+def _openings(executed: Iterable[Path | str], *, is_chosen: bool) -> dict[str, Opening]:
+    """Return by path the openings of files, of folders to import from, and of what they are in.
+
+    Args:
+        is_chosen: by the launch, so that it counts to whom they belong. The clone and the
+            environment are not: their code is running.
+    """
+    targets, found = {os.path.abspath(path) for path in executed}, {}
+    for path, status in _parts(targets):
+        is_parent = path not in targets
+        certain, possible = _writers(path, status, is_parent=is_parent, is_chosen=is_chosen)
+        if writers := certain or possible:
+            fix = _fix(path, status, is_parent=is_parent)
+            words = " and ".join(writers)
+            found[path] = Opening(Path(path), words, fix, is_parent, is_certain=bool(certain))
+    return found
+
+
+def _parts(targets: set[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield each path with its status, and likewise the folders that it is in.
+
+    If it is a link, also what it leads to, which becomes one of the targets.
+    """
+    todo, seen = [*targets], set()
+    while todo:
+        if (path := todo.pop()) in seen:
+            continue
+        seen.add(path)
+        todo.append(os.path.dirname(path))
+        with suppress(OSError):  # it does not exist: its folder decides who may create it
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                end = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+                todo.append(end)
+                targets |= {end} if path in targets else set()
+            yield path, status
+
+
+def _writers(
+    path: str, status: os.stat_result, *, is_parent: bool, is_chosen: bool
+) -> tuple[list[str], list[str]]:
+    """Return in words the accounts that can change a path, and those that perhaps can."""
+    certain, possible = [], []
+    if status.st_uid not in _trusted():
+        is_stranger = is_chosen and not is_parent and status.st_uid != HIDDEN
+        (certain if is_stranger else possible).append(f"{user_name(status.st_uid)}, its owner,")
+    mode = status.st_mode
+    is_sticky = stat.S_ISDIR(mode) and is_parent and mode & stat.S_ISVTX
+    if stat.S_ISLNK(mode) or is_sticky:  # only the owner can replace it, or what is in it
+        return certain, possible
+    if mode & stat.S_IWOTH:
+        people, may_be_more = _people()
+        is_shared = may_be_more or people - _trusted()
+        (certain if is_shared else possible).append("everyone on this machine")
+    elif mode & stat.S_IWGRP:
+        certain += _group_writers(path, status)
+    return certain, possible
+
+
+def _group_writers(path: str, status: os.stat_result) -> list[str]:
+    """Return in words the other accounts to which the permission of a path's group applies.
+
+    With an access control list, it is the list's mask: without it, no entry of the list can write,
+    but for the owner's and everyone's; with it, those can that have the permission themselves.
+    """
+    try:
+        entries = [*struct.iter_unpack("<HHI", os.getxattr(path, ACL)[4:])]
+    except (AttributeError, OSError):  # not Linux; no list
+        return list(filter(None, [_others_in(status.st_gid, _trusted())]))
+    writing = [(tag, number) for tag, access, number in entries if access & ACL_WRITE]
+    users = {number for tag, number in writing if tag == ACL_USER} - _trusted()
+    groups = {number for tag, number in writing if tag == ACL_GROUP}
+    groups |= {status.st_gid} if ACL_OWNING_GROUP in dict(writing) else set()
+    others = filter(None, [_others_in(gid, _trusted()) for gid in sorted(groups)])
+    return [*map(user_name, sorted(users)), *others]
+
+
+@cache
+def _others_in(gid: int, trusted: frozenset[int]) -> str:
+    """Describe the accounts of a group that are not trusted; "" if it has none."""
+    (people, may_be_more), known = _people(), {*map(user_name, trusted)}
+    try:
+        name, members = grp.getgrgid(gid)[0::3]
+    except KeyError:
+        name, members = str(gid), []
+    first = {
+        account.pw_name
+        for account in pwd.getpwall()
+        if account.pw_gid == gid and account.pw_uid in people
+    }
+    others = sorted({*members, *first} - known)
+    if others:
+        return f"group {name} ({', '.join(others[:FEW])}{', …' * (len(others) > FEW)})"
+    # A group with a user's name or number is that user's alone; a system's names its members.
+    is_private = name in known or gid in trusted or (gid < PEOPLE and gid != USERS)
+    is_listed = is_private or not may_be_more
+    return "" if is_listed else f"group {name}, whose members are not listed here,"
+
+
+@cache
+def _people() -> tuple[set[int], bool]:
+    """Return the uids of people on this machine, and whether there may be more than are listed.
+
+    Directories such as LDAP know their users, and often list none. On a machine of one person, as
+    in most containers, files that everyone may write are no danger.
+    """
+    accounts = {account.pw_uid: account for account in pwd.getpwall()}
+    people = {
+        uid
+        for uid, account in accounts.items()
+        if uid >= PEOPLE and uid != HIDDEN and not account.pw_shell.endswith(NO_LOGIN)
+    }
+    mine = os.getuid()
+    is_known = mine in accounts or user_name(mine) == f"user {mine}"  # or in no directory either
+    return people, not is_known or not CONTAINERS.isdisjoint(os.environ)
+
+
+def _trusted() -> frozenset[int]:
+    return _owners(os.environ.get("COURSE_CLASS"))
+
+
+@cache
+def _owners(class_folder: str | None) -> frozenset[int]:
+    """Return the accounts that may change what is executed.
+
+    They are the user, root, the owners of the clone and the environment, whose code is running,
+    and the owner of the class folder that the user chose.
+    """
+    owners = {0, os.getuid()}
+    for place in filter(None, (PROJECT, sys.prefix, class_folder)):
+        if os.path.exists(place):
+            owners.add(os.stat(place).st_uid)
+    return frozenset(owners)
+
+
+def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
+    """Return what closes an opening."""
+    deep = "-R " * (stat.S_ISDIR(status.st_mode) and not is_parent)
+    command = f"chmod {deep}g-w,o-w {shlex.quote(path)}"
+    if status.st_uid not in _trusted():
+        return "Use one that belongs to you, in a folder of yours"
+    if status.st_uid == os.getuid():
+        return command
+    owner = user_name(status.st_uid)
+    return f"Ask {owner}: {command}; or use a copy in a folder of yours"

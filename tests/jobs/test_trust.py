@@ -1,0 +1,280 @@
+"""A launch refuses what a different account could change of it, and nothing else."""
+
+import grp
+import os
+import pwd
+import shutil
+import struct
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from job_helpers import CONFIG, over
+from race_helpers import as_user
+
+from course.jobs import trust
+from course.jobs.errors import JobError
+from course.jobs.launch import launch
+from course.runs.run import PROJECT
+from labs.start_here import doctor
+
+ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
+OWN, CLASS, SYSTEM, NAMELESS = 43_000, 43_001, 50, 43_002  # groups
+INSTALLED = trust._installed.__wrapped__
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+
+
+def account(name: str, uid: int, gid: int, shell: str = "/bin/sh") -> SimpleNamespace:
+    return SimpleNamespace(pw_name=name, pw_uid=uid, pw_gid=gid, pw_shell=shell)
+
+
+@pytest.fixture(autouse=True)
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimpleNamespace]]:
+    """Replace this machine's accounts and groups: I am `me`; bob is in the class, too."""
+    me = account("me", ME, OWN)
+    listed = [me, account("bob", BOB, OWN + 7), account("daemon", 7, CLASS, "/usr/sbin/nologin")]
+    groups = {OWN: ("me", []), CLASS: ("class", ["me", "bob"]), SYSTEM: ("staff", [])}
+
+    def getpwuid(uid: int) -> SimpleNamespace:
+        return next(x for x in [*listed, me] if x.pw_uid == uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: _or_key_error(getpwuid, uid))
+    monkeypatch.setattr(pwd, "getpwall", lambda: listed)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: (groups[gid][0], "x", gid, groups[gid][1]))
+    monkeypatch.delenv(trust.VARIABLE)
+    monkeypatch.setattr(trust, "_installed", dict)  # where the checkout is, others may write
+    forget()
+    yield listed
+    forget()
+
+
+def forget() -> None:
+    """Let the accounts be looked up again."""
+    for function in (trust._people, trust._owners, trust._others_in):
+        function.cache_clear()
+
+
+def _or_key_error(function, value):
+    try:
+        return function(value)
+    except StopIteration:
+        raise KeyError(value) from None
+
+
+@pytest.fixture
+def place(runs_root: Path) -> Iterator[Path]:
+    """Return a folder of mine, above which no one else can write."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def script(place: Path) -> Path:
+    path = place / "inside" / "mine.py"
+    path.parent.mkdir(mode=0o755)
+    path.write_text("print('hello')")
+    return path
+
+
+def change(path: Path, mode: int, gid: int = OWN, uid: int = ME) -> None:
+    if os.getuid() == 0:
+        os.chown(path, uid, gid)
+    elif (gid, uid) != (OWN, ME):
+        pytest.skip("only root can give files to others")
+    path.chmod(mode)
+
+
+def found(*scripts: Path, **options) -> list[tuple[str, str, bool]]:
+    return [(x.path.name, x.writers, x.is_certain) for x in trust.openings(scripts, **options)]
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "gid", "uid", "writers"),
+    [
+        (0o664, OWN, ME, ""),  # umask 002, and a group of one's own
+        (0o644, CLASS, ME, ""),
+        (0o664, CLASS, ME, "group class (bob)"),
+        (0o664, SYSTEM, ME, ""),
+        (0o666, OWN, ME, "everyone on this machine"),
+        (0o644, OWN, BOB, "bob, its owner,"),
+        (0o664, CLASS, CLASSMATE, f"user {CLASSMATE}, its owner, and group class (bob)"),
+    ],
+)
+def test_who_can_change_a_script(script: Path, mode: int, gid: int, uid: int, writers: str) -> None:
+    change(script, mode, gid, uid)
+    assert found(script) == ([("mine.py", writers, True)] if writers else [])
+
+
+@needs_root
+def test_a_folder_counts_unless_its_sticky_bit_protects_what_is_in_it(script: Path) -> None:
+    change(script.parent, 0o775, CLASS)
+    assert found(script) == [("inside", "group class (bob)", True)]
+    script.parent.chmod(0o1775)
+    assert found(script) == []
+    assert found(folders=[script.parent]) == [("inside", "group class (bob)", True)]  # imports
+    link = script.parent.with_name("link.py")
+    script.parent.chmod(0o775)
+    link.symlink_to("inside/mine.py")
+    assert found(link) == [("inside", "group class (bob)", True)]
+
+
+@needs_root
+def test_members_that_a_directory_does_not_list_may_be_anyone(
+    script: Path, accounts: list[SimpleNamespace]
+) -> None:
+    change(script, 0o664, NAMELESS)
+    assert found(script) == []
+    accounts.clear()  # I have a name, and am not listed: so may others be
+    forget()
+    words = f"group {NAMELESS}, whose members are not listed here,"
+    assert found(script) == [("mine.py", words, True)]
+    change(script, 0o664, OWN)  # it has my name
+    assert found(script) == []
+
+
+@needs_root
+def test_on_a_machine_of_one_person_the_doctor_only_notes_it(
+    script: Path, accounts: list[SimpleNamespace]
+) -> None:
+    """As in a container, whose checkout everyone may write."""
+    del accounts[1]
+    change(script, 0o666)
+    assert found(script) == [("mine.py", "everyone on this machine", False)]
+    assert trust.check([script]) == []
+
+
+@needs_root
+def test_owners_of_the_environment_and_of_the_chosen_class_are_trusted(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch, user_sites: Path
+) -> None:
+    sites = place / "sites.toml"
+    sites.write_text("")
+    monkeypatch.setenv("COURSE_SITES", str(sites))
+    change(sites, 0o644, uid=BOB)
+    assert found() == [("sites.toml", "bob, its owner,", True)]
+    folder = place / "class"
+    folder.mkdir()
+    change(folder, 0o755, uid=BOB)
+    monkeypatch.setenv("COURSE_CLASS", str(folder))
+    assert found() == []
+    change(sites, 0o664, CLASS, BOB)
+    assert found() == []  # only bob is in it
+    monkeypatch.delenv("COURSE_CLASS")
+    change(script.parent, 0o755, uid=BOB)  # a folder above what I chose: noted
+    change(sites, 0o644)
+    assert found(script) == [("inside", "bob, its owner,", False)]
+
+
+@needs_root
+def test_an_access_control_list_gives_the_groups_permission_to_others(script: Path) -> None:
+    def allow(*entries: tuple[int, int, int]) -> None:
+        data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+        try:
+            os.setxattr(script, trust.ACL, data)
+        except OSError as error:
+            pytest.skip(f"this disk has no access control lists: {error}")
+
+    none = 2**32 - 1
+    change(script, 0o644, CLASS)
+    allow((1, 6, none), (2, 6, BOB), (4, 4, none), (16, 6, none), (32, 4, none))
+    assert script.stat().st_mode & 0o020  # the mask, not what the group may
+    assert found(script) == [("mine.py", "bob", True)]
+    allow((1, 6, none), (2, 6, ME), (4, 4, none), (8, 6, OWN), (16, 6, none), (32, 4, none))
+    assert found(script) == []
+    script.chmod(0o644)  # what the message recommends closes the list's mask
+    allow((1, 6, none), (2, 6, BOB), (4, 4, none), (16, 4, none), (32, 4, none))
+    assert found(script) == []
+
+
+@needs_root
+def test_a_launch_refuses_names_the_fix_and_records_what_was_trusted(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch, runs_root: Path
+) -> None:
+    change(script, 0o664, CLASS)
+    with pytest.raises(JobError) as error:
+        launch(script, CONFIG)
+    for words in (
+        f"{script}: group class (bob) can change it. chmod g-w,o-w {script}",
+        f"--trust-folder {script}",
+        f"os.environ['COURSE_TRUST'] = '{script}'",
+    ):
+        assert words in str(error.value)
+    assert not [*runs_root.glob("baseline*")]
+    monkeypatch.setenv(trust.VARIABLE, str(place / "missing"))
+    with pytest.raises(ValueError, match="COURSE_TRUST: there is no"):
+        launch(script, CONFIG)
+    link = place.parent / f"{place.name}-link"
+    link.symlink_to(place)  # as a disk has several names
+    monkeypatch.setenv(trust.VARIABLE, str(link / "inside"))
+    link_was_followed = trust.check([script])
+    link.unlink()
+    assert link_was_followed
+    monkeypatch.setenv(trust.VARIABLE, str(script.parent))
+    run = over(launch(script, CONFIG))
+    assert run.launched["trusted"] == [f"{script}: group class (bob) can change it"]
+    change(script, 0o644)
+    assert "trusted" not in over(launch(script, CONFIG, rerun=True)).launched
+
+
+@needs_root
+def test_what_an_own_script_could_import_counts_too(script: Path) -> None:
+    change(script.parent, 0o1777)
+    launch(script, CONFIG).cancel()  # it is copied, and its folder is sticky
+    with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
+        launch(script, CONFIG, arguments=["--lr", "1"])
+
+
+@needs_root
+def test_a_queued_job_in_a_shared_runs_folder_is_refused(
+    script: Path, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, classmates could replace the script before its turn, or what submitit stored."""
+    runs_root.mkdir()
+    change(runs_root, 0o2775, CLASS)
+    with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
+        launch(script, CONFIG)
+    fix = f"chmod -R g-w,o-w {runs_root}"
+    assert doctor.trust() == ("fail", f"{runs_root}: group class (bob) can change it", fix)
+    monkeypatch.setenv(trust.VARIABLE, str(runs_root))
+    assert doctor.trust()[0] == "note"
+    runs_root.chmod(0o755)
+    assert doctor.trust()[0] == "ok"
+
+
+def test_all_that_commands_start_python_from_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined = []
+    monkeypatch.setattr(trust, "_openings", lambda paths, **_: examined.extend(map(str, paths)))
+    INSTALLED()
+    site_packages = sysconfig.get_path("purelib")
+    for path in ("course/jobs", "labs/start_here", "exercises", "notebooks", ".git", ""):
+        assert str(PROJECT / path) in examined
+    assert {sys.executable, os.path.dirname(sys.executable), site_packages} < {*examined}
+    assert len(examined) < 1000  # not each file of the environment
+
+
+@needs_root
+def test_another_account_is_refused_where_a_classmate_wrote_the_sites() -> None:
+    """With real accounts."""
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    place.chmod(0o1777)
+    mine, sites = place / "mine.py", place / "sites.toml"
+
+    def write() -> None:
+        sites.write_text('[local]\nexecutor = "local"\n')
+
+    def refused() -> None:
+        os.environ |= {"COURSE_SITES": str(sites), "COURSE_RUNS": str(place / "runs")}
+        mine.write_text("print(1)")
+        with pytest.raises(JobError, match="sites.toml: user 42003, its owner, can change it"):
+            launch(mine, CONFIG)
+
+    try:
+        assert as_user(CLASSMATE, write) == ""
+        assert as_user(LEARNER, refused) == ""
+    finally:
+        shutil.rmtree(place)

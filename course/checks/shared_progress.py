@@ -77,7 +77,11 @@ def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
 
 
 def joined() -> dict[str, Any]:
-    """Return the class that was joined: its "folder", the "file" there, a raised "hand"; or {}."""
+    """Return the class that was joined, or {}.
+
+    Its "folder", the "file" there, and a raised "hand"; the uid of its "owner", because anyone may
+    create a folder of the same name when that one is gone.
+    """
     state = read_dict(state_path())
     is_valid = isinstance(state.get("folder"), str) and FILE_NAME.fullmatch(str(state.get("file")))
     return state if is_valid else {}
@@ -157,7 +161,7 @@ def _todo_states() -> dict[str, str]:
             states = {row["todo"]: row["state"] for row in exercises.states(name)}
             now[name] = {"texts": key, "states": states}
     if now != before and path.parent.is_dir():
-        with complete_file(path, sync=False) as file:
+        with complete_file(path, mode=0o600, sync=False) as file:
             file.write(json.dumps(now).encode())
     return {todo: state for entry in now.values() for todo, state in entry["states"].items()}
 
@@ -206,6 +210,8 @@ def write_file(state: dict[str, Any]) -> Path:
     folder = Path(state["folder"])
     with alone():
         check_drop_box(folder)
+        if (owner := folder.stat().st_uid) != state.get("owner", owner):
+            raise ValueError(f"it belongs to {user_name(owner)} now. To stop: course class leave")
         path = folder / DROP / state["file"]
         draft = path.with_name(f".{path.name}")
         draft.unlink(missing_ok=True)  # of a process that was killed

@@ -56,7 +56,7 @@ def join(folder: Path) -> Path:
                 f"you are in the class {state['folder']}: first run course class leave"
             )
         name = f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"
-        state = state or {"folder": str(folder), "file": name}
+        state = state or {"folder": str(folder), "file": name, "owner": folder.stat().st_uid}
         path = write_file(state)
         save_state(state)
         return path

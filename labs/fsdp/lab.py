@@ -191,7 +191,7 @@ def _sharded_linear() -> FunctionCheck:
 
 LAB = Lab(
     title="FSDP, a network sharded over several GPUs",
-    minutes=120,
+    minutes=100,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"fsdp.layer": Function("a layer, sharded by hand", _sharded_linear)},

@@ -4,7 +4,7 @@ import lazy_loader
 
 _NAMES = {
     "figures": "plot_checkpoint_interval plot_long_run plot_restart",
-    "measurements": "compare_losses lost_share saving_costs wait_for_steps",
+    "measurements": "SMALL_IMAGENET compare_losses lost_share saving_costs wait_for_steps",
     "preemption": "preemption_settings recorded_signals",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(

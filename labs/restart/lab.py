@@ -7,7 +7,6 @@ from typing import Any
 from course.lab import NOT_APPLICABLE, Exercise, Fact, Lab, NotApplicable, Rank, configs, facts
 from course.runs import is_early_end
 from labs.restart import mechanism
-from labs.restart.jobs import FUNCTIONS
 from labs.restart.measurements import RECORDINGS
 
 # A small training in which every part of the state changes: fp16 with a gradient that overflows,
@@ -161,9 +160,8 @@ EXERCISES = {
 
 LAB = Lab(
     title="checkpoints, restarts and reproducibility",
-    minutes=90,
+    minutes=80,
     exercises=EXERCISES,
-    functions=FUNCTIONS,
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
     jobs="7, one of 2 processes",

@@ -23,6 +23,13 @@ LARGE: dict[str, Any] = SYNTHETIC | {
     "steps": 32,
     "warmup_steps": 8,
 }
+# The rehearsal of a training on ImageNet on two processes of a CPU: the recipe stays the same.
+SMALL_IMAGENET: dict[str, Any] = {
+    "data": "default", "format": "files", "model": "resnet18", "algebra": False, "start_px": 32,
+    "image_px": 64, "val_px": 64, "start_ramp": 3, "end_ramp": 6, "batch_size": 24, "epochs": 8,
+    "steps": 6, "warmup_steps": 1, "val_images": 96, "lr": 4.0, "ema": 0.9, "save_every": 6,
+    "workers": 1, "device": "cpu",
+}  # fmt: skip
 
 
 def _saving_fields(method: str, every: int) -> dict[str, Any]:

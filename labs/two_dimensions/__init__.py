@@ -4,7 +4,7 @@ import lazy_loader
 
 _NAMES = {
     "figures": "plot_shards",
-    "meshes": "mesh_config saving_times stored_mib",
+    "meshes": "mesh_config stored_mib",
     "plans": "possible_plans step_s",
     "verify": "EXAMPLES recorded_choices",
 }

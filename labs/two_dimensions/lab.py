@@ -57,7 +57,7 @@ def _choose_plan() -> FunctionCheck:
 
 LAB = Lab(
     title="two dimensions at work",
-    minutes=75,
+    minutes=60,
     exercises={
         "mesh": _exercise(
             "neighbours share a copy of the network, and get the same sequences",
@@ -82,7 +82,7 @@ LAB = Lab(
     },
     functions={"two_dimensions.plan": Function("a plan for several GPUs", _choose_plan)},
     recordings=RECORDINGS,
-    jobs="12, of 1 or 4 processes",
+    jobs="9, of 1 or 4 processes",
     prepare="nothing",
     stuck="divide layers before you shard them; a copy is a row of the mesh",
 )

@@ -50,23 +50,9 @@ def mesh_config(data: int = 1, tensor: int = 1, *, quick: bool = True, **setting
     return rung("gpt", **size | {"rung": "gpt" + "-mesh" * bool(shard)} | shard | settings)
 
 
-def saving_times(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Return what saving costs, in ms: step (the median), and for each save (save 1, …) what it
-    added to the steps from then on until the next one."""
-    import pandas as pd  # not at the start: every command that lists the labs would wait for it
-
-    rows = {}
-    for name, run in runs.items():
-        ms = 1e3 * run.steps.set_index("step")["step_s"]
-        added = (ms - ms.median()).groupby(ms.index // run.config.save_every).sum()
-        saves = {f"save {number}": added[number] for number in added.index if number}
-        rows[name] = {"step": ms.median()} | saves
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def stored_mib(runs: Mapping[str, Run]) -> pd.DataFrame:
     """Return the MiB that rank 0 of each run stores: weights, gradients and optimizer."""
-    import pandas as pd
+    import pandas as pd  # not at the start: every command that lists the labs would wait for it
 
     rows = {name: vars(run.evidence().spread.bytes) for name, run in runs.items()}
     return pd.DataFrame.from_dict(rows, orient="index") / 2**20

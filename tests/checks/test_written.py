@@ -36,7 +36,6 @@ CELLS = {
     "large_batch.noise_scale": ("large_batch", "noise_scale"),
     "large_batch.trust_ratio": ("large_batch", "trust_ratio"),
     "saving_memory.settings": ("saving_memory", "choose_settings"),
-    "restart.jobs": ("restart", "count_jobs"),
     "search.halving": ("search", "successive_halving"),
     "search.asha": ("search", "promote"),
     "tracking.energy": ("scale", "energy_kwh"),
@@ -94,8 +93,6 @@ DIVIDED = "for gradient in gradients: gradient /= scale"
 OVERFLOW = "not all(gradient.isfinite().all() for gradient in gradients)"
 SKIPPED = "return scale / 2, 0"
 GROWN = "good_steps += 1\n    if good_steps == interval: scale, good_steps = 2 * scale, 0"
-REFUSED = "if limit_min <= overhead_min: raise ValueError"
-TRAINED = "(limit_min - overhead_min)"
 
 LAST = "output.is_contiguous(memory_format=torch.channels_last)"
 NOTE = f"output.dim() == 4 and not {LAST} and lost.append(name)"
@@ -252,10 +249,6 @@ RIGHT = {
     "search.asha": [
         (promotion("trial not in promoted"),),
         (promotion("not trial in promoted", "sorted(results, key=results.get)[::-1]"),),
-    ],
-    "restart.jobs": [
-        (f"{REFUSED}\n    return math.ceil(60 * hours / {TRAINED})",),
-        (f"{REFUSED}\n    return -int(-60 * hours // {TRAINED})",),
     ],
     "networks.audit": [
         audit(),
@@ -545,14 +538,6 @@ WRONG = {
             promotion("trial not in promoted").replace("[0] if chosen else", " and chosen[0] or"),
         ): "0 is a trial",
         (f"promoted.add(0)\n    {promotion('trial not in promoted')}",): "changes its argument",
-    },
-    "restart.jobs": {
-        ("return math.ceil(60 * hours / limit_min)",): "expected 11: each job loses its overhead",
-        ("return math.ceil((60 * hours + overhead_min) / limit_min)",): "every job has the",
-        (f"return 60 * hours // {TRAINED}",): "the rest needs a job, too: round up",
-        (f"return math.ceil(60 * hours / {TRAINED})",): "it raised ZeroDivisionError",
-        (f"return math.ceil(60 * hours / ({TRAINED} or 1))",): "never train. Expected a ValueError",
-        (f"return math.ceil(hours / {TRAINED})",): "2.6 hours .*: 1, expected 11",
     },
     "networks.audit": {
         audit(

@@ -1,21 +1,6 @@
-"""The plans that a machine records, and the times of steps that save."""
+"""The plans that a machine records."""
 
-import pandas as pd
-
-from labs.two_dimensions import mesh_config, saving_times
 from labs.two_dimensions.lab import LAB
-
-
-class Saved:
-    """A run that saves after every second step."""
-
-    config = mesh_config(2, 2, save_every=2)
-    steps = pd.DataFrame({"step": range(6), "step_s": [1, 1, 9, 2, 1, 3]})
-
-
-def test_a_save_costs_what_it_adds_until_the_next() -> None:
-    row = saving_times({"at once": Saved()}).loc["at once"]
-    assert row.to_dict() == {"step": 1500, "save 1": 8000, "save 2": 1000}
 
 
 def test_four_gpus_record_each_mesh_and_each_way_to_save() -> None:

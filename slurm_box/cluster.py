@@ -1,4 +1,4 @@
-"""The cluster of this user: its folder, its ports, and which of its programs run."""
+"""The cluster that this user uses: its folder, its ports, and which of its programs run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from platformdirs import user_state_path
 
 NODES = ("node1", "node2")
 FIRST_PORT = 16817  # of seven; set SLURM_BOX_PORT if two people use one machine
+SHARED = Path("/var/lib/slurm_box")  # of the cluster that all accounts of a machine share
 SBIN = ("/usr/sbin", "/sbin")  # where Debian puts daemons; not on a user's PATH
 
 
@@ -20,9 +21,34 @@ class ClusterError(RuntimeError):
 
 
 def folder() -> Path:
-    """Return the cluster's folder: the variable SLURM_BOX, or one in the user's state folder."""
+    """Return the folder of the cluster that this user uses.
+
+    It is the user's own, unless none runs there and root has created a shared one. SLURM_BOX
+    chooses it.
+    """
+    own = own_folder()
+    if os.environ.get("SLURM_BOX") or not is_roots(SHARED, SHARED / "slurm.conf") or programs(own):
+        return own
+    return SHARED
+
+
+def own_folder() -> Path:
+    """Return the folder for a cluster of this user: SLURM_BOX, or one in the state folder."""
     path = os.environ.get("SLURM_BOX")
     return Path(path).resolve() if path else user_state_path("make-training-fast") / "slurm"
+
+
+def is_roots(*paths: Path) -> bool:
+    """Return whether these exist and only root can change them.
+
+    Slurm's commands load plugins from folders that a slurm.conf names, so another user's would run
+    code as the reader. A link is never root's only: Linux gives it mode 777.
+    """
+    try:
+        states = [path.lstat() for path in paths]
+    except OSError:
+        return False
+    return all(state.st_uid == 0 and not state.st_mode & 0o022 for state in states)
 
 
 def ports() -> dict[str, int]:

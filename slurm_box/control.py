@@ -1,6 +1,7 @@
 """A real Slurm on this one machine, for learners without a cluster, and for tests.
 
-munged, MariaDB, slurmdbd, slurmctld and two slurmd run as this user in a separate folder,
+munged, MariaDB, slurmdbd, slurmctld and two slurmd run as this user in a separate folder (as root,
+if all accounts share the cluster: then jobs run as their submitters),
 on loopback and on separate ports, so an existing Slurm is not touched. (Slurm's accounting daemon
 cannot listen only on loopback; it rejects every request without the key in that folder.)
 Each of the two nodes claims 16 cores and four GPUs: the devices are fake, the scheduler is not.
@@ -9,8 +10,8 @@ With a network (`slurm_box.network`), slurmctld and slurmd use its addresses, no
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,16 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from slurm_box.cluster import NODES, ClusterError, folder, ports, programs, which
+from slurm_box.cluster import (
+    NODES,
+    SHARED,
+    ClusterError,
+    folder,
+    own_folder,
+    ports,
+    programs,
+    which,
+)
 from slurm_box.installation import LOOPBACK, Daemon, daemons, install, write_files
 from slurm_box.network import Network
 
@@ -29,7 +39,7 @@ DOWN_S = 15  # until the jobs end; Slurm kills those that ignore it after KillWa
 RELEASED_S = 5  # until the port of a killed program is free
 
 
-def up(rate: str = "") -> dict[str, str]:
+def up(rate: str = "", *, shared: bool = False, operator: str = "") -> dict[str, str]:
     """Start all programs of the cluster that are not running, and wait until its nodes are idle.
 
     Missing programs are installed first if possible (as root, on Debian).
@@ -37,53 +47,80 @@ def up(rate: str = "") -> dict[str, str]:
     Args:
         rate: of a network between the nodes, such as "1gbit"; "" for none, or to keep the network
             that the cluster has.
+        shared: let all accounts of this machine submit jobs, which run as their submitters. Only
+            root can do this; if a different user's cluster runs, `up` needs nothing.
+        operator: an account that may see and cancel all jobs of a shared cluster, in addition to
+            earlier ones; by default the one that called sudo.
 
     Returns:
         What `status` returns.
 
     Raises:
         ClusterError: something is missing, a port is taken, a program does not start, or the
-            network cannot be created.
+            network cannot be created; or the cluster is a different user's.
     """
+    home = _folder_to_start(shared)
+    if not rate and not shared and not _is_mine(home) and programs(home):
+        return status()
+    _check_owner(home)
+    shared = shared or _is_shared(home)
+    operator = operator or (os.environ.get("SUDO_USER", "") if shared else "")
+    if operator == "root":
+        operator = ""  # root may do more already
+    _check_operator(operator)
     install()
-    home = folder()
-    home.mkdir(parents=True, exist_ok=True)
-    with _alone(home):
-        before, network = programs(home), Network(home)
-        if not before and not rate:
-            network.remove()  # left by a crash
-        had_network = network.exists
-        if rate and before and not had_network:
-            raise ClusterError(
-                "--network: the cluster runs without a network: run python -m slurm_box down first"
-            )
-        try:
-            if rate:
-                network.create(rate)
-            elif had_network:
-                network.connect()
-            addresses = network.addresses if network.exists else LOOPBACK
-            if "slurmctld" not in before:
-                write_files(home, addresses)
-                network.write_hosts()
-            for daemon in daemons(home, addresses):
-                if daemon.name not in before:
-                    entry = network.entry(daemon.name) if network.exists else []
-                    _start(daemon, home, entry)
-            _wait(lambda: "" if _nodes_are_ready(home) else "not idle", "the nodes", home)
-            _release_failed_launches(home)
-        except BaseException:  # also an interrupt: leave nothing half started
-            for name in set(programs(home)) - set(before):
-                _end(programs(home)[name])
-            if not had_network:
-                network.remove()
-            raise
+    with _umask(0o022 if shared else 0o077):
+        if shared:
+            _check_place(home)
+        home.mkdir(parents=True, exist_ok=True)
+        with _alone(home):
+            _start_all(home, rate, shared, operator)
     return status()
 
 
+def _start_all(home: Path, rate: str, shared: bool, operator: str) -> None:
+    """Start what does not run; if something fails, end what was started."""
+    before, network = programs(home), Network(home)
+    if not before and not rate:
+        network.remove()  # left by a crash
+    had_network = network.exists
+    if rate and before and not had_network:
+        raise ClusterError(
+            "--network: the cluster runs without a network: run python -m slurm_box down first"
+        )
+    try:
+        if rate:
+            network.create(rate)
+        elif had_network:
+            network.connect()
+        addresses = network.addresses if network.exists else LOOPBACK
+        if "slurmctld" not in before:
+            write_files(home, addresses, shared)
+            network.write_hosts()
+        for daemon in daemons(home, addresses):
+            if daemon.name not in before:
+                entry = network.entry(daemon.name) if network.exists else []
+                _start(daemon, home, entry)
+        _wait(lambda: "" if _nodes_are_ready(home) else "not idle", "the nodes", home)
+        _release_failed_launches(home)
+        if operator:
+            _make_operator(home, operator)
+    except BaseException:  # also an interrupt: leave nothing half started
+        for name in set(programs(home)) - set(before):
+            _end(programs(home)[name])
+        if not had_network:
+            network.remove()
+        raise
+
+
 def down() -> list[str]:
-    """End every program of the cluster, and its jobs; return the programs that ended."""
+    """End every program of the cluster, and its jobs; return the programs that ended.
+
+    Raises:
+        ClusterError: the cluster is a different user's.
+    """
     home, ended = folder(), []
+    _check_owner(home)
     _cancel_jobs(home)
     for daemon in reversed(daemons(home)):
         if process := programs(home).get(daemon.name):
@@ -97,12 +134,11 @@ def down() -> list[str]:
 def _cancel_jobs(home: Path) -> None:
     """End all jobs the usual way, so that accounting records it, if the controller answers."""
     deadline = time.monotonic() + DOWN_S
-    if (
-        "slurmctld" in programs(home)
-        and _output(home, "scancel", f"--user={getpass.getuser()}") is not None
-    ):
-        while _output(home, "squeue", "-h") and time.monotonic() < deadline:
-            time.sleep(0.2)
+    while "slurmctld" in programs(home) and time.monotonic() < deadline:
+        if not (jobs := (_output(home, "squeue", "-h", "-o", "%A") or "").split()):
+            return
+        _output(home, "scancel", *jobs)
+        time.sleep(0.2)
 
 
 def status() -> dict[str, str]:
@@ -116,7 +152,75 @@ def status() -> dict[str, str]:
     ready = _ready(home) if "slurmctld" in running else 0
     network = Network(home)
     link = {"network": network.status()} if network.exists else {}
-    return {**states, "nodes": f"{ready} of {len(NODES)} ready", **link, "folder": str(home)}
+    users = {"users": "all accounts of this machine"} if _is_shared(home) else {}
+    nodes = f"{ready} of {len(NODES)} ready"
+    return {**states, "nodes": nodes, **link, **users, "folder": str(home)}
+
+
+def _folder_to_start(shared: bool) -> Path:
+    if os.geteuid() != 0:
+        if shared:
+            raise ClusterError("--shared needs root, who starts jobs as their submitters: use sudo")
+        return folder()
+    return SHARED if shared and not os.environ.get("SLURM_BOX") else own_folder()
+
+
+def _is_mine(home: Path) -> bool:
+    return not home.exists() or home.stat().st_uid == os.geteuid()
+
+
+def _is_shared(home: Path) -> bool:
+    return (home / "shared").exists()
+
+
+def _check_owner(home: Path) -> None:
+    if not _is_mine(home):
+        raise ClusterError(
+            f"the cluster in {home} is {_name(home.stat().st_uid)}'s, who alone can start, change "
+            f"or stop it. For one of your own, set SLURM_BOX=FOLDER and SLURM_BOX_PORT=NUMBER"
+        )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _check_operator(name: str) -> None:
+    try:
+        _ = name and pwd.getpwnam(name)
+    except KeyError:
+        raise ClusterError(f"--operator {name}: no account of this machine has this name") from None
+
+
+def _check_place(home: Path) -> None:
+    """Check that a folder can have a cluster for all accounts.
+
+    Raises:
+        ClusterError: a cluster for root only runs in it; others can change it, and would run
+            programs as root; or others cannot enter it.
+    """
+    if programs(home) and not _is_shared(home):
+        raise ClusterError("--shared: the cluster runs for root only: run slurm_box down first")
+    for path in filter(Path.exists, (home, *home.parents)):
+        state = path.stat()
+        is_sticky = path != home and state.st_mode & 0o1000
+        if state.st_uid != 0 or (state.st_mode & 0o022 and not is_sticky):
+            raise ClusterError(f"--shared: users can change {path}: choose another SLURM_BOX")
+        if path != home and not state.st_mode & 0o001:
+            raise ClusterError(f"--shared: users cannot enter {path}: choose another SLURM_BOX")
+
+
+def _make_operator(home: Path, name: str) -> None:
+    """Let an account see and cancel all jobs; Slurm wants it to have an account to charge, too."""
+    words = ("sacctmgr", "--immediate")
+    _output(home, *words, "add", "user", name, "account=root")  # fails if it is known
+    _output(home, *words, "modify", "user", name, "set", "adminlevel=operator")
+    known = _output(home, "sacctmgr", "-nP", "show", "user", name, "format=adminlevel") or ""
+    if known.strip() != "Operator":
+        raise ClusterError(f"--operator {name}: Slurm's accounting did not accept it: try again")
 
 
 def _is_taken(daemon: Daemon) -> bool:
@@ -153,7 +257,7 @@ def _start(daemon: Daemon, home: Path, entry: Sequence[str] = ()) -> None:
     env = {
         **variables,
         "SLURM_CONF": str(home / "slurm.conf"),
-        "MYSQL_UNIX_PORT": str(home / "run" / "database.sock"),
+        "MYSQL_UNIX_PORT": str(home / "database" / "socket"),
     }
     with (home / "log" / f"{daemon.name}.out").open("w") as output:
         process = subprocess.Popen(
@@ -224,12 +328,21 @@ def _end(*processes: psutil.Process, timeout_s: float = 10) -> None:
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     try:
-        with FileLock(home / ".lock", timeout=UP_S):
+        with FileLock(home / ".lock", timeout=UP_S, mode=0o600):  # or any user could hold it
             yield
     except Timeout as error:
         raise ClusterError(
             f"another process is starting the cluster in {home}: try again"
         ) from error
+
+
+@contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _nodes_are_ready(home: Path) -> bool:

@@ -108,18 +108,23 @@ def _first_job(conf: Path) -> int:
     return 1 + 97 * ports()["slurmctld"] % JOBS_PER_START
 
 
-def write_files(home: Path, addresses: dict[str, str]) -> None:
+def write_files(home: Path, addresses: dict[str, str], is_shared: bool = False) -> None:
     """Create the cluster's folder: write the configuration; create keys and database only once.
 
     Args:
         home: the folder.
         addresses: of the controller and of each node.
+        is_shared: whether jobs of all accounts reach munge's socket and their scripts in the spool.
 
     Raises:
         ClusterError: the database could not be created.
     """
     for name in ("munge", "database", "log", "run", "spool", "state"):
         (home / name).mkdir(exist_ok=True, mode=0o700)
+    for name in ("", "munge", "run", "spool") if is_shared else ():
+        (home / name).chmod(0o755)
+    if is_shared:
+        (home / "shared").touch()
     for number in range(GPUS):  # Slurm needs devices: each is a link to one that always exists
         link = home / f"gpu{number}"
         if not link.is_symlink():
@@ -135,6 +140,8 @@ def write_files(home: Path, addresses: dict[str, str]) -> None:
         "last_gpu": GPUS - 1,
         "gpus": GPUS,
         "first_job": _first_job(home / "slurm.conf"),
+        # Accounts that share a cluster must not requeue each other's jobs.
+        "urgent_tier": 1 if is_shared else 10,
         **ports(),
         **{f"{name}_address": address for name, address in addresses.items()},
         # The daemons bind to loopback; in a network the nodes reach out to each other.
@@ -201,7 +208,7 @@ def obstacle(port: int, address: str = "127.0.0.1") -> str:
 
 def daemons(home: Path, addresses: dict[str, str] = LOOPBACK) -> list[Daemon]:
     """Return the daemons in start order. Each stays in the foreground of its session."""
-    munge, database = home / "munge" / "socket", home / "run" / "database.sock"
+    munge, database = home / "munge" / "socket", home / "database" / "socket"
     munged = [
         "munged",
         "--foreground",
@@ -212,7 +219,7 @@ def daemons(home: Path, addresses: dict[str, str] = LOOPBACK) -> list[Daemon]:
         f"--pid-file={home}/run/munged.own.pid",
         f"--log-file={home}/log/munged.log",
     ]
-    # Without a network it is only reachable by its socket, in this user's folder.
+    # Without a network it is only reachable by its socket, in a folder of mode 700.
     mariadbd = [
         "mariadbd",
         "--no-defaults",

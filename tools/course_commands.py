@@ -73,23 +73,35 @@ def slurm(
         str,
         typer.Option(help="With up: link the nodes by a network with this rate, such as 1gbit."),
     ] = "",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="With up, as root: for all accounts of this machine.")
+    ] = False,
+    operator: Annotated[
+        str,
+        typer.Option(
+            help="With --shared: an account that may see and cancel all jobs; by default the one "
+            "that called sudo."
+        ),
+    ] = "",
     json_: AsJson = False,
 ) -> None:
     """Run a real Slurm on this machine: two nodes with four fake GPUs each, in its own folder."""
     import slurm_box
 
-    if network and action is not Action.UP:
-        raise ValueError(f"--network {network}: only for course slurm up")
+    if (network or shared) and action is not Action.UP:
+        raise ValueError("--network and --shared: only for course slurm up")
+    if operator and not shared:
+        raise ValueError(f"--operator {operator}: only for course slurm up --shared")
     if action is Action.UP:
-        slurm_box.up(network)
+        slurm_box.up(network, shared=shared, operator=operator)
     ended = slurm_box.down() if action is Action.DOWN else []
     status = slurm_box.status()
     if json_:
         tables.as_json(status | {"ended": ended})
         return
     tables.show_table(["program", "state"], status.items())
-    if slurm_box.environment():
-        typer.echo(f"Slurm's commands need: export SLURM_CONF={slurm_box.folder() / 'slurm.conf'}")
+    for name, value in slurm_box.environment().items():
+        typer.echo(f"Slurm's commands need: export {name}={value}")
 
 
 @app.command()

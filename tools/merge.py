@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from difflib import SequenceMatcher
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ def merge(name: str, versions: Versions, solutions: tuple[str, str] | None) -> M
 
 def merge_text(versions: Versions) -> Merged:
     """Merge a text by lines."""
+    versions = _with_new_comments(versions)
     with TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("ours", "base", "theirs")]
         for path, text in zip(paths, (versions.ours, versions.base, versions.theirs)):
@@ -68,6 +70,35 @@ def merge_text(versions: Versions) -> Merged:
         command.remove("--ours")
         conflicts = subprocess.run(command, capture_output=True).returncode  # their number
     return Merged(merged, f"{conflicts} place{'s' * (conflicts > 1)}" if conflicts else "")
+
+
+def _with_new_comments(versions: Versions) -> Versions:
+    """Put the course's new comments into base and ours, where ours has the old or the new one.
+
+    A TODO's comment is next to the learner's lines, so that git would see a conflict.
+    """
+    base, ours, theirs = (text.splitlines(keepends=True) for text in versions)
+    old_in_ours, new_in_ours = _places(base, ours), _places(theirs, ours)
+    blocks = SequenceMatcher(None, base, theirs, autojunk=False).get_opcodes()
+    pairs = [
+        (old, new)
+        for tag, first, end, start, stop in blocks
+        if tag == "replace" and end - first == stop - start
+        for old, new in zip(range(first, end), range(start, stop))
+    ]
+    for old, new in pairs:
+        if all(line.lstrip().startswith("#") for line in (base[old], theirs[new])):
+            if old in old_in_ours:
+                ours[old_in_ours[old]] = base[old] = theirs[new]
+            elif new in new_in_ours:
+                base[old] = theirs[new]
+    return Versions("".join(base), "".join(ours), versions.theirs)
+
+
+def _places(lines: list[str], others: list[str]) -> dict[int, int]:
+    """Return the numbers of lines that others have, too, with their numbers there."""
+    blocks = SequenceMatcher(None, lines, others, autojunk=False).get_matching_blocks()
+    return {block.a + i: block.b + i for block in blocks for i in range(block.size)}
 
 
 def merge_exercise(versions: Versions, solutions: tuple[str, str]) -> Merged:

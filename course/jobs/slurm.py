@@ -27,6 +27,7 @@ from course.jobs.slurm_partitions import (
     seconds,
 )
 from course.runs.run import Run
+from slurm_box.cluster import programs
 
 SQUEUE_INTERVAL_S = 2.0  # between two calls of squeue, however many runs are waited for
 CANCEL_S = 10.0  # for attempts to cancel
@@ -145,7 +146,8 @@ def is_alive(run: Run) -> bool:
 
 def _cluster_is_down(run: Run) -> bool:
     """Return whether this machine's own Slurm had the run's job, and has been stopped since."""
-    return run.launched.get("cluster") == str(slurm_box.folder()) and not slurm_box.environment()
+    cluster = run.launched.get("cluster")
+    return bool(cluster) and not programs(Path(cluster))
 
 
 def _jobs() -> dict[str, list[str]] | None:

@@ -118,7 +118,8 @@ def test_down_leaves_nothing_and_up_goes_on_from_there(slurm: Path, tmp_path: Pa
     assert int(later) > int(number)  # its state was kept: no number is reused
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_BOX", str(tmp_path / "new"))
     monkeypatch.setattr(installation, "missing", lambda: ["slurmctld", "munged"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(

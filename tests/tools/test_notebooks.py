@@ -221,20 +221,20 @@ def test_a_failure_ends_the_command_with_1(runs_root: Path, folder: Path, tmp_pa
     assert f"report: {report}" in result.stdout and report.exists()
 
 
-GUIDE = (runs.PROJECT / "docs" / "instructors.md").read_text()
+SITES = (runs.PROJECT / "docs" / "sites.md").read_text()
 
 
-def test_the_guide_explains_every_setting_of_a_site() -> None:
+def test_every_setting_of_a_site_is_explained() -> None:
     explained = {
         name
-        for row in re.findall(r"^\|([^|]*)\|", GUIDE, re.M)
+        for row in re.findall(r"^\|([^|]*)\|", SITES, re.M)
         for name in re.findall(r"`(\w+)`", row)
     }
     assert explained >= {field.name for field in fields(sites.Site)} - {"name"}
 
 
-def test_the_guides_example_is_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    examples = re.findall(r"```toml\n(.*?)```", GUIDE, re.S)
+def test_the_example_of_a_site_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", SITES, re.S)
     (tmp_path / "sites.toml").write_text("\n".join(examples))
     monkeypatch.setenv("COURSE_SITES", str(tmp_path / "sites.toml"))
     assert sites.get("my-cluster").shape(8) == (2, 4) and sites.get("local").shared

@@ -30,7 +30,7 @@ DROP, BOARD, DRAFTS = "drop", "board", ".init"
 DROP_MODE = 0o3733  # everyone adds files, and only the owner lists them
 TEMPLATE = Path(__file__).with_name(START)
 SKELETON = """\
-# The class's sites. docs/instructors.md, section 2, explains the settings.
+# The class's sites. docs/sites.md explains the settings.
 # [my-cluster]
 # executor = "slurm"
 # partition = "gpu"

@@ -216,7 +216,7 @@ def test_a_class_of_five(
 
 
 def set_up(place: Path, teacher: Account, environment: Path) -> tuple[Account, Path]:
-    """Give the instructor a clone and an active environment; return the class's folder, too."""
+    """Give the instructor a clone and an active environment; return the class folder, too."""
     workshop = place / "workshop"
     workshop.mkdir(mode=0o755)
     shutil.chown(workshop, teacher.name)

@@ -1,4 +1,4 @@
-"""`course class init`: a class's folder, as its instructor and its learners use it."""
+"""`course class init`: a class folder, as its instructor and its learners use it."""
 
 import os
 import pwd
@@ -310,7 +310,7 @@ class TestDropBox:
         )
         assert ((folder / "drop").stat().st_gid, mode(folder / "drop")) == (DAEMON, 0o3733)
         assert "drop: kept" in init(folder)
-        with pytest.raises(ValueError, match="group 1.: remove it, and init makes a new one"):
+        with pytest.raises(ValueError, match="group 1.: delete it, and run this command again"):
             init(folder, group="bin", instructors=["bin"])
 
     def test_a_folder_of_a_private_group_is_safe(self, place: Path, project: Path) -> None:
@@ -429,7 +429,7 @@ class TestStart:
 def test_data_that_is_missing_is_made_by_the_command(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`course data`, for the class's folder; data that is there costs nothing."""
+    """`course data`, for the class folder; data that is there costs nothing."""
     python = place / "python"
     python.write_text('#!/bin/sh\nmkdir "$COURSE_DATA${6:+-blind-crops}"\n')
     python.chmod(0o755)

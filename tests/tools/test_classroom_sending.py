@@ -32,7 +32,7 @@ SECRET = "Geheim"  # planted wherever a learner writes something
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a class's folder; progress is stored in an empty runs folder."""
+    """Make a class folder; progress is stored in an empty runs folder."""
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "runs"))
     return make_class(tmp_path / "class")
 
@@ -75,7 +75,7 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
     assert "is deleted" in course("class", "leave")
     save_check("device", PASSED)
     assert files(place) == [] and not shared_progress.joined()
-    with pytest.raises(ValueError, match="in no class"):
+    with pytest.raises(ValueError, match="joined a class"):
         course("class", "leave")
 
 
@@ -222,7 +222,7 @@ def replace_by_file(place: Path) -> None:
 
 WRONG_BOXES = {
     "no drop box": remove,
-    "is no folder": replace_by_file,
+    "is not a folder": replace_by_file,
     "can be listed by anyone": lambda place: (place / DROP).chmod(0o3737),
     "no sticky bit": lambda place: (place / DROP).chmod(0o2733),
     "its group": lambda place: (place / DROP).chmod(0o1733),
@@ -327,7 +327,7 @@ def test_after_the_end_of_a_class_nothing_is_sent(
 
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:
     membership.join(place)
-    with pytest.raises(ValueError, match="first run course class leave"):
+    with pytest.raises(ValueError, match="leave it first"):
         membership.join(make_class(tmp_path / "other"))
 
 

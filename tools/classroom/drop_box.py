@@ -125,7 +125,9 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
         raise ValueError(f"{folder} has no drop box, which course class init creates") from None
     except PermissionError:
         owner = user_name(folder.stat().st_uid)
-        raise ValueError(f"only instructors can list {folder / DROP}: ask {owner}") from None
+        raise ValueError(
+            f"only instructors can list {folder / DROP}, which belongs to {owner}"
+        ) from None
     return {uid: max(files)[1] for uid, files in own.items()}, [
         *_floods(folder, owners, names),
         *(

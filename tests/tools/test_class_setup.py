@@ -303,7 +303,7 @@ class TestDropBox:
             init(folder, group="nogroup")
         with pytest.raises(ValueError, match="no group 'nogroups'"):
             init(folder, group="nogroups")
-        with pytest.raises(ValueError, match="no account 'nobodies' here"):
+        with pytest.raises(ValueError, match="no account 'nobodies'"):
             init(folder, instructors=["nobodies"])
         assert "drop: files there can be read by daemon, root," in init(
             folder, group="daemon", instructors=["daemon"]

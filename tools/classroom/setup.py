@@ -110,7 +110,7 @@ def write_bundle(project: Path, folder: Path) -> str:
     if changed := _git(project, "status", "--porcelain", "--untracked-files=no").splitlines():
         raise ValueError(
             f"{len(changed)} files in {project} have changes that are not committed, so learners "
-            f"would not get them ({changed[0][3:]}): git commit -a, or set them aside with git stash"
+            f"would not get them ({changed[0][3:]}): git commit -a, or put them aside: git stash"
         )
     if _git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
         raise ValueError(

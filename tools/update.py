@@ -71,7 +71,7 @@ def update(project: Path = PROJECT) -> str:
         with FileLock(lock, mode=0o600, timeout=0):
             return _update(project, upstream)
     except Timeout:
-        raise ValueError(f"another course update is at work in {project}: wait for it") from None
+        raise ValueError(f"another course update is running in {project}: wait for it") from None
 
 
 def _update(project: Path, upstream: str) -> str:
@@ -203,7 +203,7 @@ def _check_mergeable(project: Path, changed: list[str]) -> None:
     for above in {str(parent) for name in changed for parent in Path(name).parents} - tracked:
         # Git would replace one that it ignores, without asking.
         if os.path.lexists(project / above) and not (project / above).is_dir():
-            raise ValueError(f"{above} is a file here, and a folder upstream: move your file")
+            raise ValueError(f"{above} is a file here, and a folder upstream: move your file away")
 
 
 def _edits(project: Path, upstream: str, changed: set[str]) -> Iterator[Edit]:

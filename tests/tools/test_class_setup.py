@@ -94,7 +94,7 @@ def mode(path: Path) -> int:
 class TestFolder:
     def test_two_inits_at_once_do_not_meet(self, class_folder: Path) -> None:
         lock = FileLock(class_folder / ".init.lock", mode=0o600)
-        with lock, pytest.raises(ValueError, match="another course class init works in"):
+        with lock, pytest.raises(ValueError, match="another course class init runs in"):
             init(class_folder)
         assert "course.bundle: " in init(class_folder)
 

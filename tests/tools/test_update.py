@@ -420,7 +420,7 @@ def test_a_file_that_is_saved_during_the_update_is_not_replaced(
 def test_two_updates_at_once_do_not_meet(upstream: Path, clone: Path) -> None:
     commit(upstream, fixed_files())
     other = FileLock(clone / ".git" / "course-update.lock")
-    with other, pytest.raises(ValueError, match="another course update is at work"):
+    with other, pytest.raises(ValueError, match="another course update is running"):
         update(clone)
     assert "updated to" in update(clone)
 
@@ -449,7 +449,7 @@ def test_a_file_that_breaks_a_parser_stops_no_update(
 ) -> None:
     (clone / name).write_text(text)
     commit(upstream, fixed_files() | {NOTEBOOK: notebook("setup: new")})
-    assert f"  {name} is " in update(clone)
+    assert f"  {name} was " in update(clone)
     assert (backup_of(clone) / name).read_text() == text
 
 

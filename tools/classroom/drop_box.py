@@ -163,7 +163,7 @@ def remove(folder: Path) -> tuple[int, list[str]]:
         (folder / DROP).rename(folder / f"{ENDED}{secrets.token_hex(4)}")
     count, problems = 0, []
     if not (boxes := [*folder.glob(f"{ENDED}*")]):
-        raise ValueError(f"{folder} has no drop box, so no class")
+        raise ValueError(f"{folder} has no drop box: is it the class folder?")
     for box in boxes:
         for name, status in shared_files.statuses(folder, box.name):
             path = box / name

@@ -321,7 +321,7 @@ def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
         with FileLock(folder / f"{DRAFTS}.lock", mode=0o600, timeout=0):
             yield
     except Timeout:
-        raise ValueError(f"another course class init works in {folder}: wait for it") from None
+        raise ValueError(f"another course class init runs in {folder}: wait for it") from None
 
 
 def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:

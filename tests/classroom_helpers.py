@@ -20,7 +20,7 @@ PREDICTIONS = {"amp": 2.6, "channels_last": 1.2, "small_8_workers": 4.0}
 
 
 def make_class(folder: Path) -> Path:
-    """Create a class's folder with a drop box, as `course class init` does."""
+    """Create a class folder with a drop box, as `course class init` does."""
     (folder / DROP).mkdir(parents=True)
     folder.chmod(0o755)
     (folder / DROP).chmod(0o3733)

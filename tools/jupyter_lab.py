@@ -19,7 +19,7 @@ OTHERS_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 def lab(context: typer.Context) -> None:
     """Open JupyterLab at the first lab, from the active environment.
 
-    Options are passed on to JupyterLab, such as --no-browser --port 8890.
+    Options such as --no-browser --port 8890 are passed on to JupyterLab.
     """
     from course.runs import PROJECT
 
@@ -38,7 +38,7 @@ def lab(context: typer.Context) -> None:
 
 @app.command()
 def kernel() -> None:
-    """Install a kernel for a JupyterHub, which keeps this shell's settings of the course."""
+    """Install a kernel for JupyterHub that keeps this shell's settings of the course."""
     from ipykernel.kernelspec import install
 
     from course.runs import PROJECT

@@ -144,7 +144,7 @@ def merge_notebook(base: str, ours: str, theirs: str) -> Merged:
     books = [_read_notebook(text) for text in (base, ours, theirs)]
     old, mine, new = ({cell["id"]: cell for cell in book["cells"]} for book in books)
     if 2 * len(old.keys() & mine.keys()) < len(old):
-        raise ValueError("its cells have other ids")
+        raise ValueError("its cells have different ids")
     edited = {name for name, cell in mine.items() if not _same(cell, old.get(name))}
     changed = {name for name, cell in new.items() if not _same(cell, old.get(name))}
     for name in new.keys() & mine.keys() - edited:
@@ -177,7 +177,7 @@ def _read_notebook(text: str) -> dict[str, Any]:
         notebook["metadata"] = {**notebook["metadata"]}
         json.dumps(notebook, ensure_ascii=False).encode()  # or raise: half a surrogate pair
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise ValueError("it is no notebook, or its cells have no ids") from None
+        raise ValueError("it is not a notebook, or its cells have no ids") from None
     return notebook
 
 

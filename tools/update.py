@@ -22,9 +22,9 @@ from course.text import printable, read_utf8
 INSTALLS = {"pyproject.toml", "requirements.lock"}  # a change needs `make setup`
 # What git reports, and how to fix it; the first that fits counts.
 FIXES = {
-    "dubious ownership": "git reads no clone that belongs to someone else. Ask its owner for a "
-    "bundle, which is a file: git remote set-url origin FILE. If you trust the owner: git config "
-    "--global --add safe.directory FOLDER",
+    "dubious ownership": "git refuses to read a clone that belongs to someone else. Ask its "
+    "owner for a bundle (a file), and then: git remote set-url origin FILE. Or, if you trust the "
+    "owner: git config --global --add safe.directory FOLDER",
     r"\(publickey|Authentication failed|could not read (Username|Password)|error: 40[134]|"
     "epository not found": "check your key or token, and that you may read the repository",
     "(?i)permission denied": "ask the owner of that file to let you read it: chmod -R a+rX",
@@ -71,7 +71,7 @@ def update(project: Path = PROJECT) -> str:
         with FileLock(lock, mode=0o600, timeout=0):
             return _update(project, upstream)
     except Timeout:
-        raise ValueError(f"another course update is at work in {project}: wait for it") from None
+        raise ValueError(f"another course update is running in {project}: wait for it") from None
 
 
 def _update(project: Path, upstream: str) -> str:
@@ -131,7 +131,7 @@ def _lines(edits: list[Edit], backup: Path, changed: list[str]) -> Iterator[str]
 
 def _upstream(project: Path) -> str:
     """Return the branch that the current one follows, such as origin/main."""
-    own = "git clone the course, and update the clone; in a class, source its start.sh there first"
+    own = "use a git clone that belongs to you; in a class, source start.sh there first"
     _git(project, "rev-parse", "--git-dir", fix=own)
     attach = "no branch is checked out: git switch main, which keeps your edits"
     _git(project, "symbolic-ref", "HEAD", fix=attach)
@@ -196,12 +196,14 @@ def _check_mergeable(project: Path, changed: list[str]) -> None:
         )
     for name in changed:
         if (project / name).is_dir() and not (project / name).is_symlink():
-            raise ValueError(f"{name} is a folder here, and a file upstream: move it elsewhere")
+            raise ValueError(
+                f"{name} is a folder here, and a file upstream: move your folder elsewhere"
+            )
     tracked = {*_names(project, "ls-files")}
     for above in {str(parent) for name in changed for parent in Path(name).parents} - tracked:
         # Git would replace one that it ignores, without asking.
         if os.path.lexists(project / above) and not (project / above).is_dir():
-            raise ValueError(f"{above} is a file here, and a folder upstream: move it elsewhere")
+            raise ValueError(f"{above} is a file here, and a folder upstream: move your file away")
 
 
 def _edits(project: Path, upstream: str, changed: set[str]) -> Iterator[Edit]:
@@ -235,16 +237,16 @@ def _edit(project: Path, upstream: str, name: str) -> Edit:
 
     base, theirs = (_show(project, commit, name) for commit in ("HEAD", upstream))
     if theirs is None and not _names(project, "ls-tree", "--name-only", upstream, name):
-        return Edit(name, note="is gone from the course")
+        return Edit(name, note="was removed from the course")
     if base is None or theirs is None or not stat.S_ISREG((project / name).lstat().st_mode):
-        return Edit(name, note="is new")
+        return Edit(name, note="was replaced by the new version")
     solutions = [_show(project, commit, _solution(name)) for commit in ("HEAD", upstream)]
     try:
         versions = Versions(base, read_utf8(project / name), theirs)
         merged = merge(name, versions, None if None in solutions else (*solutions,))
     except ValueError as error:
-        return Edit(name, note=f"is new, because yours could not be merged: {error}")
-    note = f"is merged; yours stays in {merged.kept}" if merged.kept else "is merged"
+        return Edit(name, note=f"was replaced, because yours could not be merged: {error}")
+    note = f"was merged; yours stays in {merged.kept}" if merged.kept else "was merged"
     return Edit(name, merged.text, note * merged.is_edited, bool(merged.kept))
 
 

@@ -251,18 +251,19 @@ def check_drop_box(folder: Path) -> None:
     is_loose = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
     is_sticky, gives_group = box.st_mode & stat.S_ISVTX, box.st_mode & stat.S_ISGID
     problems = {
-        f"belongs to {names[0]}, and the class to {names[1]}": box.st_uid != above.st_uid,
+        f"belongs to {names[0]}, but the class folder to {names[1]}": box.st_uid != above.st_uid,
         "is in a folder in which anyone can replace it": is_loose,
         "has no sticky bit, so classmates could replace your file": not is_sticky,
-        "does not give its group to new files": not (gives_group or has_list),
+        "has no setgid bit, so new files don't get its group": not (gives_group or has_list),
         "can be listed by anyone": box.st_mode & stat.S_IROTH,
         "can be listed by you, and so by classmates": not is_owner and os.access(drop, os.R_OK),
-        "has a group with learners: yours": not (is_owner or has_list) and box.st_gid in mine,
-        "cannot be written by you": not os.access(drop, os.W_OK | os.X_OK),
+        "has a group with learners: you are in it": not (is_owner or has_list)
+        and box.st_gid in mine,
+        "is not writable for you": not os.access(drop, os.W_OK | os.X_OK),
     }
     for problem, is_found in problems.items():
         if is_found:
-            raise ValueError(f"{drop} {problem}. {names[1]} repairs it with: course class init")
+            raise ValueError(f"{drop} {problem}. Ask {names[1]} to run course class init again")
 
 
 def has_access_list(drop: Path) -> bool:
@@ -274,7 +275,7 @@ def _status(drop: Path) -> os.stat_result:
     try:
         status = drop.lstat()
     except FileNotFoundError:
-        raise ValueError(f"{drop.parent} has no drop box: is it the class's folder?") from None
+        raise ValueError(f"{drop.parent} has no drop box: is it the class folder?") from None
     if not stat.S_ISDIR(status.st_mode):
-        raise ValueError(f"{drop} is no folder: is it the class's?")
+        raise ValueError(f"{drop} is not a folder: is {drop.parent} the class folder?")
     return status

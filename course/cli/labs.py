@@ -22,19 +22,19 @@ def exercises(
     upto: Annotated[
         str,
         typer.Option(
-            help="Fill the exercises up to this one that are open, or failed their last check; "
-            "keep the others. They count as given. What you edited is backed up first."
+            help="Fill in all exercises up to this one that are open or failed their last check. "
+            "They count as given. The others stay, and your edits are backed up first."
         ),
     ] = "",
     reset: Annotated[
-        bool, typer.Option("--reset", help="Empty all exercises, or only NAMES; same backups.")
+        bool, typer.Option("--reset", help="Empty all, or only NAMES; your edits are backed up.")
     ] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Write the exercises that are missing.")
+        bool, typer.Option("--restore", help="Write the exercise scripts that are missing.")
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Show which exercises are filled; or write the scripts with some of them filled."""
+    """Show which exercises are filled in; or fill in, or empty, some of them."""
     from course.checks import exercise_files as files
     from course.checks import exercises as scripts
     from course.checks import shared_progress

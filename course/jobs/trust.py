@@ -88,7 +88,7 @@ def trusted_paths() -> set[Path]:
     names = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     for name in names:
         if not Path(name).exists():
-            raise ValueError(f"{VARIABLE}: there is no {name!r}: expected folders or files")
+            raise ValueError(f"{VARIABLE}: {name!r} does not exist: expected folders or files")
     return {Path(place(name)) for name in names for place in (os.path.abspath, os.path.realpath)}
 
 
@@ -256,5 +256,5 @@ def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
     if status.st_uid == os.getuid():
         return command
     if status.st_uid not in _trusted():
-        return "Use one that belongs to you, in a folder of yours"
+        return "Use one of your own, in a folder that belongs to you"
     return f"Ask {user_name(status.st_uid)}: {command}; or use a copy in a folder of yours"

@@ -193,7 +193,7 @@ def test_a_class_of_five(
 ) -> None:
     teacher, folder = set_up(place, accounts[TEACHER], environment)
     printed = teacher.types(f"course class init {folder} --site slurm")
-    first, following = printed.splitlines()[-2].strip(), printed.rpartition(": ")[2].strip()
+    first, _, following = (line.strip() for line in printed.splitlines()[-3:])
     refuses_open_folders(place, accounts, first)
     for name in LEARNERS:
         accounts[name].types(first)
@@ -222,7 +222,7 @@ def test_a_class_of_five(
 
 
 def set_up(place: Path, teacher: Account, environment: Path) -> tuple[Account, Path]:
-    """Give the instructor a clone and an active environment; return the class's folder, too."""
+    """Give the instructor a clone and an active environment; return the class folder, too."""
     workshop = place / "workshop"
     workshop.mkdir(mode=0o755)
     shutil.chown(workshop, teacher.name)

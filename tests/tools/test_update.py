@@ -133,8 +133,14 @@ def test_files_that_cannot_be_merged_are_backed_up_and_replaced(
     assert {name: (backup_of(clone) / name).read_text() for name in edits} == edits
     assert (clone / "exercises/train_sharded.py").read_text() == "another answer\n"
     assert git(clone, "status", "--porcelain").split() == ["M", "exercises/train_sharded.py"]
-    assert "\n  notes.txt is new\n" in done and f"are in {backup_of(clone)}\n" in done
-    assert f"  {NOTEBOOK} is new, because yours could not be merged: it is no notebook" in done
+    assert (
+        "\n  notes.txt was replaced by the new version\n" in done
+        and f"are in {backup_of(clone)}\n" in done
+    )
+    assert (
+        f"  {NOTEBOOK} was replaced, because yours could not be merged: it is not a notebook"
+        in done
+    )
     assert "make setup" in done and "4 files changed" in done
     assert "already up to date" in update(clone)
 
@@ -143,7 +149,7 @@ def test_a_fix_in_one_todo_keeps_its_lines_and_the_other_todos(upstream: Path, c
     mine = by_hand()
     (clone / SCRIPT).write_text(mine)
     commit(upstream, fixed_files())
-    assert f"  {SCRIPT} is merged\n" in update(clone)
+    assert f"  {SCRIPT} was merged\n" in update(clone)
     assert (clone / SCRIPT).read_text() == fix(mine)
     assert (backup_of(clone) / SCRIPT).read_text() == mine
     assert git(clone, "status", "--porcelain").split() == ["M", SCRIPT]
@@ -158,7 +164,7 @@ def test_where_both_changed_a_line_the_learners_stays(upstream: Path, clone: Pat
     assert (clone / SCRIPT).read_text() == fix(by_hand()).replace(FIXED_TITLE, OWN_TITLE)
     new = f"backups/{backup_of(clone).name}/new/{SCRIPT}"
     assert (
-        f"  {SCRIPT} is merged; yours stays in 1 place, TODO amp; the new version is {new}" in done
+        f"  {SCRIPT} was merged; yours stays in 1 place, TODO amp; the new version is {new}" in done
     )
     assert (clone / new).read_text() == fixed_files()[SCRIPT]
 
@@ -168,7 +174,7 @@ def test_edits_that_do_not_meet_are_merged_with_any_line_ends(upstream: Path, cl
     (clone / SCRIPT).write_bytes(mine.replace("\n", "\r\n").encode())
     (clone / SCRIPT).chmod(0o600)
     commit(upstream, fixed_files())
-    assert f"  {SCRIPT} is merged\n" in update(clone)
+    assert f"  {SCRIPT} was merged\n" in update(clone)
     assert (clone / SCRIPT).read_text() == fix(mine)
     assert (clone / SCRIPT).stat().st_mode & 0o777 == 0o600
     assert not (backup_of(clone) / "new").exists()
@@ -185,7 +191,7 @@ def test_a_todo_that_was_given_gets_the_new_solution(upstream: Path, clone: Path
         "enabled=cfg.precision in HALF, cache_enabled=True)",
     )
     commit(upstream, {"solutions/train.py": SOLUTION.replace(old, new)})
-    assert f"  {SCRIPT} is merged\n" in update(clone)
+    assert f"  {SCRIPT} was merged\n" in update(clone)
     assert (clone / SCRIPT).read_text() == mine.replace(old, new)
     assert (backup_of(clone) / SCRIPT).read_text() == mine
 
@@ -198,7 +204,7 @@ def test_a_merge_that_does_not_compile_keeps_the_learners_script(
     (clone / SCRIPT).write_text(mine)
     broken = FILES[SCRIPT].replace(COMMON, f"{COMMON}        return = 1\n")
     commit(upstream, {SCRIPT: broken})
-    words = "is merged; yours stays in all lines, because in the merged script line "
+    words = "was merged; yours stays in all lines, because in the merged script line "
     assert words in update(clone)
     assert (clone / SCRIPT).read_text() == mine
     assert (backup_of(clone) / "new" / SCRIPT).read_text() == broken
@@ -233,7 +239,7 @@ def test_notebooks_merge_by_cell(upstream: Path, clone: Path) -> None:
     ]
     assert nbformat.read(clone / NOTEBOOK, 4).metadata.kernelspec.name == "class"
     assert (
-        f"  {NOTEBOOK} is merged; yours stays in the cell `predict(3)`; the new version is" in done
+        f"  {NOTEBOOK} was merged; yours stays in the cell `predict(3)`; the new version is" in done
     )
     assert "reload open notebooks" in done
     assert (backup_of(clone) / NOTEBOOK).read_text() == mine
@@ -286,7 +292,7 @@ def test_what_is_gone_upstream_stays_in_the_backup(upstream: Path, clone: Path) 
     (clone / "exercises/train_sharded.py").write_text("my answer\n")
     (upstream / "exercises/train_sharded.py").unlink()
     commit(upstream, {})
-    assert "  exercises/train_sharded.py is gone from the course\n" in update(clone)
+    assert "  exercises/train_sharded.py was removed from the course\n" in update(clone)
     assert not (clone / "exercises/train_sharded.py").exists()
     assert (backup_of(clone) / "exercises/train_sharded.py").read_text() == "my answer\n"
 
@@ -414,7 +420,7 @@ def test_a_file_that_is_saved_during_the_update_is_not_replaced(
 def test_two_updates_at_once_do_not_meet(upstream: Path, clone: Path) -> None:
     commit(upstream, fixed_files())
     other = FileLock(clone / ".git" / "course-update.lock")
-    with other, pytest.raises(ValueError, match="another course update is at work"):
+    with other, pytest.raises(ValueError, match="another course update is running"):
         update(clone)
     assert "updated to" in update(clone)
 
@@ -443,7 +449,7 @@ def test_a_file_that_breaks_a_parser_stops_no_update(
 ) -> None:
     (clone / name).write_text(text)
     commit(upstream, fixed_files() | {NOTEBOOK: notebook("setup: new")})
-    assert f"  {name} is " in update(clone)
+    assert f"  {name} was " in update(clone)
     assert (backup_of(clone) / name).read_text() == text
 
 
@@ -615,11 +621,11 @@ def test_a_bundle_of_another_user_is_cloned_and_updated(upstream: Path, home: Pa
 @needs_root
 def test_a_clone_of_another_user_is_refused_with_the_way_out(upstream: Path, clone: Path) -> None:
     own(upstream, OTHER)
-    words = (
-        r"dubious ownership in \S+ at '\S+'\. To fix it: git reads no .*Ask its owner for a bund"
-    )
+    words = r"dubious ownership in \S+ at '\S+'\. To fix it: git refuses .*Ask its owner for a bund"
     with pytest.raises(ValueError, match=words):
         update(clone)
     own(clone, OTHER)
-    with pytest.raises(ValueError, match=r"dubious .*\. To fix it: git clone the course"):
+    with pytest.raises(
+        ValueError, match=r"dubious .*\. To fix it: use a git clone that belongs to you"
+    ):
         update(clone)

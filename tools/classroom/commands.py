@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 SHOW = "show"  # the command that `course class FOLDER` means
 NEVER_SENT = (
-    "Never sent: scripts, logs, names of files, the messages of errors, and the notes of your "
-    "predictions."
+    "Never sent: scripts, logs, file names, error messages, and the notes of your predictions."
 )
 EXAMPLE = (
     '"amp": {"state": "failed", "tries": 3, "cause": "correct: number of updates per step … '
     'update once per batch"}, with its time'
 )
-Folder = Annotated[str, typer.Argument(help="The class's folder; by default COURSE_CLASS.")]
+Folder = Annotated[
+    str, typer.Argument(help="The class folder; by default, the one in COURSE_CLASS.")
+]
 
 
 class ClassGroup(TyperGroup):
@@ -45,23 +46,27 @@ class ClassGroup(TyperGroup):
 class_app = typer.Typer(
     cls=ClassGroup,
     no_args_is_help=True,
-    help="A class: its folder, and who is stuck. course class FOLDER shows it.",
+    help="Set up a class, join one, or show who is stuck: course class FOLDER.",
 )
 app.add_typer(class_app, name="class")
 
 
 @class_app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="On a disk that learners and jobs can read.")],
-    site: Annotated[str, typer.Option(help="Where the class's jobs run.")] = "",
+    folder: Annotated[
+        Path, typer.Argument(help="On a disk that learners and their jobs can read.")
+    ],
+    site: Annotated[str, typer.Option(help="Site of the class's jobs; by default local.")] = "",
     quick: Annotated[
-        bool, typer.Option("--quick/--full", help="The first cells' quick: full for GPUs.")
+        bool, typer.Option("--quick/--full", help="Size of the notebooks' runs; full is for GPUs.")
     ] = True,
-    crops: Annotated[bool, typer.Option("--crops", help="Also make the crops: 460 MB.")] = False,
-    group: Annotated[str, typer.Option(help="A group with instructors only.")] = "",
-    instructors: Annotated[str, typer.Option(help="Further instructors' accounts: a,b.")] = "",
+    crops: Annotated[bool, typer.Option("--crops", help="Also create the crops: 460 MB.")] = False,
+    group: Annotated[str, typer.Option(help="A group that contains only instructors.")] = "",
+    instructors: Annotated[
+        str, typer.Option(help="Other instructors' accounts, such as a,b.")
+    ] = "",
 ) -> None:
-    """Create what a class shares, or hand out a fix: replace the course, and keep the rest."""
+    """Create the class folder; if it exists, replace the course in it, and keep the rest."""
     from tools.classroom import setup
 
     names = [name for name in instructors.split(",") if name]
@@ -77,12 +82,14 @@ def show(
         bool, typer.Option("--live", help="Keep the page up to date until Ctrl-C.")
     ] = False,
     prediction: Annotated[
-        str, typer.Option(help="Show only how this was predicted, without names.")
+        str, typer.Option(help="Show only the predictions with this key, without names.")
     ] = "",
-    csv: Annotated[str, typer.Option(help="Write a line per learner and exercise.")] = "",
+    csv: Annotated[
+        str, typer.Option(help="Also write this file, a line per learner and exercise.")
+    ] = "",
     json_: AsJson = False,
 ) -> None:
-    """Show who is stuck, why checks fail and what was predicted; write a page, class.html."""
+    """Show who is stuck, why checks fail and what learners predicted; also write class.html."""
     from course.runs.files import write_atomically
     from tools.classroom import drop_box, page, report
 
@@ -163,7 +170,7 @@ def _show_histogram(chart: Histogram, *, json_: bool) -> None:
 
 @class_app.command()
 def join(folder: Folder = "", yes: Yes = False) -> None:
-    """Let your instructor see where you are stuck: show what is sent, then send it."""
+    """Let your instructor see where you are stuck: show what will be sent, then send it."""
     from course.checks import shared_progress
     from tools.classroom import membership
 
@@ -172,15 +179,15 @@ def join(folder: Folder = "", yes: Yes = False) -> None:
     typer.echo("Your instructor gets this file, now and after each check, answer and prediction:\n")
     typer.echo(json.dumps(message := shared_progress.message({}), indent=1))
     if not message["checks"]:
-        typer.echo(f"A check that failed is, for example: {EXAMPLE}")
+        typer.echo(f"A failed check looks like this: {EXAMPLE}")
     typer.echo(f"\n{NEVER_SENT} Only the class's instructors can read the file.")
     confirm(f"Join {place}?", yes=yes, default=True)
-    typer.echo(f"sent: {membership.join(place)}\nTo stop and delete it: course class leave")
+    typer.echo(f"sent: {membership.join(place)}\nTo stop sending and delete it: course class leave")
 
 
 @class_app.command()
 def leave() -> None:
-    """Delete what you sent to the class, and send nothing any more."""
+    """Delete what you sent to the class, and stop sending."""
     from tools.classroom import membership
 
     typer.echo(f"You left {membership.leave()}; your file there is deleted.")
@@ -188,7 +195,7 @@ def leave() -> None:
 
 @class_app.command()
 def end(folder: Folder = "", yes: Yes = False) -> None:
-    """Delete the drop box with all learners' files: nothing is sent to this class any more."""
+    """Delete the drop box and all files in it, so that learners stop sending."""
     from tools.classroom import drop_box
 
     place = _class(folder)
@@ -209,6 +216,10 @@ def raise_hand(
     from tools.classroom import membership
 
     if done == bool(question.strip()):
-        raise ValueError('give a question, course help "why is the loss nan?", or --done')
+        raise ValueError(
+            'expected a question, such as course help "why is the loss nan?", or --done'
+        )
     membership.raise_hand(question)
-    typer.echo("Your hand is lowered." if done else "Your hand is raised: course help --done")
+    typer.echo(
+        "Your hand is lowered." if done else "Your hand is raised. To lower it: course help --done"
+    )

@@ -125,14 +125,16 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
             if owners.total() == MOST_FILES:
                 break
     except FileNotFoundError:
-        raise ValueError(f"{folder} has no drop box: course class init makes one") from None
+        raise ValueError(f"{folder} has no drop box, which course class init creates") from None
     except PermissionError:
         owner = user_name(folder.stat().st_uid)
-        raise ValueError(f"only {owner}, the instructor, can list {folder / DROP}") from None
+        raise ValueError(
+            f"only instructors can list {folder / DROP}, which belongs to {owner}"
+        ) from None
     return {uid: max(files)[1] for uid, files in own.items()}, [
         *_floods(folder, owners, names),
         *(
-            f"{one_line(names[uid])}: {count:,} with a name that is not theirs, not shown"
+            f"{one_line(names[uid])}: {count:,} files with a name that is not theirs are not shown"
             for uid, count in foreign.items()
         ),
     ]
@@ -140,11 +142,12 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
 
 def _floods(folder: Path, owners: Counter[int], names: dict[int, str]) -> Iterable[str]:
     if owners.total() == MOST_FILES:
-        yield f"only {MOST_FILES:,} files were looked at, so learners may be missing"
+        yield f"only {MOST_FILES:,} files were read, so learners may be missing"
     for uid, count in owners.items():
         if count > MANY:
             remove = f"find {shlex.quote(str(folder / DROP))} -uid {uid} -delete"
-            yield f"{one_line(names[uid])} has {count:,} files in the drop box. Remove: {remove}"
+            name = one_line(names[uid])
+            yield f"{name} has {count:,} files in the drop box. To remove them: {remove}"
 
 
 def remove(folder: Path) -> tuple[int, list[str]]:
@@ -160,7 +163,7 @@ def remove(folder: Path) -> tuple[int, list[str]]:
         (folder / DROP).rename(folder / f"{ENDED}{secrets.token_hex(4)}")
     count, problems = 0, []
     if not (boxes := [*folder.glob(f"{ENDED}*")]):
-        raise ValueError(f"{folder} has no drop box, so no class")
+        raise ValueError(f"{folder} has no drop box: is it the class folder?")
     for box in boxes:
         for name, status in shared_files.statuses(folder, box.name):
             path = box / name

@@ -25,7 +25,7 @@ QUESTION_CHARACTERS = 300
 
 
 def find_class(folder: str | Path = "") -> Path:
-    """Return the class's folder: the argument, else COURSE_CLASS.
+    """Return the class folder: the argument, else COURSE_CLASS.
 
     Raises:
         ValueError: there is neither, or no such folder.
@@ -33,11 +33,11 @@ def find_class(folder: str | Path = "") -> Path:
     place = folder or os.environ.get(VARIABLE)
     if not place:
         raise ValueError(
-            f"which class? Give its folder, or set {VARIABLE}: your instructor's start.sh does that"
+            f"no class folder: give its path, or source the class's start.sh, which sets {VARIABLE}"
         )
     path = Path(place).expanduser().resolve()
     if not path.is_dir():
-        raise ValueError(f"{place}: there is no such folder, so no class")
+        raise ValueError(f"there is no class folder {place}: is its disk mounted?")
     return path
 
 
@@ -53,7 +53,7 @@ def join(folder: Path) -> Path:
         state = joined()
         if state and Path(state["folder"]) != folder:
             raise ValueError(
-                f"you are in the class {state['folder']}: first run course class leave"
+                f"you joined the class {state['folder']}: leave it first (course class leave)"
             )
         name = f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"
         state = state or {"folder": str(folder), "file": name, "owner": folder.stat().st_uid}
@@ -63,7 +63,7 @@ def join(folder: Path) -> Path:
 
 
 def leave() -> str:
-    """Leave the class, and delete the file there; return the class's folder.
+    """Leave the class, and delete the file there; return the class folder.
 
     Raises:
         ValueError: no class was joined.
@@ -71,7 +71,7 @@ def leave() -> str:
             was done, because a check is sending right now.
     """
     if not (state := joined()):
-        raise ValueError("you are in no class")
+        raise ValueError("you haven't joined a class, so there is nothing to leave")
     with alone():
         state_path().unlink(missing_ok=True)
         (Path(state["folder"]) / DROP / state["file"]).unlink(missing_ok=True)
@@ -87,13 +87,13 @@ def raise_hand(question: str) -> None:
     """
     if not joined():
         raise ValueError(
-            "you are in no class, so no one would see it. Join the one of your instructor with: "
-            "course class join FOLDER"
+            "you haven't joined a class, so no one would see your question. Join your instructor's "
+            "first: course class join FOLDER"
         )
     text = one_line(question).strip()
     if len(text) > QUESTION_CHARACTERS:
         raise ValueError(
-            f"the question has {len(text)} characters: expected at most {QUESTION_CHARACTERS}"
+            f"the question has {len(text)} characters: shorten it to {QUESTION_CHARACTERS}"
         )
     checks = store.read()["checks"].items()
     failing = [(x.get("checked_at", ""), n) for n, x in checks if state_of(x) == FAILED]

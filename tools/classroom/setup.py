@@ -57,7 +57,7 @@ def init(
     """Create the folder of a class; if it exists, replace the course in it and add what is missing.
 
     Yields:
-        Lines that say what was done; the last one is the command that learners type.
+        Lines that say what was done; the last two have the commands that learners type.
 
     Args:
         site: the site of the class's jobs, which start.sh sets, as it sets `quick`; "": this
@@ -87,7 +87,8 @@ def init(
             shutil.rmtree(drafts, ignore_errors=True)
     for place, fix in _closed(folder):
         yield f"note: others cannot read {place}. To let them: {fix} {_quoted(place)}"
-    yield f"Learners begin with:\n  {first_line(folder)}\nand the next day: {next_line(folder)}"
+    yield f"Learners begin with:\n  {first_line(folder)}"
+    yield f"and in each new shell:\n  {next_line(folder)}"
 
 
 def first_line(folder: Path) -> str:
@@ -112,12 +113,11 @@ def write_bundle(project: Path, folder: Path) -> str:
     if changed := git(project, "status", "--porcelain", "--untracked-files=no").splitlines():
         raise ValueError(
             f"{len(changed)} files in {project} have changes that are not committed, so learners "
-            f"would not get them ({changed[0][3:]}): git commit them, or set them aside with "
-            f"git stash"
+            f"would not get them ({changed[0][3:]}): git commit -a, or put them aside: git stash"
         )
     if git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
         raise ValueError(
-            f"{project} lacks the older commits: complete it with git fetch --unshallow"
+            f"{project} is a shallow clone, without older commits: git fetch --unshallow"
         )
     target, draft = folder / BUNDLE, folder / DRAFTS / BUNDLE
     if target.exists():
@@ -127,7 +127,7 @@ def write_bundle(project: Path, folder: Path) -> str:
         except ValueError:
             raise ValueError(
                 f"learners have commit {handed_out[:8]}, which {project} does not contain, so they "
-                f"could not update: git merge it, or check out the branch that you handed out"
+                f"could not update: merge it, or check out the branch that you handed out"
             ) from None
     repository = str(folder / DRAFTS / "main.git")
     git(project, "init", "--quiet", "--bare", repository)
@@ -146,14 +146,14 @@ def _write_sites(folder: Path) -> str:
         return "kept"
     has_own = own.is_file()
     write_atomically(target, own.read_text(encoding="utf-8") if has_own else SKELETON)
-    return f"a copy of {own}" if has_own else f"no site yet; edit {target}"
+    return f"a copy of {own}" if has_own else f"no site entry yet; edit {target}"
 
 
 def _write_start(folder: Path, site: str, quick: bool) -> str:
     """Write what learners source; keep an existing file if no site is given."""
     target = folder / START
     if target.exists() and not site:
-        return "kept (a --site replaces it)"
+        return "kept (--site replaces it)"
     sites.get(site or "local", folder / SITES)
     is_conda = (Path(sys.prefix) / "conda-meta").is_dir()
     exports = {
@@ -206,7 +206,7 @@ def _account(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError:
-        raise ValueError(f"--instructors: there is no account {name!r} here") from None
+        raise ValueError(f"--instructors: there is no account {name!r} on this machine") from None
 
 
 def _private_group(name: str, accounts: set[pwd.struct_passwd]) -> int | None:
@@ -221,12 +221,14 @@ def _private_group(name: str, accounts: set[pwd.struct_passwd]) -> int | None:
     except KeyError:
         if not name:
             return None
-        raise ValueError(f"--group: there is no group {name!r} here") from None
+        raise ValueError(
+            f"--group: there is no group {name!r}. To list your groups: id -Gn"
+        ) from None
     others = _members(group) - {account.pw_name for account in accounts}
     if not name:
         return None if others else own
     if group.gr_gid not in {*os.getgroups(), own} and os.getuid() != 0:
-        raise ValueError(f"--group {name}: you are not a member, so you could not read its files")
+        raise ValueError(f"--group {name}: you are not in it. To list your groups: id -Gn")
     if others:
         raise ValueError(
             f"--group {name}: {', '.join(sorted(others)[:5])} could read what learners send. "
@@ -278,7 +280,7 @@ def _check_drop_box(drop: Path, gid: int | None) -> None:
         return
     raise ValueError(
         f"{drop} is not a drop box for these instructors (mode {stat.S_IMODE(status.st_mode):o}, "
-        f"group {status.st_gid}): remove it, and init makes a new one"
+        f"group {status.st_gid}): delete it, and run this command again"
     )
 
 
@@ -305,7 +307,7 @@ def _make_data(folder: Path, crops: bool) -> str:
             not (folder / name).exists()
             and subprocess.run(command, env=env, stdout=subprocess.DEVNULL).returncode
         ):
-            raise ValueError(f"the data could not be made in {folder}: see above")
+            raise ValueError(f"the data could not be created in {folder}: see above")
     return "complete" if crops else "complete, without crops (--crops)"
 
 
@@ -327,7 +329,7 @@ def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
         with FileLock(folder / f"{DRAFTS}.lock", mode=0o600, timeout=0):
             yield
     except Timeout:
-        raise ValueError(f"another course class init works in {folder}: wait for it") from None
+        raise ValueError(f"another course class init runs in {folder}: wait for it") from None
 
 
 def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
@@ -341,14 +343,14 @@ def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
         if above.exists() and not is_sticky and _others_write(above, accounts):
             raise ValueError(
                 f"others could replace {folder}, because they can write to {above}: choose a "
-                f"different place, or its owner sets chmod +t {_quoted(above)}"
+                f"different place, or ask its owner for: chmod +t {_quoted(above)}"
             )
     folder.mkdir(parents=True, exist_ok=True)
     for path in [folder, *(folder / x for x in (BUNDLE, START, SITES, DATA, DROP, BOARD, DRAFTS))]:
         if os.path.lexists(path) and path.lstat().st_uid != os.getuid():
-            raise ValueError(f"{path} belongs to someone else: move it, or choose another folder")
+            raise ValueError(f"{path} belongs to someone else: move it, or use a different folder")
     if _others_write(folder, accounts):
-        raise ValueError(f"others can write to {folder}: chmod g-w,o-w {_quoted(folder)}")
+        raise ValueError(f"others can write to {folder}. Fix: chmod g-w,o-w {_quoted(folder)}")
 
 
 def _others_write(folder: Path, accounts: set[pwd.struct_passwd]) -> bool:

@@ -8,10 +8,10 @@ if (
     exit 1
   }
   here=$(pwd -P) top=@ENVIRONMENT@
-  new='To make a clone in a folder of your own, such as your home:
+  new='To create a clone in a folder of your own, such as your home:
   '@LINE@
   [ -r .git/HEAD ] && [ -r course/__main__.py ] ||
-    refuse "$here is not the top folder of a clone of the course. Change to yours. $new"
+    refuse "$here is not the top folder of a clone of the course. Change to it. $new"
   case $here in *:*) refuse "$here has a colon, which separates folders in PYTHONPATH. $new" ;; esac
   [ -x "$top/bin/python" ] || refuse "the environment $top cannot be read here. Ask your instructor"
   mine=0 # a group that may write: root's, or one that is only for you

@@ -79,7 +79,11 @@ def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
 
 
 def joined() -> dict[str, Any]:
-    """Return the class that was joined: its "folder", the "file" there, a raised "hand"; or {}."""
+    """Return the class that was joined, or {}.
+
+    Its "folder", the "file" there, and a raised "hand"; the uid of its "owner", because anyone may
+    create a folder of the same name when that one is gone.
+    """
     state = read_dict(state_path())
     is_valid = isinstance(state.get("folder"), str) and FILE_NAME.fullmatch(str(state.get("file")))
     return state if is_valid else {}
@@ -147,7 +151,7 @@ def _todo_states() -> dict[str, str]:
             states = {row["todo"]: row["state"] for row in exercises.states(name)}
             now[name] = {"texts": key, "states": states}
     if now != before and path.parent.is_dir():
-        with complete_file(path, sync=False) as file:
+        with complete_file(path, mode=0o600, sync=False) as file:
             file.write(json.dumps(now).encode())
     return {todo: state for entry in now.values() for todo, state in entry["states"].items()}
 
@@ -195,8 +199,10 @@ def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
     # In the learner's folder, so that the file of the later of two changes remains.
-    with FileLock(runs_root() / ".class.lock", timeout=2):
+    with FileLock(runs_root() / ".class.lock", mode=0o600, timeout=2):
         check_drop_box(folder)
+        if (owner := folder.stat().st_uid) != state.get("owner", owner):
+            raise ValueError(f"it belongs to {user_name(owner)} now. To stop: course class leave")
         path = folder / DROP / state["file"]
         draft = path.with_name(f".{path.name}")
         draft.unlink(missing_ok=True)  # of a process that was killed

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from filelock import FileLock
 from race_helpers import as_user
 
 from course.checks import shared_progress
@@ -91,6 +92,12 @@ def mode(path: Path) -> int:
 
 
 class TestFolder:
+    def test_two_inits_at_once_do_not_meet(self, class_folder: Path) -> None:
+        lock = FileLock(class_folder / ".init.lock", mode=0o600)
+        with lock, pytest.raises(ValueError, match="another course class init works in"):
+            init(class_folder)
+        assert "course.bundle: " in init(class_folder)
+
     @pytest.mark.parametrize("umask", [0o077, 0o002])
     def test_others_read_all_and_write_nothing(
         self, place: Path, project: Path, umask: int
@@ -102,7 +109,7 @@ class TestFolder:
             assert os.umask(before) == umask  # it is only changed for a time
         assert {name: mode(place / "class" / name) for name in MODES} == MODES
         names = {path.name for path in (place / "class").iterdir()}
-        assert names == {name for name in MODES if name and "/" not in name}
+        assert names == {".init.lock"} | {name for name in MODES if name and "/" not in name}
 
     def test_again_replaces_the_course_and_keeps_the_rest(
         self, class_folder: Path, project: Path
@@ -388,6 +395,11 @@ class TestStart:
             ("mkdir labs; chmod 757 labs; touch labs/sitecustomize.py", "others could change"),
             ("chown 54322 .", "others could change"),
             ("touch sitecustomize.py; chown 54322 sitecustomize.py", "could change .*sitecustom"),
+            pytest.param(
+                "chgrp 0 course/__main__.py; setfacl -m u:7:rwx course/__main__.py",
+                r"others could change .* by an access list \(ACL\)",
+                marks=pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here"),
+            ),
             ("chmod 757 ..", "others can replace what is in .*, which has no sticky bit"),
             ("mv ../course ../a:b; cd ../a:b", "has a colon"),
         ],

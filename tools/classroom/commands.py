@@ -205,7 +205,7 @@ def end(
     count, problems = drop_box.remove(place)
     for line in problems:
         typer.echo(line, err=True)
-    typer.echo(f"{count} files deleted" + "; the class has ended" * (not problems))
+    typer.echo(f"{count} files deleted; the class has ended")
     raise typer.Exit(bool(problems))
 
 

@@ -52,8 +52,8 @@ def join(folder: Path) -> Path:
     if state and Path(state["folder"]) != folder:
         raise ValueError(f"you are in the class {state['folder']}: first run course class leave")
     check_drop_box(folder)
-    new = {"folder": str(folder), "file": f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"}
-    state = state or new
+    file = f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"
+    state = state or {"folder": str(folder), "file": file, "owner": folder.stat().st_uid}
     path = write_file(state)
     runs_root().mkdir(parents=True, exist_ok=True)
     save_state(state)

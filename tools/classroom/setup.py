@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from course.checks.shared_progress import has_access_list
 from course.jobs import sites
 from course.runs import PROJECT, write_atomically
@@ -68,8 +70,7 @@ def init(
     """
     folder = Path(os.path.abspath(folder.expanduser()))
     accounts = {_account(name) for name in instructors} | {pwd.getpwuid(os.getuid())}
-    with _readable_by_others():
-        _create(folder, accounts)
+    with _readable_by_others(), _alone(folder, accounts):
         drafts = folder / DRAFTS
         shutil.rmtree(drafts, ignore_errors=True)  # of an interrupted command
         drafts.mkdir(mode=0o700)
@@ -308,6 +309,17 @@ def _readable_by_others() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextmanager
+def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
+    """Create or check the folder, and let no other init work in it meanwhile."""
+    _create(folder, accounts)
+    try:
+        with FileLock(folder / f"{DRAFTS}.lock", mode=0o600, timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"another course class init works in {folder}: wait for it") from None
 
 
 def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from course.runs.clone import start_git
+from course.runs import clone
 from course.runs.files import UNFINISHED, write_atomically
 from course.runs.run import PROJECT
 from course.text import printable, read_utf8
@@ -326,12 +326,8 @@ def _names(project: Path, *words: str) -> list[str]:
 def _git(project: Path, *words: str, fix: str = "") -> str:
     """Return a git command's output; raise ValueError with its message and the fix if it fails."""
     try:
-        process = start_git(project, *words)
-    except FileNotFoundError:
-        raise ValueError("git is not installed: install it, and try again") from None
-    output, errors = process.communicate()
-    if process.returncode:
-        fix = fix or next((x for words, x in FIXES.items() if re.search(words, errors)), "")
-        message = re.split(ADVICE, printable(errors).strip())[0] or f"git {words[0]} failed"
-        raise ValueError(f"{message}. To fix it: {fix}" if fix else message)
-    return output
+        return clone.git(project, *words)
+    except ValueError as error:
+        fix = fix or next((x for words, x in FIXES.items() if re.search(words, str(error))), "")
+        message = re.split(ADVICE, printable(str(error)))[0]
+        raise ValueError(f"{message}. To fix it: {fix}" if fix else message) from None

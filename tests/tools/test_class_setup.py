@@ -298,7 +298,9 @@ class TestDropBox:
         monkeypatch.setattr(os, "getuid", lambda: SYNC)
         monkeypatch.setenv("PATH", str(place))  # no setfacl
         (place / ".init").mkdir()
-        with pytest.raises(ValueError, match="setfacl is not installed.*--group NAME.*access list"):
+        with pytest.raises(
+            ValueError, match="setfacl failed .it is not installed.*--group NAME.*access list"
+        ):
             setup.make_drop_box(place, "", {account})
         assert not (place / "drop").exists()
         assert setup._private_group("", {account}) is None
@@ -327,6 +329,17 @@ class TestDropBox:
             os.chown(path, -1, gid)
             path.chmod(0o775)
         init(place / "class", instructors=["daemon"])
+
+    @pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here")
+    def test_a_folder_whose_access_list_names_others_is_refused(
+        self, place: Path, project: Path
+    ) -> None:
+        (place / "class").mkdir()
+        subprocess.run(["setfacl", "-m", f"u:{ALICE}:rwx", place / "class"], check=True)
+        with pytest.raises(ValueError, match="others can write to .*: chmod g-w,o-w"):
+            init(place / "class")
+        subprocess.run(["chmod", "g-w,o-w", place / "class"], check=True)
+        init(place / "class")
 
     def test_a_group_of_accounts_that_are_not_listed_is_not_trusted(
         self, monkeypatch: pytest.MonkeyPatch

@@ -437,7 +437,8 @@ def test_the_end_of_a_class_asks_and_deletes_all(place: Path) -> None:
     (place / DROP / "a-link").symlink_to("/etc/passwd")
     (place / DROP / "a-folder").mkdir()
     (place / DROP / "full" / "x").mkdir(parents=True)
-    assert "Delete the files of all learners" in course("class", "end", str(place))
+    with pytest.raises(ValueError, match="Delete the files of all learners.*add --yes"):
+        course("class", "end", str(place))
     assert len([*(place / DROP).iterdir()]) == 4
     shown = course("class", "end", str(place), "--yes")
     assert "3 files deleted; the class has ended" in shown and Path("/etc/passwd").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from classroom_helpers import make_class
+from filelock import FileLock
 from race_helpers import as_user
 from typer.testing import CliRunner
 
@@ -65,14 +66,14 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
     monkeypatch.setenv("COURSE_CLASS", str(place))
     save_check("amp", PASSED)
     assert files(place) == []
-    shown = course("class", "join")
+    shown = course("class", "join", "--yes")
     example = json.loads(shown[shown.index("{") : shown.rindex("}") + 1])
     assert example["checks"] == sent(place)["checks"] and "Never sent: scripts" in shown
     (path,) = files(place)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     fail("amp")
     assert sent(place)["checks"]["amp"]["state"] == "failed"
-    course("class", "join")  # again: the same file
+    course("class", "join", "--yes")  # again: the same file
     assert files(place) == [path]
     assert "is deleted" in course("class", "leave")
     save_check("device", PASSED)
@@ -244,7 +245,7 @@ def test_a_box_that_is_unsafe_or_gone_costs_a_line_and_no_check(
     assert store.read()["checks"]["amp"]["correct"] == "passed"
     if reason != "no drop box":
         with pytest.raises(ValueError, match=reason):
-            course("class", "join", str(place))
+            course("class", "join", str(place), "--yes")
 
 
 def test_a_full_disk_costs_a_line_and_keeps_the_old_file(
@@ -325,6 +326,22 @@ def test_after_the_end_of_a_class_nothing_is_sent(
     assert "has ended: nothing is sent any more" in capsys.readouterr().out
     save_check("amp", PASSED)
     assert capsys.readouterr() == ("", "") and not shared_progress.joined()
+
+
+def test_a_check_that_ends_while_its_learner_leaves_sends_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    alone = shared_progress.alone
+
+    def leave_first() -> FileLock:
+        monkeypatch.setattr(shared_progress, "alone", alone)
+        membership.leave()
+        return alone()
+
+    monkeypatch.setattr(shared_progress, "alone", leave_first)
+    save_check("amp", PASSED)
+    assert files(place) == [] and capsys.readouterr() == ("", "")
 
 
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ SHARED := $(shell active="$${VIRTUAL_ENV:-$$CONDA_PREFIX}"; [ -n "$$active" ] &&
   echo "$$active")
 BIN := $(or $(SHARED),$(VENV))/bin
 export PATH := $(if $(SHARED),$(BIN),$(abspath $(BIN))):$(PATH)
-# No one else may write to what make creates: the environment is code that runs.
-.SHELLFLAGS := -c 'umask g-w,o-w; eval "$$0"'
+# No one else may write to the environment, which is code that runs.
+OWN := umask g-w,o-w;
 
 # Each job starts a Python: without compiled files it would spend most of its time on compiling.
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,7 +68,7 @@ benchmark: setup
 	python benchmarks/loop.py
 
 site: setup
-	uv pip install --python "$(BIN)/python" --quiet --constraint requirements.lock --editable ".[site]"
+	$(OWN) uv pip install --python "$(BIN)/python" --quiet --constraint requirements.lock --editable ".[site]"
 	python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir site \
 	  --doctree-dir build/site-doctrees -D executed_notebooks=$(EXECUTED) . build/site
 	@echo build/site/index.html
@@ -79,11 +79,11 @@ setup: $(if $(SHARED),,$(VENV)/.ready)
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 14) else \
 	  "Python %d.%d is not supported: make PYTHON=python3.12 (3.11 to 3.14) chooses another" % v)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet uv
+	$(OWN) $(PYTHON) -m venv $(VENV)
+	$(OWN) $(BIN)/python -m pip install --quiet uv
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
-	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
-	$(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
+	$(OWN) $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
+	$(OWN) $(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
 	@touch $@
 
 clean:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from course.cli import tables
-from course.cli.options import AsJson, SiteName, TrustFolder, app, progress_to_stderr
+from course.cli.options import AsJson, SiteName, TrustFolder, Yes, app, confirm, progress_to_stderr
 
 
 @app.command()
@@ -25,7 +24,7 @@ def race(
     verify: Annotated[
         str, typer.Option(help="Run an entry again, with new seeds, after you have read it.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="With --verify: you have read it.")] = False,
+    yes: Yes = False,
     seeds: Annotated[
         int | None, typer.Option(help="Number of runs; by default the track's minimum.")
     ] = None,
@@ -52,8 +51,8 @@ def race(
     folder = board_folder(board)
     with progress_to_stderr(json_):
         if verify:
-            confirm = partial(_confirm, yes=yes)
-            outcome = run_again(verify, seeds=seeds, site=site, to=folder, confirm=confirm)
+            asked = partial(_ask, yes=yes)
+            outcome = run_again(verify, seeds=seeds, site=site, to=folder, confirm=asked)
             typer.echo(outcome.summary)
             raise typer.Exit(not outcome.holds)
         if entry:
@@ -73,11 +72,7 @@ def race(
         page.keep_writing(folder, machine)
 
 
-def _confirm(introduction: str, *, yes: bool) -> None:
+def _ask(introduction: str, *, yes: bool) -> None:
     """Print what will run as this user, and ask whether it may."""
     typer.echo(introduction, err=True)
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ValueError("--verify has no terminal to ask in: read the script, then add --yes")
-    typer.confirm("Run it?", abort=True, err=True)
+    confirm("Have you read the script, and may it run?", yes=yes)

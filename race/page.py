@@ -28,6 +28,7 @@ PUBLISHED = Path(__file__).with_name("published.csv")
 MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
 MAX_BOARDS = 24  # on a page: each takes 0.2 s and 110 KB, and anyone can write a machine's name
 RELOAD_S = 10
+Board = tuple[tuple[str, str], list[Entry]]  # its track and machine, and its entries
 COLUMNS = "place track entry by seconds joules accuracy machine verdict"
 
 
@@ -45,7 +46,7 @@ def rows(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     return COLUMNS.split(), table
 
 
-def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[Entry]]]:
+def _groups(entries: Sequence[Entry]) -> Iterator[Board]:
     """Group comparable entries: same track, same machine, same number of GPUs."""
     order = list(TRACKS)
 
@@ -56,9 +57,9 @@ def _groups(entries: Sequence[Entry]) -> Iterator[tuple[tuple[str, str], list[En
         yield (order[track], f"{gpus} × {machine}" if gpus > 1 else machine), [*group]
 
 
-def _shown(entries: Sequence[Entry]) -> list[tuple[tuple[str, str], list[Entry]]]:
+def _shown(boards: Sequence[Board]) -> list[Board]:
     """Return the boards for a page: those of most people first, then in turns from each person."""
-    boards, counts, order = [*_groups(entries)], Counter(), {}
+    counts, order = Counter(), {}
     for names, group in boards:
         owners = {entry.owner for entry in group}
         is_recorded = "" in owners
@@ -109,8 +110,8 @@ def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:
     from jinja2 import Environment
 
     entries, problems = board.read_board(folder, machine=machine)
-    boards = _shown(entries)
-    if missing := len([*_groups(entries)]) - len(boards):
+    boards = _shown(every := [*_groups(entries)])
+    if missing := len(every) - len(boards):
         problems.append(
             f"boards that are not shown: {missing}. See one with: course race --machine NAME"
         )

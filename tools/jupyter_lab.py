@@ -45,14 +45,9 @@ def kernel() -> None:
 
     _check_clone()
     env = {name: value for name, value in os.environ.items() if name.startswith("COURSE_")}
-    name = "Make training fast"
-    options = {
-        "kernel_name": KERNEL,
-        "display_name": name,
-        "env": env | {"PYTHONPATH": str(PROJECT)},
-    }
-    path = install(user=True, **options)
-    typer.echo(f"installed in {path}. In a notebook, choose Kernel, Change Kernel, {name}")
+    env["PYTHONPATH"] = str(PROJECT)
+    path = install(user=True, kernel_name=KERNEL, display_name=TITLE, env=env)
+    typer.echo(f"installed in {path}. In a notebook, choose Kernel, Change Kernel, {TITLE}")
 
 
 def _check_clone() -> None:

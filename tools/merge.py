@@ -128,6 +128,8 @@ def _error(text: str) -> str:
         compile(text, "script", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return f"line {getattr(error, 'lineno', '?')} is wrong: {error.args[0]}"
+    except (MemoryError, RecursionError):
+        return "an expression is nested too deeply"
     return ""
 
 
@@ -172,7 +174,9 @@ def _read_notebook(text: str) -> dict[str, Any]:
                 cell["id"] += "-2"
             seen.add(cell["id"])
             "".join([*cell["source"], cell["cell_type"], *notebook["metadata"]])  # or raise
-    except (KeyError, TypeError, ValueError):
+        notebook["metadata"] = {**notebook["metadata"]}
+        json.dumps(notebook, ensure_ascii=False).encode()  # or raise: half a surrogate pair
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError("it is no notebook, or its cells have no ids") from None
     return notebook
 

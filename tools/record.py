@@ -182,7 +182,9 @@ def pack(run: Run, target: Path, purpose: str) -> Run:
         new, old = Path(draft, "new"), Path(draft, "old")
         new.mkdir()
         _copy_files(run, new)
-        with FileLock(target / LOCK):  # two processes can record at once, each on its GPU
+        with FileLock(
+            target / LOCK, mode=0o600
+        ):  # two processes can record at once, each on its GPU
             rows.write(target / rows.STEPS, {"run": run.name, "ranks": steps})
             if packed.folder.exists():
                 packed.folder.replace(old)

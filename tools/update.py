@@ -8,12 +8,14 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from course.runs.clone import start_git
-from course.runs.files import write_atomically
+from filelock import FileLock, Timeout
+
+from course.runs import clone
+from course.runs.files import UNFINISHED, write_atomically
 from course.runs.run import PROJECT
 from course.text import printable, read_utf8
 
@@ -28,9 +30,11 @@ FIXES = {
     "(?i)permission denied": "ask the owner of that file to let you read it: chmod -R a+rX",
     "resolve host|unable to access|onnect|timed out|unreachable": "check the network",
     "(?i)no space left|quota": "free some space on the disk of the clone",
+    r"\.lock'": "if no other git is at work in this clone, one was killed: remove that file",
     "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
     "file is damaged or incomplete: try again, and then ask the person who gave you the course",
 }
+INTERRUPTED = "-interrupted"  # ends the name of a backup until its update is complete
 ADVICE = r"\s+(?=Please make sure|To add an exception)"  # git's own, which FIXES replaces
 
 
@@ -40,12 +44,14 @@ class Edit:
 
     text: what to write; None: what the new version has. note: what to tell the learner; "" if
     nothing. is_kept: whether some of the learner's version stays although the course changed it.
+    stamp: that of the learner's version.
     """
 
     name: str
     text: str | None = None
     note: str = ""
     is_kept: bool = False
+    stamp: tuple[int, ...] = ()
 
 
 def update(project: Path = PROJECT) -> str:
@@ -60,6 +66,15 @@ def update(project: Path = PROJECT) -> str:
             not upstream, or git failed. No file has changed then.
     """
     upstream = _upstream(project)
+    lock = project / _git(project, "rev-parse", "--git-path", "course-update.lock").strip()
+    try:
+        with FileLock(lock, mode=0o600, timeout=0):
+            return _update(project, upstream)
+    except Timeout:
+        raise ValueError(f"another course update is at work in {project}: wait for it") from None
+
+
+def _update(project: Path, upstream: str) -> str:
     _fetch(project, upstream)
     move = _move(project, upstream)
     changed = _names(project, "diff", "--name-only", "--no-renames", f"HEAD..{upstream}")
@@ -67,19 +82,38 @@ def update(project: Path = PROJECT) -> str:
         _check_mergeable(project, changed)
         _git(project, "reset", "--quiet")  # staged files become edited or untracked ones
     edits = [*_edits(project, upstream, {*changed})]
-    backup = _back_up(project, upstream, edits)
+    backup, written = _back_up(project, upstream, edits), []
     try:
-        _write(project, upstream, edits)
+        _write(project, upstream, edits, written)
         _git(project, *move, upstream)
     except BaseException:
-        _restore(project, backup, edits)
+        _restore(project, backup, written)
+        if backup.exists():
+            backup.rename(_finished(backup))
         raise
     commit = printable(_git(project, "log", "-1", "--format=%h, %cs: %s").strip())
+    first = f"updated to {commit}: {len(changed)} files changed"
     if not changed:
-        return f"already up to date: {commit}"
-    return "\n".join(
-        [f"updated to {commit}: {len(changed)} files changed", *_lines(edits, backup, changed)]
-    )
+        first = f"already up to date: {commit}"
+    interrupted = _finish_backups(backup)
+    backup = _finished(backup)
+    return "\n".join([first, *_lines(edits, backup, changed), *interrupted])
+
+
+def _finish_backups(own: Path) -> list[str]:
+    """Rename complete backups, and return lines that name those of updates that were killed."""
+    found = sorted(own.parent.glob(f"*{INTERRUPTED}"))
+    for backup in found:
+        backup.rename(_finished(backup))
+    return [
+        f"An update was interrupted. Your versions before it are in {_finished(backup)}"
+        for backup in found
+        if backup != own
+    ]
+
+
+def _finished(backup: Path) -> Path:
+    return backup.with_name(backup.name.removesuffix(INTERRUPTED))
 
 
 def _lines(edits: list[Edit], backup: Path, changed: list[str]) -> Iterator[str]:
@@ -153,7 +187,7 @@ def _move(project: Path, upstream: str) -> list[str]:
 
 
 def _check_mergeable(project: Path, changed: list[str]) -> None:
-    """Raise ValueError if a merge is unfinished, or a changed file is a folder here."""
+    """Raise ValueError if a merge is unfinished, or a changed file is a folder here, or inverse."""
     merge_head = project / _git(project, "rev-parse", "--git-path", "MERGE_HEAD").strip()
     if merge_head.exists() or _names(project, "ls-files", "--unmerged"):
         raise ValueError(
@@ -163,6 +197,11 @@ def _check_mergeable(project: Path, changed: list[str]) -> None:
     for name in changed:
         if (project / name).is_dir() and not (project / name).is_symlink():
             raise ValueError(f"{name} is a folder here, and a file upstream: move it elsewhere")
+    tracked = {*_names(project, "ls-files")}
+    for above in {str(parent) for name in changed for parent in Path(name).parents} - tracked:
+        # Git would replace one that it ignores, without asking.
+        if os.path.lexists(project / above) and not (project / above).is_dir():
+            raise ValueError(f"{above} is a file here, and a folder upstream: move it elsewhere")
 
 
 def _edits(project: Path, upstream: str, changed: set[str]) -> Iterator[Edit]:
@@ -174,9 +213,16 @@ def _edits(project: Path, upstream: str, changed: set[str]) -> Iterator[Edit]:
     given = {name for name in edited if _solution(name) in changed}  # may have the old solution
     for name in sorted(replaced | given):
         if os.path.lexists(project / name):
-            edit = _edit(project, upstream, name)
+            stamp = _stamp(project / name)
+            edit = replace(_edit(project, upstream, name), stamp=stamp)
             if name in replaced or _changes(project, edit):
                 yield edit
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what differs after an editor has saved a file."""
+    status = path.lstat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _changes(project: Path, edit: Edit) -> bool:
@@ -210,7 +256,8 @@ def _solution(name: str) -> str:
 
 def _back_up(project: Path, upstream: str, edits: list[Edit]) -> Path:
     """Copy files to a new folder in backups/, and return it; `new` has the course's versions."""
-    backup = project / "backups" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # git ignores it
+    name = datetime.now().strftime("%Y%m%d-%H%M%S-%f") + INTERRUPTED
+    backup = project / "backups" / name  # git ignores it
     try:
         for edit in edits:
             (backup / edit.name).parent.mkdir(parents=True, exist_ok=True)
@@ -224,15 +271,24 @@ def _back_up(project: Path, upstream: str, edits: list[Edit]) -> Path:
     return backup
 
 
-def _write(project: Path, upstream: str, edits: list[Edit]) -> None:
+def _write(project: Path, upstream: str, edits: list[Edit], written: list[Edit]) -> None:
     """Write the new texts; git's index then has the new version, so that git accepts them.
 
     A process that is killed in between leaves each file complete, and another update goes on.
+
+    Args:
+        written: gets each edit before its file changes.
+
+    Raises:
+        ValueError: a file was saved since it was read; or git failed.
     """
     if edits:
         _git(project, "reset", "--quiet", upstream, "--", *(edit.name for edit in edits))
     for edit in edits:
         path = project / edit.name
+        if _stamp(path) != edit.stamp:
+            raise ValueError(f"{edit.name} was saved during the update: run course update again")
+        written.append(edit)
         if edit.text is not None:
             write_atomically(path, edit.text, mode=stat.S_IMODE(path.stat().st_mode))
         elif _names(project, "ls-files", "--", edit.name):
@@ -243,8 +299,10 @@ def _write(project: Path, upstream: str, edits: list[Edit]) -> None:
 
 def _restore(project: Path, backup: Path, edits: list[Edit]) -> None:
     for edit in edits:
-        (project / edit.name).unlink(missing_ok=True)
-        shutil.copy2(backup / edit.name, project / edit.name, follow_symlinks=False)
+        path = project / edit.name
+        draft = path.with_name(f"{UNFINISHED}{path.name}")
+        shutil.copy2(backup / edit.name, draft, follow_symlinks=False)
+        draft.replace(path)
     with suppress(ValueError):
         _git(project, "reset", "--quiet")
 
@@ -268,12 +326,8 @@ def _names(project: Path, *words: str) -> list[str]:
 def _git(project: Path, *words: str, fix: str = "") -> str:
     """Return a git command's output; raise ValueError with its message and the fix if it fails."""
     try:
-        process = start_git(project, *words)
-    except FileNotFoundError:
-        raise ValueError("git is not installed: install it, and try again") from None
-    output, errors = process.communicate()
-    if process.returncode:
-        fix = fix or next((x for words, x in FIXES.items() if re.search(words, errors)), "")
-        message = re.split(ADVICE, printable(errors).strip())[0] or f"git {words[0]} failed"
-        raise ValueError(f"{message}. To fix it: {fix}" if fix else message)
-    return output
+        return clone.git(project, *words)
+    except ValueError as error:
+        fix = fix or next((x for words, x in FIXES.items() if re.search(words, str(error))), "")
+        message = re.split(ADVICE, printable(str(error)))[0]
+        raise ValueError(f"{message}. To fix it: {fix}" if fix else message) from None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import subprocess
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container
 from datetime import datetime
 from pathlib import Path
 
 from course.checks import exercises, store
 from course.checks.exercises import Seam, names, parse, render, solution_of, solutions
 from course.checks.script_edits import SOLVED
+from course.runs import clone
 from course.runs.files import write_atomically
 from course.text import read_utf8
 
@@ -40,15 +40,11 @@ def drifted() -> list[str]:
 
 def _in_git() -> dict[str, str] | None:
     """Return the exercises in git's index; None outside of a clone."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(exercises.EXERCISES.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
+    project, folder = exercises.EXERCISES.parent, exercises.EXERCISES.name
     try:
-        names = git("ls-files", f"{exercises.EXERCISES.name}/*.py").split()
-        return {Path(name).name: git("show", f":./{name}") for name in names}
-    except (OSError, subprocess.CalledProcessError):
+        paths = map(Path, clone.git(project, "ls-files", folder).split())
+        return {x.name: clone.git(project, "show", f":./{x}") for x in paths if x.suffix == ".py"}
+    except ValueError:
         return None
 
 
@@ -58,21 +54,22 @@ def write(filled: Collection[str], name: str = "train.py") -> Path | None:
     Returns:
         The backup, or None if there were no edits.
     """
-    solution, target = exercises.SOLUTIONS / name, exercises.EXERCISES / name
+    solution = exercises.SOLUTIONS / name
     if not solution.is_file():
         known = ", ".join(path.name for path in solutions())
         raise ValueError(f"no exercise {name!r}: there are {known}")
-    return _replace(target, render(solution.read_text(), filled, name), solution.read_text())
+    return _replace(name, render(solution.read_text(), filled, name))
 
 
-def _replace(target: Path, view: str, solution: str) -> Path | None:
+def _replace(name: str, view: str) -> Path | None:
     """Write an exercise; back it up first unless it is a view of the solution."""
-    known = names(solution, target.name)
-    views = {render(solution, known[:count], target.name) for count in range(len(known) + 1)}
+    target, solution = exercises.EXERCISES / name, (exercises.SOLUTIONS / name).read_text()
+    known = names(solution, name)
+    views = {render(solution, known[:count], name) for count in range(len(known) + 1)}
     backup = None
     if target.exists() and target.read_text(errors="replace") not in {*views, view}:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        backup = target.with_name(f"{target.name}.backup-{stamp}")
+        backup = target.with_name(f"{name}.backup-{stamp}")
         backup.write_bytes(target.read_bytes())
     exercises.EXERCISES.mkdir(exist_ok=True)
     write_atomically(target, view)
@@ -88,18 +85,16 @@ def fill(wanted: Collection[str], name: str = "train.py") -> Path | None:
     Returns:
         The backup, or None if there were no edits.
     """
-    solution, target = (exercises.SOLUTIONS / name).read_text(), exercises.EXERCISES / name
+    target = exercises.EXERCISES / name
     if not target.exists():
         return write(wanted, name)
     text = target.read_text()
     chosen = (exercises.open_todos(text, name) | failed_todos(text)) & {*wanted}
-    filled = _rewritten(text, chosen, parse(solution, name), solved=True)
-    return _replace(target, filled, solution) if filled else write(wanted, name)
+    filled = _rewritten(text, chosen, name, solved=True)
+    return _replace(name, filled) if filled else write(wanted, name)
 
 
-def _rewritten(
-    text: str, wanted: Container[str], items: Sequence[str | Seam], *, solved: bool
-) -> str:
+def _rewritten(text: str, wanted: Container[str], name: str, *, solved: bool) -> str:
     """Return a script with new lines in the seams of some exercises; all other lines stay.
 
     A seam whose place cannot be found stays, too. If hardly anything is left of the script, the
@@ -108,7 +103,7 @@ def _rewritten(
     given, lines = {*SOLVED.findall(text)}, text.splitlines()
     places: list[tuple[Seam, int, int]] = []
     view: list[str] = []
-    for item in items:
+    for item in parse((exercises.SOLUTIONS / name).read_text(), name):
         first = len(view)
         view += item.shown(item.name in given) if isinstance(item, Seam) else [item]
         if isinstance(item, Seam):
@@ -158,18 +153,13 @@ def reset(wanted: Collection[str] = ()) -> dict[str, Path | None]:
     for exercise in wanted:
         of_scripts.setdefault(solution_of(exercise), set()).add(exercise)
     texts = {name: _emptied(name, chosen) for name, chosen in of_scripts.items()}
-    return {
-        name: _replace(exercises.EXERCISES / name, text, (exercises.SOLUTIONS / name).read_text())
-        for name, text in texts.items()
-    }
+    return {name: _replace(name, text) for name, text in texts.items()}
 
 
 def _emptied(name: str, wanted: set[str]) -> str:
     """Return a script with some exercises open; raise ValueError if others would change, too."""
     text = exercises.read(exercises.EXERCISES / name)
-    emptied = _rewritten(
-        text, wanted, parse((exercises.SOLUTIONS / name).read_text(), name), solved=False
-    )
+    emptied = _rewritten(text, wanted, name, solved=False)
     before, after = exercises.states_of(text, name), exercises.states_of(emptied, name)
     kept = {todo for todo, state in before.items() if state == after[todo]} if emptied else set()
     # In a script that Python cannot read, states are guesses.

@@ -19,7 +19,6 @@ import math
 import os
 import re
 import stat
-import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,14 +33,13 @@ from course.checks.causes import cause_of
 from course.checks.store import FAILED, PASSED, state_of
 from course.runs.files import complete_file, read_dict, write_atomically
 from course.runs.run import runs_root
-from course.runs.shared_files import user_name
+from course.runs.shared_files import ACL_OWNING_GROUP, access_list, user_name
 
 DROP = "drop"
 SCHEMA, LIMIT_BYTES = 1, 16 * 1024
 FILE_NAME = re.compile(r"(.+)-[0-9a-f]{16}\.json", re.DOTALL)
 PREDICTION_KEY = re.compile(r"[\w.-]{1,40}( on [\w.-]{1,40})?")  # no sentence of the learner's
 CHOICE_CHARACTERS = 60
-OWNING_GROUP = 4  # the entry of an access list, as Linux stores it: its tag, permissions and id
 
 
 @contextmanager
@@ -79,7 +77,11 @@ def save_answer(quiz: str, number: int, choice: str, right: bool) -> None:
 
 
 def joined() -> dict[str, Any]:
-    """Return the class that was joined: its "folder", the "file" there, a raised "hand"; or {}."""
+    """Return the class that was joined, or {}.
+
+    Its "folder", the "file" there, and a raised "hand"; the uid of its "owner", because anyone may
+    create a folder of the same name when that one is gone.
+    """
     state = read_dict(state_path())
     is_valid = isinstance(state.get("folder"), str) and FILE_NAME.fullmatch(str(state.get("file")))
     return state if is_valid else {}
@@ -93,14 +95,26 @@ def send() -> None:
     if not (state := joined()):
         return
     try:
-        if _has_ended(Path(state["folder"])):
-            state_path().unlink()
-            print(f"the class {state['folder']} has ended: nothing is sent any more")
-        else:
-            write_file(state)
+        with alone():
+            if not (state := joined()):  # left in the meantime
+                return
+            if _has_ended(Path(state["folder"])):
+                state_path().unlink()
+                print(f"the class {state['folder']} has ended: nothing is sent any more")
+            else:
+                write_file(state)
     except Exception as error:
         reason = getattr(error, "strerror", None) or error
         print(f"your progress was not sent to {state['folder']}: {reason}", file=sys.stderr)
+
+
+def alone() -> FileLock:
+    """Return a lock against the user's other processes: the file of the later change remains.
+
+    It is in the learner's folder. Whoever changes what was joined, or writes the file, holds it:
+    otherwise a check could send the file again that `leave` has just deleted.
+    """
+    return FileLock(runs_root() / ".class.lock", timeout=2, mode=0o600, is_singleton=True)
 
 
 def _has_ended(folder: Path) -> bool:
@@ -147,7 +161,7 @@ def _todo_states() -> dict[str, str]:
             states = {row["todo"]: row["state"] for row in exercises.states(name)}
             now[name] = {"texts": key, "states": states}
     if now != before and path.parent.is_dir():
-        with complete_file(path, sync=False) as file:
+        with complete_file(path, mode=0o600, sync=False) as file:
             file.write(json.dumps(now).encode())
     return {todo: state for entry in now.values() for todo, state in entry["states"].items()}
 
@@ -194,9 +208,10 @@ def save_state(state: dict[str, Any]) -> None:
 def write_file(state: dict[str, Any]) -> Path:
     """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
     folder = Path(state["folder"])
-    # In the learner's folder, so that the file of the later of two changes remains.
-    with FileLock(runs_root() / ".class.lock", timeout=2):
+    with alone():
         check_drop_box(folder)
+        if (owner := folder.stat().st_uid) != state.get("owner", owner):
+            raise ValueError(f"it belongs to {user_name(owner)} now. To stop: course class leave")
         path = folder / DROP / state["file"]
         draft = path.with_name(f".{path.name}")
         draft.unlink(missing_ok=True)  # of a process that was killed
@@ -230,20 +245,19 @@ def check_drop_box(folder: Path) -> None:
 
     Its owner and root may list it, so for them less is checked.
     """
-    drop, status = folder / DROP, _status(folder / DROP)
-    owner, mine = status.st_uid, {os.getgid(), *os.getgroups()}
-    is_owner, has_list = os.getuid() in (0, owner), has_access_list(drop)
-    names = user_name(owner), user_name(folder.stat().st_uid)
-    loose = folder.stat().st_mode & stat.S_IWOTH and not folder.stat().st_mode & stat.S_ISVTX
+    drop, box, above = folder / DROP, _status(folder / DROP), folder.stat()
+    mine, names = {os.getgid(), *os.getgroups()}, [user_name(x.st_uid) for x in (box, above)]
+    is_owner, has_list = os.getuid() in (0, box.st_uid), has_access_list(drop)
+    is_loose = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
+    is_sticky, gives_group = box.st_mode & stat.S_ISVTX, box.st_mode & stat.S_ISGID
     problems = {
-        f"belongs to {names[0]}, and the class to {names[1]}": names[0] != names[1],
-        "is in a folder in which anyone can replace it": loose,
-        "has no sticky bit, so classmates could replace your file": not status.st_mode
-        & stat.S_ISVTX,
-        "does not give its group to new files": not (status.st_mode & stat.S_ISGID or has_list),
-        "can be listed by anyone": status.st_mode & stat.S_IROTH,
+        f"belongs to {names[0]}, and the class to {names[1]}": box.st_uid != above.st_uid,
+        "is in a folder in which anyone can replace it": is_loose,
+        "has no sticky bit, so classmates could replace your file": not is_sticky,
+        "does not give its group to new files": not (gives_group or has_list),
+        "can be listed by anyone": box.st_mode & stat.S_IROTH,
         "can be listed by you, and so by classmates": not is_owner and os.access(drop, os.R_OK),
-        "has a group with learners: yours": not (is_owner or has_list) and status.st_gid in mine,
+        "has a group with learners: yours": not (is_owner or has_list) and box.st_gid in mine,
         "cannot be written by you": not os.access(drop, os.W_OK | os.X_OK),
     }
     for problem, is_found in problems.items():
@@ -253,11 +267,7 @@ def check_drop_box(folder: Path) -> None:
 
 def has_access_list(drop: Path) -> bool:
     """Return whether a default access list (ACL) hides new files in a folder from its group."""
-    try:
-        value = os.getxattr(drop, "system.posix_acl_default")
-    except (AttributeError, OSError):  # macOS; a disk without such lists
-        return False
-    return (OWNING_GROUP, 0) in {entry[:2] for entry in struct.iter_unpack("<HHI", value[4:])}
+    return (ACL_OWNING_GROUP, 0) in {entry[:2] for entry in access_list(drop, "default")}
 
 
 def _status(drop: Path) -> os.stat_result:

@@ -59,13 +59,13 @@ def read() -> Store:
 def changing() -> Iterator[Store]:
     """Yield the store for changes, and write it at the end if it changed."""
     runs_root().mkdir(parents=True, exist_ok=True)
-    with FileLock(runs_root() / ".progress.lock", timeout=60):
+    with FileLock(runs_root() / ".progress.lock", mode=0o600, timeout=60):
         store = read()
         before = json.dumps(store)
         yield store
         if json.dumps(store) != before:
             text = json.dumps({"schema": SCHEMA, **store}, indent=1)
-            write_atomically(path(), text + "\n")
+            write_atomically(path(), text + "\n", mode=0o600)  # a home may be open to classmates
 
 
 def now() -> str:
@@ -92,6 +92,7 @@ def _copy_unreadable(content: bytes, error: Exception) -> None:
     # The name depends on the content, so a file that is read twice gives one copy.
     copy = path().with_name(f"progress.unreadable-{hashlib.sha256(content).hexdigest()[:8]}.json")
     if not copy.exists():
+        copy.touch(mode=0o600)
         copy.write_bytes(content)
     print(
         f"{path()} is unreadable ({error!r}). A copy is {copy.name}; predictions, checks and "

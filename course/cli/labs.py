@@ -63,7 +63,8 @@ def exercises(
             kept = [todo for todo, was, now in states if was == now != "open"]
             wanted, verb = ("given", "filled") if upto else ("open", "emptied")
             changed = [todo for todo, was, now in states if was != now == wanted]
-            done = f"{verb} {_listed(changed) or 'none'}" + f"; kept {_listed(kept)}" * bool(kept)
+            done = f"{verb} {', '.join(changed) or 'none'}"
+            done += f"; kept {', '.join(kept)}" * bool(kept)
             edits = f"; the file as it was is {backup}" if backup else ""
             typer.echo(f"exercises/{name}: {done}{edits}", err=json_)
         shared_progress.send()  # what is given now
@@ -72,10 +73,6 @@ def exercises(
         tables.as_json(states)
     else:
         tables.show_table([*states[0]], [state.values() for state in states])
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names)
 
 
 @app.command()

@@ -78,6 +78,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Set a config field: key=value. Repeatable.")
 ]
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 TrustFolder = Annotated[
     list[Path] | None,
     typer.Option(
@@ -87,6 +88,20 @@ TrustFolder = Annotated[
         help="Launch although others can change this folder or file. Repeatable.",
     ),
 ]
+
+
+def confirm(question: str, *, yes: bool, default: bool | None = False) -> None:
+    """Ask whether to go on, unless `yes` says so already.
+
+    Raises:
+        ValueError: there is no terminal to ask in.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError(f"{question} There is no terminal to answer in: if so, add --yes")
+    typer.confirm(question, default=default, abort=True, err=True)
 
 
 def progress_to_stderr(as_json: bool) -> AbstractContextManager:

@@ -126,7 +126,7 @@ def ensure_complete(
     partial = root.with_name(f"{root.name}.partial")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{root}.lock")
+        lock = FileLock(f"{root}.lock", mode=0o600)
         try:
             held = lock.acquire(timeout=0)
         except Timeout:

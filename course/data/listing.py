@@ -224,7 +224,7 @@ def list_folder(root: Path, split: str) -> Listing:
         return listing
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):  # of several ranks, one lists the folder
+        with FileLock(f"{path}.lock", mode=0o600):  # of several ranks, one lists the folder
             if listing := _load_current(path, root):
                 return listing
             print(f"listing {root / split}, once", file=sys.stderr)

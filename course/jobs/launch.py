@@ -211,7 +211,7 @@ def launching() -> Iterator[Path]:
     root = runs.runs_root()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / ".launch.lock", timeout=60):
+        with FileLock(root / ".launch.lock", mode=0o600, timeout=60):
             yield root
     except Timeout as error:
         raise JobError("another launch still waits for the scheduler: try again") from error

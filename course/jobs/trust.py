@@ -11,7 +11,6 @@ import os
 import pwd
 import shlex
 import stat
-import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,12 +20,11 @@ from pathlib import Path
 
 from course.jobs.errors import JobError
 from course.jobs.sites import user_file
+from course.runs import shared_files as files
 from course.runs.run import PROJECT, runs_root
 from course.runs.shared_files import user_name
 
 VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
-ACL = "system.posix_acl_access"
-ACL_USER, ACL_OWNING_GROUP, ACL_GROUP, ACL_WRITE = 2, 4, 8, 2
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
 NO_LOGIN = ("nologin", "false")  # ends of shells
@@ -148,9 +146,11 @@ def _parts(targets: set[str]) -> Iterator[tuple[str, os.stat_result]]:
         with suppress(OSError):  # it does not exist: its folder decides who may create it
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
-                end = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-                todo.append(end)
-                targets |= {end} if path in targets else set()
+                # Relative to the folder that this path really leads to.
+                end = os.path.join(os.path.realpath(os.path.dirname(path)), os.readlink(path))
+                ends = {os.path.normpath(end), os.path.realpath(end)}
+                todo += ends
+                targets |= ends if path in targets else set()
             yield path, status
 
 
@@ -181,14 +181,12 @@ def _group_writers(path: str, status: os.stat_result) -> list[str]:
     With an access control list, it is the list's mask: without it, no entry of the list can write,
     but for the owner's and everyone's; with it, those can that have the permission themselves.
     """
-    try:
-        entries = [*struct.iter_unpack("<HHI", os.getxattr(path, ACL)[4:])]
-    except (AttributeError, OSError):  # not Linux; no list
+    if not (entries := files.access_list(path)):
         return list(filter(None, [_others_in(status.st_gid, _trusted())]))
-    writing = [(tag, number) for tag, access, number in entries if access & ACL_WRITE]
-    users = {number for tag, number in writing if tag == ACL_USER} - _trusted()
-    groups = {number for tag, number in writing if tag == ACL_GROUP}
-    groups |= {status.st_gid} if ACL_OWNING_GROUP in dict(writing) else set()
+    writing = [(tag, number) for tag, access, number in entries if access & files.ACL_WRITE]
+    users = {number for tag, number in writing if tag == files.ACL_USER} - _trusted()
+    groups = {number for tag, number in writing if tag == files.ACL_GROUP}
+    groups |= {status.st_gid} if files.ACL_OWNING_GROUP in dict(writing) else set()
     others = filter(None, [_others_in(gid, _trusted()) for gid in sorted(groups)])
     return [*map(user_name, sorted(users)), *others]
 
@@ -255,9 +253,8 @@ def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
     """Return what closes an opening."""
     deep = "-R " * (stat.S_ISDIR(status.st_mode) and not is_parent)
     command = f"chmod {deep}g-w,o-w {shlex.quote(path)}"
-    if status.st_uid not in _trusted():
-        return "Use one that belongs to you, in a folder of yours"
     if status.st_uid == os.getuid():
         return command
-    owner = user_name(status.st_uid)
-    return f"Ask {owner}: {command}; or use a copy in a folder of yours"
+    if status.st_uid not in _trusted():
+        return "Use one that belongs to you, in a folder of yours"
+    return f"Ask {user_name(status.st_uid)}: {command}; or use a copy in a folder of yours"

@@ -9,23 +9,14 @@ from pathlib import Path
 
 from course.runs.files import PROJECT
 
+GIT_S = 5  # for git in the clone to answer
 PATIENCE_S = 0.05  # for a shared disk to show whether the class's bundle is new
-FIELDS = "%00".join(
-    f"%({name})"
-    for name in (
-        "HEAD",
-        "refname",
-        "objectname",
-        "upstream",
-        "upstream:remotename",
-        "upstream:remoteref",
-        "upstream:track",
-    )
-)
+NAMES = "HEAD refname objectname upstream upstream:remotename upstream:remoteref upstream:track"
+FIELDS = "%00".join(f"%({name})" for name in NAMES.split())
 WAITING = "An update of the course is waiting: course update"
 
 
-def start_git(project: Path, *words: str) -> subprocess.Popen[str]:
+def start_git(project: Path | str, *words: str) -> subprocess.Popen[str]:
     """Start git in a clone; it asks nothing, and its messages are in English.
 
     Raises:
@@ -42,6 +33,27 @@ def start_git(project: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+def git(project: Path | str, *words: str, timeout_s: float | None = None) -> str:
+    """Return the output of git in a clone.
+
+    Raises:
+        ValueError: git failed, with its message, or is not installed.
+        subprocess.TimeoutExpired: git is still running, and is killed.
+    """
+    try:
+        process = start_git(project, *words)
+    except FileNotFoundError:
+        raise ValueError("git is not installed: install it, and try again") from None
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    if process.returncode:
+        raise ValueError(errors.strip() or f"git {words[0]} failed in {project}")
+    return output
+
+
 def look_for_update(project: Path = PROJECT) -> Callable[[], str]:
     """Begin to look for an update, without the network; return a function that waits for it.
 
@@ -50,16 +62,15 @@ def look_for_update(project: Path = PROJECT) -> Callable[[], str]:
     does not answer within `PATIENCE_S` is left alone.
     """
     try:
-        listed = _output(
-            project, "for-each-ref", f"--format={FIELDS}", "refs/heads", "refs/remotes"
-        )
+        refs = ("for-each-ref", f"--format={FIELDS}", "refs/heads", "refs/remotes")
+        listed = git(project, *refs, timeout_s=GIT_S)
         branches = [line.split("\0") for line in listed.splitlines()]
         commits = {name: commit for _, name, commit, *_ in branches}
         (current,) = [branch for branch in branches if branch[0] == "*"]
         upstream, remote, name, track = current[3:]
         if "behind" in track:
             return lambda: WAITING
-        url = _output(project, "config", f"remote.{remote}.url").strip()
+        url = git(project, "config", f"remote.{remote}.url", timeout_s=GIT_S).strip()
         if not url.startswith("/"):
             return lambda: ""
         looking = start_git(project, "ls-remote", url, name)
@@ -76,14 +87,3 @@ def _newest(looking: subprocess.Popen[str]) -> str:
         looking.kill()  # and do not wait: a disk that hangs would hold it
         return ""
     return found.partition("\t")[0]
-
-
-def _output(project: Path, *words: str) -> str:
-    process = start_git(project, *words)
-    try:
-        found, _ = process.communicate(timeout=5)
-    finally:
-        process.kill()
-    if process.returncode:
-        raise ValueError(f"git {words[0]} failed")
-    return found

@@ -84,7 +84,7 @@ def recorded_table(machine: str, part_name: str) -> pd.DataFrame:
 def save(machine: str, parts: dict[str, Any]) -> None:
     """Add or replace parts of a machine's index. Two processes can save at the same time."""
     folder = _folder(machine)
-    with FileLock(folder / LOCK):
+    with FileLock(folder / LOCK, mode=0o600):
         text = json.dumps(load(machine) | parts, indent=1) + "\n"
         write_atomically(folder / INDEX, text)
 

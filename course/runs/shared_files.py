@@ -11,11 +11,13 @@ import errno
 import os
 import pwd
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LIMIT_BYTES = 256 * 1024  # per file; the course's entries have 10 KiB
+ACL_USER, ACL_OWNING_GROUP, ACL_GROUP, ACL_WRITE = 2, 4, 8, 2  # tags, and a permission
 NO_LINKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
 
 
@@ -63,6 +65,19 @@ def statuses(root: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             with suppress(FileNotFoundError):  # removed in the meantime
                 yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def access_list(path: str | Path, kind: str = "access") -> list[tuple[int, int, int]]:
+    """Return the entries of a path's access control list (ACL): tag, permissions, uid or gid.
+
+    Args:
+        kind: "default" for the list that new files in a folder get.
+    """
+    try:
+        value = os.getxattr(path, f"system.posix_acl_{kind}")
+    except (AttributeError, OSError):  # macOS; no list, or a disk without such lists
+        return []
+    return [*struct.iter_unpack("<HHI", value[4:])]
 
 
 def one_line(text: str) -> str:

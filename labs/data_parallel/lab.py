@@ -97,11 +97,11 @@ EXERCISES = {
 
 LAB = Lab(
     title="data parallelism on several GPUs",
-    minutes=80,
+    minutes=100,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     recordings=(Recording("scaling", several=_pair),),
     jobs="3 to 7, most of 2 processes",
     prepare="two GPUs for each learner, or the CPU",
-    stuck="the batch size is that of all ranks; the hangs at the end are intended",
+    stuck="the batch size is that of all ranks; the hangs in section 5 are intended",
 )

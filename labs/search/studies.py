@@ -192,7 +192,7 @@ def _folder(request: dict[str, Any], name: str) -> Path:
 def _conducting(folder: Path) -> Iterator[None]:
     """Lock the search, so that no second process starts its trials."""
     try:
-        with FileLock(folder / ".conductor.lock", timeout=0):
+        with FileLock(folder / ".conductor.lock", mode=0o600, timeout=0):
             yield
     except Timeout as error:
         raise JobError(

@@ -34,7 +34,7 @@ def read_request(folder: Path) -> dict[str, Any]:
 
 def locked(folder: Path) -> FileLock:
     """Return the lock of a study; a process that dies releases it."""
-    return FileLock(folder / ".trials.lock")
+    return FileLock(folder / ".trials.lock", mode=0o600)
 
 
 def take(folder: Path, max_trials: int) -> Run | None:

@@ -19,7 +19,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from course import Run, launch, progress
-from course.checks import exercises, store
+from course.checks import exercise_files, exercises, shared_progress
 from course.config import from_dict
 from course.data import default_set
 from course.data.default_set import Recipe
@@ -37,11 +37,11 @@ finally:
 jobs.launch(sys.argv[2], run.requested_config, gpus=2, against=run, rerun=True).cancel()
 submit_job(place / "submitted", {{"gpus": 1}}, replace(sites.get("local"), executor="slurm"))
 default_set.ensure(place / "data", Recipe(train_per_class=1, val_per_class=1))
-store.save_check("device", {{"correct": "yes"}})
+shared_progress.save_check("device", {{"correct": "yes"}})
 exercises.EXERCISES = place / "exercises"
 exercises.EXERCISES.mkdir()
 (exercises.EXERCISES / "train.py").write_text("my edits\\n")
-exercises.restore(), exercises.reset()
+exercise_files.restore(), exercise_files.reset()
 shared = place / "board"
 shared.mkdir()
 shared.chmod(0o1777)

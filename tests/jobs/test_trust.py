@@ -171,11 +171,21 @@ def test_owners_of_the_environment_and_of_the_chosen_class_are_trusted(
 
 
 @needs_root
+def test_a_relative_link_leads_from_where_its_folder_really_is(script: Path, place: Path) -> None:
+    (place / "far" / "project").mkdir(parents=True)
+    (place / "far" / "lib.py").write_text("")
+    (place / "far" / "project" / "mine.py").symlink_to("../lib.py")
+    (place / "near").symlink_to("far/project")
+    change(place / "far" / "lib.py", 0o664, CLASS)
+    assert found(place / "near" / "mine.py") == [("lib.py", "group class (bob)", True)]
+
+
+@needs_root
 def test_an_access_control_list_gives_the_groups_permission_to_others(script: Path) -> None:
     def allow(*entries: tuple[int, int, int]) -> None:
         data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
         try:
-            os.setxattr(script, trust.ACL, data)
+            os.setxattr(script, "system.posix_acl_access", data)
         except OSError as error:
             pytest.skip(f"this disk has no access control lists: {error}")
 

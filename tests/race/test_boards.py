@@ -174,7 +174,7 @@ def test_a_page_has_a_limited_number_of_boards_and_some_of_each_person(
     entries = [replace(entry_of(GOOD, machine=f"a{x}"), owner="mallory") for x in range(6)]
     shared_by = [replace(entry_of(GOOD, machine="shared"), owner=x) for x in ("bob", "mallory")]
     entries += [*shared_by, replace(entry_of(GOOD, machine="laptop"), owner="alice")]
-    shown = [machine for (_, machine), _ in page._shown(entries)]
+    shown = [machine for (_, machine), _ in page._shown([*page._groups(entries)])]
     assert shown == ["a0", "laptop", "shared"]
     monkeypatch.setattr(board, "read_board", lambda *_, **__: (entries, []))
     assert "boards that are not shown: 5." in page.render_page(tmp_path)
@@ -188,14 +188,17 @@ def test_a_script_is_verified_only_by_those_who_were_asked(
     monkeypatch.setattr(verification, "run_all", lambda *_: ran.append(1) or entry)
     command = ["race", "--board", str(tmp_path), "--verify", entry.id]
     result = CliRunner().invoke(app, command)
-    assert "read the script, then add --yes" in str(result.exception) and not ran
+    assert (
+        "Have you read the script, and may it run? There is no terminal" in str(result.exception)
+        and not ran
+    )
     assert (
         f"{entry.id} is by me (account" in result.output and "(2 lines, 28 bytes)" in result.output
     )
     copy = runs_root / f"{entry.id}.py"
     assert copy.read_text() == "SETTINGS = {}\nprint('mine')\n" and str(copy) in result.output
     for answer, expected in (("n", []), ("y", [1])):
-        monkeypatch.setattr("race.course_commands.sys", SimpleNamespace(stdin=Terminal()))
+        monkeypatch.setattr("course.cli.options.sys", SimpleNamespace(stdin=Terminal()))
         CliRunner().invoke(app, command, input=f"{answer}\n")
         assert ran == expected
     CliRunner().invoke(app, [*command, "--yes"])

@@ -117,7 +117,10 @@ def cluster(own_ports: None, accounts: dict[str, Account]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def environment(place: Path) -> Path:
-    """Return an environment that all accounts can use: the packages of this one."""
+    """Return an environment that all accounts can use: the packages of this one.
+
+    Its Python may be another 3.x.y, if this one is in root's home.
+    """
     minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
     pythons = [Path(f"/usr/bin/{minor}"), Path(f"/usr/local/bin/{minor}"), Path(sys.executable)]
     python = next((path.resolve() for path in pythons if is_for_all(path.resolve())), None)
@@ -200,13 +203,16 @@ def test_a_class_of_five(
     with ThreadPoolExecutor() as pool:
         list(pool.map(partial(starts, folder), learners, (40, 60, 75, 300)))
     refuses_an_open_script(place / "shared", bob)
-    dee.types("course doctor; COURSE_RUNS=$PWD/runs/rehearsal course notebooks 'day0_2*'")
+    dee.types("course doctor")
     no_learner_reaches_anothers_file(folder, ann, dee)
     jobs_are_seen_and_cancelled(teacher, folder, ann, bob, dee)
     is_stuck(teacher, folder, cy, dee)
     chart = teacher.types(f"course class {folder} --prediction minutes_on_256_gpus")
     assert "4 predictions" in chart and "measured: 60" in chart
     a_fix_is_handed_out(teacher, folder, bob, dee)
+    for learner in learners:  # also those whose umask is 002
+        writable = ["find", learner.home / "course", "!", "-type", "l", "-perm", "/022"]
+        assert subprocess.check_output(writable) == b""
     cy.types("course class leave")
     assert len([*folder.glob("drop/*.json")]) == 3
     teacher.types(f"course class {folder} --csv class.csv")

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from filelock import FileLock
 from race_helpers import as_user
 
 from course.checks import shared_progress
@@ -91,6 +92,12 @@ def mode(path: Path) -> int:
 
 
 class TestFolder:
+    def test_two_inits_at_once_do_not_meet(self, class_folder: Path) -> None:
+        lock = FileLock(class_folder / ".init.lock", mode=0o600)
+        with lock, pytest.raises(ValueError, match="another course class init works in"):
+            init(class_folder)
+        assert "course.bundle: " in init(class_folder)
+
     @pytest.mark.parametrize("umask", [0o077, 0o002])
     def test_others_read_all_and_write_nothing(
         self, place: Path, project: Path, umask: int
@@ -102,7 +109,7 @@ class TestFolder:
             assert os.umask(before) == umask  # it is only changed for a time
         assert {name: mode(place / "class" / name) for name in MODES} == MODES
         names = {path.name for path in (place / "class").iterdir()}
-        assert names == {name for name in MODES if name and "/" not in name}
+        assert names == {".init.lock"} | {name for name in MODES if name and "/" not in name}
 
     def test_again_replaces_the_course_and_keeps_the_rest(
         self, class_folder: Path, project: Path
@@ -291,7 +298,9 @@ class TestDropBox:
         monkeypatch.setattr(os, "getuid", lambda: SYNC)
         monkeypatch.setenv("PATH", str(place))  # no setfacl
         (place / ".init").mkdir()
-        with pytest.raises(ValueError, match="setfacl is not installed.*--group NAME.*access list"):
+        with pytest.raises(
+            ValueError, match="setfacl failed .it is not installed.*--group NAME.*access list"
+        ):
             setup.make_drop_box(place, "", {account})
         assert not (place / "drop").exists()
         assert setup._private_group("", {account}) is None
@@ -320,6 +329,17 @@ class TestDropBox:
             os.chown(path, -1, gid)
             path.chmod(0o775)
         init(place / "class", instructors=["daemon"])
+
+    @pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here")
+    def test_a_folder_whose_access_list_names_others_is_refused(
+        self, place: Path, project: Path
+    ) -> None:
+        (place / "class").mkdir()
+        subprocess.run(["setfacl", "-m", f"u:{ALICE}:rwx", place / "class"], check=True)
+        with pytest.raises(ValueError, match="others can write to .*: chmod g-w,o-w"):
+            init(place / "class")
+        subprocess.run(["chmod", "g-w,o-w", place / "class"], check=True)
+        init(place / "class")
 
     def test_a_group_of_accounts_that_are_not_listed_is_not_trusted(
         self, monkeypatch: pytest.MonkeyPatch
@@ -388,6 +408,11 @@ class TestStart:
             ("mkdir labs; chmod 757 labs; touch labs/sitecustomize.py", "others could change"),
             ("chown 54322 .", "others could change"),
             ("touch sitecustomize.py; chown 54322 sitecustomize.py", "could change .*sitecustom"),
+            pytest.param(
+                "chgrp 0 course/__main__.py; setfacl -m u:7:rwx course/__main__.py",
+                r"others could change .* by an access list \(ACL\)",
+                marks=pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here"),
+            ),
             ("chmod 757 ..", "others can replace what is in .*, which has no sticky bit"),
             ("mv ../course ../a:b; cd ../a:b", "has a colon"),
         ],

@@ -77,6 +77,8 @@ WRONG = {  # content of a file, and words of the line about it
     "a question": (message(hand={"text": "x" * 301, "check": "", "at": ago(1)}), "up to 300"),
     "more right": (message(quizzes={"gpu": {"answered": 1, "right": 2}}), "expected 0 to 1"),
     "a prediction": (message(predictions={"amp": {"value": 1e301}}), "expected a number"),
+    "a tiny prediction": (message(predictions={"amp": {"value": 0, "measured": 5e-323}}),
+                          "expected a number"),
     "a prediction of a list": (message(predictions={"amp": {"value": [1]}}), "expected a number"),
     "escapes": (changed(state=ESCAPES), "tries"),
 }  # fmt: skip
@@ -123,6 +125,15 @@ def test_texts_can_control_neither_the_terminal_nor_the_page(
         assert "<script" not in path.read_text() and "default-src 'none'" in path.read_text()
     rows = [*csv.DictReader(table.open())]
     assert any(row["cause"].startswith("'=") for row in rows)
+
+
+def test_one_prediction_far_from_all_others_breaks_no_histogram(place: Path) -> None:
+    guesses = [1.1 / drop_box.LARGEST * x for x in range(1, 6)] + [0.9 * drop_box.LARGEST]
+    for uid, guess in enumerate(guesses):
+        put(place, os.getuid(), message(predictions={"amp": {"value": guess}}))
+        (learner,), _ = drop_box.read(place)
+        guesses[uid] = learner
+    assert sum(bar.count for bar in report.histogram(guesses, "amp").bars) == len(guesses)
 
 
 def link(path: Path, secret: Path) -> None:
@@ -426,14 +437,19 @@ def test_the_end_of_a_class_asks_and_deletes_all(place: Path) -> None:
     (place / DROP / "a-link").symlink_to("/etc/passwd")
     (place / DROP / "a-folder").mkdir()
     (place / DROP / "full" / "x").mkdir(parents=True)
-    assert "Delete the files of all learners" in course("class", "end", str(place))
+    with pytest.raises(ValueError, match="Delete the files of all learners.*add --yes"):
+        course("class", "end", str(place))
     assert len([*(place / DROP).iterdir()]) == 4
     shown = course("class", "end", str(place), "--yes")
-    assert "3 files deleted" in shown and "full of " in shown and Path("/etc/passwd").exists()
-    assert [path.name for path in (place / DROP).iterdir()] == ["full"]
-    shutil.rmtree(place / DROP / "full")
-    assert "0 files deleted; the class has ended" in course("class", "end", str(place), "--yes")
-    assert not (place / DROP).exists() and place.exists()
+    assert "3 files deleted; the class has ended" in shown and Path("/etc/passwd").exists()
+    assert not (place / DROP).exists()  # although a learner keeps a folder full
+    (full,) = place.glob(".ended-*/*")
+    assert full.name == "full" and f"{full.parent.name}/full of " in shown
+    shutil.rmtree(full)
+    assert "0 files deleted" in course("class", "end", str(place), "--yes")
+    assert [*place.iterdir()] == []
+    with pytest.raises(ValueError, match="has no drop box"):
+        course("class", "end", str(place), "--yes")
 
 
 def test_what_is_sent_is_what_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from classroom_helpers import make_class
+from filelock import FileLock
 from race_helpers import as_user
 from typer.testing import CliRunner
 
@@ -21,6 +23,7 @@ from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
 from course.checks.verdict import Part
+from course.runs.run import PROJECT
 from tools.classroom import membership
 
 ALICE, MALLORY, INSTRUCTOR = 41002, 41003, 41001
@@ -63,14 +66,14 @@ def test_nothing_is_sent_before_joining_or_after_leaving(
     monkeypatch.setenv("COURSE_CLASS", str(place))
     save_check("amp", PASSED)
     assert files(place) == []
-    shown = course("class", "join")
+    shown = course("class", "join", "--yes")
     example = json.loads(shown[shown.index("{") : shown.rindex("}") + 1])
     assert example["checks"] == sent(place)["checks"] and "Never sent: scripts" in shown
     (path,) = files(place)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     fail("amp")
     assert sent(place)["checks"]["amp"]["state"] == "failed"
-    course("class", "join")  # again: the same file
+    course("class", "join", "--yes")  # again: the same file
     assert files(place) == [path]
     assert "is deleted" in course("class", "leave")
     save_check("device", PASSED)
@@ -242,7 +245,7 @@ def test_a_box_that_is_unsafe_or_gone_costs_a_line_and_no_check(
     assert store.read()["checks"]["amp"]["correct"] == "passed"
     if reason != "no drop box":
         with pytest.raises(ValueError, match=reason):
-            course("class", "join", str(place))
+            course("class", "join", str(place), "--yes")
 
 
 def test_a_full_disk_costs_a_line_and_keeps_the_old_file(
@@ -323,6 +326,22 @@ def test_after_the_end_of_a_class_nothing_is_sent(
     assert "has ended: nothing is sent any more" in capsys.readouterr().out
     save_check("amp", PASSED)
     assert capsys.readouterr() == ("", "") and not shared_progress.joined()
+
+
+def test_a_check_that_ends_while_its_learner_leaves_sends_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    alone = shared_progress.alone
+
+    def leave_first() -> FileLock:
+        monkeypatch.setattr(shared_progress, "alone", alone)
+        membership.leave()
+        return alone()
+
+    monkeypatch.setattr(shared_progress, "alone", leave_first)
+    save_check("amp", PASSED)
+    assert files(place) == [] and capsys.readouterr() == ("", "")
 
 
 def test_a_second_class_needs_leaving_the_first(place: Path, tmp_path: Path) -> None:
@@ -406,6 +425,57 @@ def test_a_box_of_a_classmate_is_refused(
     monkeypatch.setenv("COURSE_RUNS", str(shared.parent / "runs"))
     assert reason in as_user(ALICE, lambda: membership.join(shared))
     assert files(shared) == []
+
+
+@needs_root
+def test_classmates_cannot_hold_the_locks_for_which_checks_wait(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may read a file may lock it."""
+    joins(shared, ALICE, monkeypatch)
+    assert as_user(ALICE, lambda: save_check("amp", WRONG)) == ""
+    locks = [*(shared.parent / f"runs-{ALICE}").glob(".*.lock")]
+    assert {path.name for path in locks} == {".progress.lock", ".class.lock"}
+    for path in locks:
+        assert "PermissionError" in as_user(MALLORY, path.read_text)
+
+
+def test_only_their_owner_can_hold_locks() -> None:
+    folders = ("course", "labs", "race", "tools")
+    for path in (path for name in folders for path in (PROJECT / name).rglob("*.py")):
+        calls = re.findall(r"FileLock\(.+", path.read_text())
+        assert all("mode=0o600" in call for call in calls), path
+
+
+def test_progress_is_private_in_a_home_that_is_open(place: Path) -> None:
+    membership.join(place)
+    fail("amp")
+    runs = place.parent / "runs"
+    (runs / "progress.json").write_text("damaged")
+    fail("amp")  # and a copy of the damaged one is stored
+    names = ["class.json", "progress.json", ".todo-states.json"]
+    for path in (*map(runs.joinpath, names), *runs.glob("progress.unreadable-*")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@needs_root
+def test_a_folder_that_a_classmate_creates_in_the_place_of_the_class_gets_nothing(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        save_check("amp", WRONG)
+
+    joins(shared, ALICE, monkeypatch)
+    shared.rename(shared.with_name("gone"))  # as at the end of a course
+    make_class(shared)
+    for path in (shared, shared / DROP):
+        os.chown(path, MALLORY, MALLORY)
+    (shared / DROP).chmod(0o3733)
+    as_user(ALICE, fails)
+    assert files(shared) == []
+    assert f"belongs to user {MALLORY} now" in as_user(
+        ALICE, lambda: shared_progress.write_file(shared_progress.joined())
+    )
 
 
 def test_exercises_that_are_filled_are_sent_at_once(

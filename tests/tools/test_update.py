@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from filelock import FileLock
 
 from course.checks import exercises
 from course.runs import clone as clones
@@ -366,17 +367,91 @@ def test_an_update_that_was_killed_is_completed_by_the_next(upstream: Path, clon
     commit(upstream, fixed_files())
     git(clone, "fetch", "-q")
     edits = [*updating._edits(clone, "origin/main", {*fixed_files()})]
-    updating._write(clone, "origin/main", edits)  # and no further
+    updating._write(clone, "origin/main", edits, [])  # and no further
     update(clone)
     assert (clone / SCRIPT).read_text() == fix(by_hand())
     assert git(clone, "status", "--porcelain").split() == ["M", SCRIPT]
+
+
+@pytest.mark.parametrize("has_moved", [False, True])
+def test_the_backup_of_an_update_that_was_killed_is_named_by_the_next(
+    has_moved: bool, upstream: Path, clone: Path
+) -> None:
+    (clone / "notes.txt").write_text("mine\n")
+    commit(upstream, {"notes.txt": "new\n"})
+    git(clone, "fetch", "-q")
+    edits = [*updating._edits(clone, "origin/main", {"notes.txt"})]
+    updating._back_up(clone, "origin/main", edits)
+    updating._write(clone, "origin/main", edits, [])
+    if has_moved:
+        git(clone, "merge", "--ff-only", "origin/main")
+    done = update(clone)
+    (backup,) = (x.parent for x in clone.glob("backups/*/notes.txt") if x.read_text() == "mine\n")
+    assert f"interrupted. Your versions before it are in {backup}" in done
+    assert "interrupted" not in backup.name and "interrupted" not in update(clone)
+
+
+def test_a_file_that_is_saved_during_the_update_is_not_replaced(
+    upstream: Path, clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*words: object) -> Path:
+        backup = back_up(*words)
+        (clone / "notes.txt").write_text("mine, too\n")
+        return backup
+
+    back_up, mine = updating._back_up, by_hand()
+    (clone / SCRIPT).write_text(mine)
+    (clone / "notes.txt").write_text("mine\n")
+    commit(upstream, fixed_files() | {"notes.txt": "new\n"})
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="notes.txt was saved"):
+        patch.setattr(updating, "_back_up", save)
+        update(clone)
+    assert (clone / "notes.txt").read_text() == "mine, too\n"
+    assert (clone / SCRIPT).read_text() == mine
+    assert "interrupted" not in update(clone)
+
+
+def test_two_updates_at_once_do_not_meet(upstream: Path, clone: Path) -> None:
+    commit(upstream, fixed_files())
+    other = FileLock(clone / ".git" / "course-update.lock")
+    with other, pytest.raises(ValueError, match="another course update is at work"):
+        update(clone)
+    assert "updated to" in update(clone)
+
+
+def test_an_ignored_file_is_not_replaced_by_a_folder(upstream: Path, clone: Path) -> None:
+    (clone / ".git/info/exclude").write_text("mine\n")
+    (clone / "mine").write_text("mine\n")
+    commit(upstream, {"mine/more/new.txt": "new\n"})
+    with pytest.raises(ValueError, match="mine is a file here, and a folder upstream"):
+        update(clone)
+    assert (clone / "mine").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        (SCRIPT, FILES[SCRIPT] + "x = " + "-" * 60_000 + "1\n"),
+        (NOTEBOOK, '{"cells": ' + "[" * 100_000),
+        (NOTEBOOK, json.dumps(json.loads(BOOK) | {"metadata": ["kernelspec"]})),
+        (NOTEBOOK, BOOK.replace("plot()", "plot() # \\ud83d")),
+    ],
+    ids=["expression", "nested", "metadata", "surrogate"],
+)
+def test_a_file_that_breaks_a_parser_stops_no_update(
+    name: str, text: str, upstream: Path, clone: Path
+) -> None:
+    (clone / name).write_text(text)
+    commit(upstream, fixed_files() | {NOTEBOOK: notebook("setup: new")})
+    assert f"  {name} is " in update(clone)
+    assert (backup_of(clone) / name).read_text() == text
 
 
 def test_another_git_process_leaves_the_edits_alone(upstream: Path, clone: Path) -> None:
     (clone / SCRIPT).write_text("my answer\n")
     commit(upstream, {SCRIPT: "new\n"})
     (clone / ".git" / "index.lock").touch()  # as another git process would
-    with pytest.raises(ValueError, match="index.lock"):
+    with pytest.raises(ValueError, match="(?s)index.lock.*remove that file"):
         update(clone)
     assert (clone / SCRIPT).read_text() == "my answer\n"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from course.cli import tables
-from course.cli.options import AsJson, app
+from course.cli.options import AsJson, Yes, app, confirm
 from tools.classroom import VARIABLE
 
 if TYPE_CHECKING:
@@ -163,10 +162,7 @@ def _show_histogram(chart: Histogram, *, json_: bool) -> None:
 
 
 @class_app.command()
-def join(
-    folder: Folder = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Join without asking.")] = False,
-) -> None:
+def join(folder: Folder = "", yes: Yes = False) -> None:
     """Let your instructor see where you are stuck: show what is sent, then send it."""
     from course.checks import shared_progress
     from tools.classroom import membership
@@ -178,8 +174,7 @@ def join(
     if not message["checks"]:
         typer.echo(f"A check that failed is, for example: {EXAMPLE}")
     typer.echo(f"\n{NEVER_SENT} Only the class's instructors can read the file.")
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Join {place}?", default=True, abort=True)
+    confirm(f"Join {place}?", yes=yes, default=True)
     typer.echo(f"sent: {membership.join(place)}\nTo stop and delete it: course class leave")
 
 
@@ -192,20 +187,16 @@ def leave() -> None:
 
 
 @class_app.command()
-def end(
-    folder: Folder = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
-) -> None:
+def end(folder: Folder = "", yes: Yes = False) -> None:
     """Delete the drop box with all learners' files: nothing is sent to this class any more."""
     from tools.classroom import drop_box
 
     place = _class(folder)
-    if not yes:
-        typer.confirm(f"Delete the files of all learners in {place}?", abort=True)
+    confirm(f"Delete the files of all learners in {place}?", yes=yes)
     count, problems = drop_box.remove(place)
     for line in problems:
         typer.echo(line, err=True)
-    typer.echo(f"{count} files deleted" + "; the class has ended" * (not problems))
+    typer.echo(f"{count} files deleted; the class has ended")
     raise typer.Exit(bool(problems))
 
 

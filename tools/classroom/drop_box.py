@@ -8,10 +8,12 @@ one. Every field is checked; a wrong file is a line with the reason, and all oth
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
 import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,12 +32,13 @@ from course.runs import shared_files
 from course.runs.shared_files import one_line, user_name
 from tools.classroom.membership import QUESTION_CHARACTERS
 
+ENDED = ".ended-"  # begins the name of a drop box that is being deleted
 MOST_FILES = 20_000  # in the drop box that are looked at
 MANY = 20  # files of a learner with which something is wrong
 CLOCKS_DIFFER = timedelta(minutes=5)  # between machines, at most
 TODO_STATES = ("edited", "solved", "given")
 CHECK_STATES = (PASSED, FAILED, NOISY, UNMEASURABLE)
-LARGEST = 1e300  # number in a prediction
+LARGEST = 1e100  # number in a prediction; and 1 / it the smallest: bars divide and round
 MOST_TRIES, MOST_ENTRIES, CAUSE_CHARACTERS = 99_999, 1000, 200
 
 
@@ -147,19 +150,28 @@ def _floods(folder: Path, owners: Counter[int], names: dict[int, str]) -> Iterab
 def remove(folder: Path) -> tuple[int, list[str]]:
     """Delete the drop box; return the number of files in it, and what could not be deleted.
 
-    Without it, the next check of a learner ends their membership.
+    Without it, the next check of a learner ends their membership. So it gets another name first: a
+    folder that is not empty, which only its learner can delete, would keep the class from ending.
+
+    Raises:
+        ValueError, OSError: there is no drop box, or it cannot be renamed.
     """
+    with suppress(FileNotFoundError):
+        (folder / DROP).rename(folder / f"{ENDED}{secrets.token_hex(4)}")
     count, problems = 0, []
-    for name, status in shared_files.statuses(folder, DROP):
-        path = folder / DROP / name
-        try:
-            path.rmdir() if stat.S_ISDIR(status.st_mode) else path.unlink(missing_ok=True)
-            count += 1
-        except OSError as error:
-            owner = one_line(user_name(status.st_uid))
-            problems.append(f"{one_line(name)} of {owner}: {error.strerror}")
-    if not problems:
-        (folder / DROP).rmdir()
+    if not (boxes := [*folder.glob(f"{ENDED}*")]):
+        raise ValueError(f"{folder} has no drop box, so no class")
+    for box in boxes:
+        for name, status in shared_files.statuses(folder, box.name):
+            path = box / name
+            try:
+                path.rmdir() if stat.S_ISDIR(status.st_mode) else path.unlink(missing_ok=True)
+                count += 1
+            except OSError as error:
+                owner = one_line(user_name(status.st_uid))
+                problems.append(f"{box.name}/{one_line(name)} of {owner}: {error.strerror}")
+        with suppress(OSError):
+            box.rmdir()
     return count, problems
 
 
@@ -236,7 +248,8 @@ def _guess(value: Any, name: str) -> Guess:
 def _amount(value: Any, name: str) -> float | str | None:
     if value is None or isinstance(value, str):
         return value and _text(value, name, CHOICE_CHARACTERS)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value == 0 or 1 / LARGEST < abs(value) < LARGEST):
         raise ValueError(f"{name} is {_shown(value)}: expected a number, or a choice")
     return float(value)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from course.checks import store
 from course.checks.shared_progress import (
     DROP,
-    check_drop_box,
+    alone,
     joined,
     save_state,
     state_path,
@@ -48,16 +48,18 @@ def join(folder: Path) -> Path:
         ValueError: a different class was joined, or classmates could read or replace the file.
         OSError: the file can't be written.
     """
-    state = joined()
-    if state and Path(state["folder"]) != folder:
-        raise ValueError(f"you are in the class {state['folder']}: first run course class leave")
-    check_drop_box(folder)
-    new = {"folder": str(folder), "file": f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"}
-    state = state or new
-    path = write_file(state)
     runs_root().mkdir(parents=True, exist_ok=True)
-    save_state(state)
-    return path
+    with alone():
+        state = joined()
+        if state and Path(state["folder"]) != folder:
+            raise ValueError(
+                f"you are in the class {state['folder']}: first run course class leave"
+            )
+        name = f"{user_name(os.getuid())}-{secrets.token_hex(8)}.json"
+        state = state or {"folder": str(folder), "file": name, "owner": folder.stat().st_uid}
+        path = write_file(state)
+        save_state(state)
+        return path
 
 
 def leave() -> str:
@@ -65,12 +67,14 @@ def leave() -> str:
 
     Raises:
         ValueError: no class was joined.
-        OSError: the file is still there; but no further one will be sent.
+        OSError: the file is still there; but no further one will be sent. TimeoutError: nothing
+            was done, because a check is sending right now.
     """
     if not (state := joined()):
         raise ValueError("you are in no class")
-    state_path().unlink()
-    (Path(state["folder"]) / DROP / state["file"]).unlink(missing_ok=True)
+    with alone():
+        state_path().unlink(missing_ok=True)
+        (Path(state["folder"]) / DROP / state["file"]).unlink(missing_ok=True)
     return state["folder"]
 
 
@@ -81,7 +85,7 @@ def raise_hand(question: str) -> None:
         ValueError: no class was joined, or the question is too long.
         OSError: it can't be sent.
     """
-    if not (state := joined()):
+    if not joined():
         raise ValueError(
             "you are in no class, so no one would see it. Join the one of your instructor with: "
             "course class join FOLDER"
@@ -91,11 +95,11 @@ def raise_hand(question: str) -> None:
         raise ValueError(
             f"the question has {len(text)} characters: expected at most {QUESTION_CHARACTERS}"
         )
-    state.pop("hand", None)
-    if text:
-        checks = store.read()["checks"].items()
-        failing = [(x.get("checked_at", ""), n) for n, x in checks if state_of(x) == FAILED]
-        check = max(failing)[1] if failing else ""
-        state["hand"] = {"text": text, "check": check, "at": with_zone(store.now())}
-    save_state(state)
-    write_file(state)
+    checks = store.read()["checks"].items()
+    failing = [(x.get("checked_at", ""), n) for n, x in checks if state_of(x) == FAILED]
+    check = max(failing)[1] if failing else ""
+    hand = {"text": text, "check": check, "at": with_zone(store.now())} if text else None
+    with alone():
+        state = joined() | {"hand": hand}
+        save_state(state)
+        write_file(state)

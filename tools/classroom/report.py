@@ -224,9 +224,9 @@ def _bars(values: Sequence[float], measured: float | None) -> list[Bar]:
     shown = [first, last, *counts, first if at is None else at]
     for place in range(min(shown), max(shown) + 1):
         ends = [digits(x * step) for x in (place, place + 1)]
-        label = f"{ends[0]} to {ends[1]}"
-        label = f"below {ends[1]}" if place < first else label
-        label = f"from {ends[0]}" if place > last else label
+        label = " to ".join(ends)
+        if not first <= place <= last:
+            label = f"below {ends[1]}" if place < first else f"from {ends[0]}"
         bars.append(Bar(label, counts[place], place == at))
     return bars
 
@@ -287,8 +287,9 @@ def as_csv(learners: Sequence[Learner]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["learner", "lab", "exercise", "state", "tries", "at", "failing_min", "cause"])
+    exercises = begun(learners)
     for learner in learners:
-        for lab, names in begun(learners).items():
+        for lab, names in exercises.items():
             for x in (cell(learner, name) for name in names):
                 at = x.at.isoformat() if x.at else ""
                 minutes = "" if x.minutes is None else round(x.minutes)

@@ -16,17 +16,21 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from course.checks.shared_progress import has_access_list
+from filelock import FileLock, Timeout
+
+from course.checks.shared_progress import DROP, has_access_list
 from course.jobs import sites
 from course.runs import PROJECT, write_atomically
+from course.runs.clone import git
+from course.runs.shared_files import access_list
 from course.text import printable
 from race.board import prepare
 
 BUNDLE, START, SITES, DATA = "course.bundle", "start.sh", "sites.toml", "data"
-DROP, BOARD, DRAFTS = "drop", "board", ".init"
+BOARD, DRAFTS = "board", ".init"
 DROP_MODE = 0o3733  # everyone adds files, and only the owner lists them
 TEMPLATE = Path(__file__).with_name(START)
 SKELETON = """\
@@ -68,8 +72,7 @@ def init(
     """
     folder = Path(os.path.abspath(folder.expanduser()))
     accounts = {_account(name) for name in instructors} | {pwd.getpwuid(os.getuid())}
-    with _readable_by_others():
-        _create(folder, accounts)
+    with _readable_by_others(), _alone(folder, accounts):
         drafts = folder / DRAFTS
         shutil.rmtree(drafts, ignore_errors=True)  # of an interrupted command
         drafts.mkdir(mode=0o700)
@@ -106,32 +109,34 @@ def write_bundle(project: Path, folder: Path) -> str:
         ValueError: not a complete clone, uncommitted changes, or a commit that is not based on the
             one that learners have, so that they could not update.
     """
-    if changed := _git(project, "status", "--porcelain", "--untracked-files=no").splitlines():
+    if changed := git(project, "status", "--porcelain", "--untracked-files=no").splitlines():
         raise ValueError(
             f"{len(changed)} files in {project} have changes that are not committed, so learners "
             f"would not get them ({changed[0][3:]}): git commit them, or set them aside with "
             f"git stash"
         )
-    if _git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
+    if git(project, "rev-parse", "--is-shallow-repository").strip() == "true":
         raise ValueError(
             f"{project} lacks the older commits: complete it with git fetch --unshallow"
         )
     target, draft = folder / BUNDLE, folder / DRAFTS / BUNDLE
     if target.exists():
-        handed_out = _git(project, "bundle", "list-heads", str(target)).split()[0]
-        if _run("git", "-C", str(project), "merge-base", "--is-ancestor", handed_out, "HEAD")[0]:
+        handed_out = git(project, "bundle", "list-heads", str(target)).split()[0]
+        try:
+            git(project, "merge-base", "--is-ancestor", handed_out, "HEAD")
+        except ValueError:
             raise ValueError(
                 f"learners have commit {handed_out[:8]}, which {project} does not contain, so they "
                 f"could not update: git merge it, or check out the branch that you handed out"
-            )
+            ) from None
     repository = str(folder / DRAFTS / "main.git")
-    _git(project, "init", "--quiet", "--bare", repository)
-    _git(repository, "symbolic-ref", "HEAD", "refs/heads/main")  # whatever init.defaultBranch is
-    _git(repository, "fetch", "--quiet", str(project), "HEAD:refs/heads/main")
-    _git(repository, "bundle", "create", str(draft), "HEAD", "main")
+    git(project, "init", "--quiet", "--bare", repository)
+    git(repository, "symbolic-ref", "HEAD", "refs/heads/main")  # whatever init.defaultBranch is
+    git(repository, "fetch", "--quiet", str(project), "HEAD:refs/heads/main")
+    git(repository, "bundle", "create", str(draft), "HEAD", "main")
     draft.chmod(0o644)
     draft.replace(target)  # a learner who is reading the former one reads it to its end
-    return printable(_git(project, "log", "-1", "--format=%h, %cs: %s").strip())
+    return printable(git(project, "log", "-1", "--format=%h, %cs: %s").strip())
 
 
 def _write_sites(folder: Path) -> str:
@@ -252,8 +257,12 @@ def _set_access_list(drop: Path, uids: Sequence[int]) -> None:
     """Let these accounts list the folder, and read every file that is created in it."""
     entries = ["u::rwx", "g::wx", "o::wx", "m::rwx", "d:u::rwx", "d:g::-", "d:o::-", "d:m::r"]
     entries += [f"{kind}u:{uid}:{x}" for uid in uids for kind, x in (("", "rwx"), ("d:", "r"))]
-    code, message = _run("setfacl", "--modify", ",".join(entries), str(drop))
-    if code:
+    command = ["setfacl", "--modify", ",".join(entries), str(drop)]
+    message = "it is not installed"
+    with suppress(FileNotFoundError):
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        message = done.returncode and (done.stderr.strip() or f"exit code {done.returncode}")
+    if message:
         raise ValueError(
             f"learners could read each other's files in {drop.parent.parent / DROP}, because your "
             f"group has other members, and setfacl failed ({message}): {_FIXES}"
@@ -310,6 +319,17 @@ def _readable_by_others() -> Iterator[None]:
         os.umask(before)
 
 
+@contextmanager
+def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
+    """Create or check the folder, and let no other init work in it meanwhile."""
+    _create(folder, accounts)
+    try:
+        with FileLock(folder / f"{DRAFTS}.lock", mode=0o600, timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(f"another course class init works in {folder}: wait for it") from None
+
+
 def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
     """Create the folder of the class, or check the one that is there.
 
@@ -332,16 +352,22 @@ def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
 
 
 def _others_write(folder: Path, accounts: set[pwd.struct_passwd]) -> bool:
-    """Return whether accounts other than these and root may write to a folder."""
+    """Return whether accounts other than these and root may write to a folder.
+
+    If it has an access list, the permission of its group is that of all whom the list names.
+    """
     status = folder.stat()
-    if not status.st_mode & stat.S_IWGRP:
-        return bool(status.st_mode & stat.S_IWOTH)
+    by_group = status.st_mode & stat.S_IWGRP
+    if status.st_mode & stat.S_IWOTH or (by_group and access_list(folder)):
+        return True
+    if not by_group:
+        return False
     try:
         members = _members(grp.getgrgid(status.st_gid))
     except KeyError:
         return True
     known = {"root", *(account.pw_name for account in accounts)}
-    return bool(members - known or status.st_mode & stat.S_IWOTH)
+    return bool(members - known)
 
 
 def _closed(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -359,20 +385,3 @@ def _closed(folder: Path) -> Iterator[tuple[Path, str]]:
 
 def _quoted(path: Path | str | int) -> str:
     return shlex.quote(str(path))
-
-
-def _git(folder: Path | str, *words: str) -> str:
-    """Return the output of a git command. Raises ValueError with its message if it fails."""
-    code, output = _run("git", "-C", str(folder), *words)
-    if code:
-        raise ValueError(f"git {words[0]} failed in {folder}: {output}")
-    return output
-
-
-def _run(*command: str) -> tuple[int, str]:
-    """Run a command, and return its exit code with its output, or its error message."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        return 127, f"{command[0]} is not installed"
-    return done.returncode, done.stdout if done.returncode == 0 else done.stderr.strip()

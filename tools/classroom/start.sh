@@ -16,9 +16,14 @@ if (
   [ -x "$top/bin/python" ] || refuse "the environment $top cannot be read here. Ask your instructor"
   mine=0 # a group that may write: root's, or one that is only for you
   [ "$(id -gn 2>&1)" != "$(id -un 2>&1)" ] || mine=$(id -g)
-  open=$(command find . \( -path ./runs -o -path ./.git/objects \) -prune -o ! -type l \
-    \( ! -uid "$(id -u)" -o -perm -002 -o -perm -020 ! -gid "$mine" \) -print | head -n 1)
-  [ -z "$open" ] || refuse "others could change $here/${open#./}, so they could run code as you. $new"
+  find_files() { command find . \( -path ./runs -o -path ./.git/objects \) -prune -o ! -type l "$@"; }
+  open=$(find_files \( ! -uid "$(id -u)" -o -perm -002 -o -perm -020 ! -gid "$mine" \) -print |
+    head -n 1)
+  # With an access list (ACL), which ls marks by a plus, more than the group may write.
+  if [ -z "$open" ] && find_files -perm -020 -exec ls -ld {} + | grep -q '^.\{10\}+'; then
+    open=. why=' by an access list (ACL), see getfacl'
+  fi
+  [ -z "$open" ] || refuse "others could change $here/${open#./}${why-}, so they could run code as you. $new"
   above=${here%/*}
   while [ -n "$above" ]; do
     [ -z "$(command find "$above" -prune ! -perm -1000 \

@@ -49,7 +49,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="memory layout and channels_last",
-    minutes=95,
+    minutes=120,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},

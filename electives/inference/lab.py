@@ -24,6 +24,6 @@ LAB = Lab(
         "inference.latencies": Function("each answer is timed until it is there", _latencies),
         "inference.serve": Function("requests are answered in batches", _serve),
     },
-    prepare="the crops, 240 MB, as for large batches; for ONNX the extra `electives`",
+    prepare="the crops, 230 MB, as for large batches; for ONNX the extra `electives`",
     stuck="a batch can't start before the GPU is free; the last batch never becomes full",
 )

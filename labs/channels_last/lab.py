@@ -49,7 +49,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="memory layout and channels_last",
-    minutes=120,
+    minutes=105,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"layout.first_lost": Function("the layer that loses the layout", _first_lost)},

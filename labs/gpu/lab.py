@@ -41,7 +41,7 @@ def _timing() -> FunctionCheck:
 
 LAB = Lab(
     title="training on a GPU",
-    minutes=120,
+    minutes=105,
     exercises=EXERCISES,
     functions={
         "gpu.timing": Function("a timing function that is right on a GPU", _timing),

@@ -138,6 +138,6 @@ LAB = Lab(
         Recording("learning", [*learning.learning_configs()], keep="losses"),
     ),
     jobs="8, of 8 runs",
-    prepare="the crops, 240 MB, are made by the first run",
+    prepare="the crops, 230 MB, are made by the first run",
     stuck="which update has `cfg.lr`: the last, not the one after it",
 )

@@ -17,7 +17,7 @@ def _activation_gib() -> FunctionCheck:
 
 LAB = Lab(
     title="memory and batch size",
-    minutes=90,
+    minutes=75,
     functions={"memory.activations": Function("activation memory from shapes", _activation_gib)},
     recordings=(
         Recording(

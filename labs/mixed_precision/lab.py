@@ -95,7 +95,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="mixed precision, and what 16 bits cost",
-    minutes=120,
+    minutes=100,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"precision.scaled_step": Function("a scale that adapts to overflows", _scaled_step)},

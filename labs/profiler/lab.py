@@ -66,7 +66,7 @@ EXERCISES = {
 
 LAB = Lab(
     title="what limits a step",
-    minutes=120,
+    minutes=95,
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     functions={"profiler.limit_of": Function("what limits a step, from its trace", _limit_of)},

@@ -8,6 +8,6 @@ LAB = Lab(
     title="train to an accuracy, in the least time",
     minutes=60,
     jobs="3 an entry on track quick, 4 on the others, one after another",
-    prepare="the crops, 240 MB (`course data --as crops`); a shared folder for the board",
+    prepare="the crops, 230 MB (`course data --as crops`); a shared folder for the board",
     stuck="a mean above the target, but not significantly; weights saved twice",
 )

@@ -24,6 +24,6 @@ LAB = Lab(
     },
     recordings=(Recording("search", keep="times"),),
     jobs="16, one after another",
-    prepare="the crops, 240 MB, as for large batches",
+    prepare="the crops, 230 MB, as for large batches",
     stuck="keep at least one trial; compare accuracies of the same round",
 )

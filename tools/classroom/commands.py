@@ -60,7 +60,7 @@ def init(
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="Size of the notebooks' runs; full is for GPUs.")
     ] = True,
-    crops: Annotated[bool, typer.Option("--crops", help="Also create the crops: 460 MB.")] = False,
+    crops: Annotated[bool, typer.Option("--crops", help="Also create the crops: 230 MB.")] = False,
     group: Annotated[str, typer.Option(help="A group that contains only instructors.")] = "",
     instructors: Annotated[
         str, typer.Option(help="Other instructors' accounts, such as a,b.")

@@ -88,6 +88,10 @@ def state(number: str) -> str:
     return slurm_says("sacct", "-X", "-n", "-P", "-j", number, "-o", "User,State")
 
 
+def is_accounted(name: str) -> bool:
+    return f"{name}|RUNNING" in run_as(name, "sacct", "-nPXo", "User,State").stdout
+
+
 @pytest.mark.slow
 def test_users_reach_only_their_own_jobs(shared: Path, accounts: list[str]) -> None:
     operator, one, other = accounts
@@ -98,7 +102,7 @@ def test_users_reach_only_their_own_jobs(shared: Path, accounts: list[str]) -> N
         assert output_of(name).split() == [name, name, "begun"]
         # They see why theirs waits, and nothing of the others'.
         assert run_as(name, "squeue", "-h", "-o", "%A").stdout.split() == [numbers[name]]
-        assert f"{name}|RUNNING" in run_as(name, "sacct", "-nPXo", "User,State").stdout
+        eventually(partial(is_accounted, name), f"{name}'s job is in accounting, for {name} too")
     number = numbers[one]
     (spooled,) = shared.glob(f"spool/node*/job{int(number):05}/slurm_script")
     (pid, *_) = subprocess.check_output(["pgrep", "-u", one], text=True).split()

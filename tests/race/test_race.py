@@ -1,6 +1,7 @@
 """The race: which entries count, ways to fail, boards with many writers, the page."""
 
 import json
+import os
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from course.data import crop_set
 from course.data.crop_set import Crops
 from course.jobs.launch import wait
 from course.runs.run import Run
+from course.runs.shared_files import user_name
 from race import board, page, referee, submission
 from race.entries import Entry, Trial, ranked
 from race.figures import plot_accuracies
@@ -142,7 +144,8 @@ def test_boards_are_filtered_and_ranked(tmp_path: Path) -> None:
     assert [entry.name for entry in gpus] == ["slow", "wrong"]
     assert ranked([four, slow, wrong]) == [slow, four]
     assert ranked([four, slow, wrong], "joules") == [slow]
-    assert board.find_entry("four", tmp_path) == four
+    account = user_name(os.getuid())
+    assert board.find_entry("four", tmp_path) == replace(four, owner=account)
     with pytest.raises(ValueError, match="no entry is called 'fun'"):
         board.find_entry("fun", tmp_path)
     text = json.dumps(asdict(slow) | {"new_field": 1})

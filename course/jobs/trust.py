@@ -69,8 +69,8 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
         JobError: a different account can change what the launch would execute.
         ValueError: COURSE_TRUST names a path that does not exist.
     """
-    found = [opening for opening in openings(scripts, folders) if opening.is_certain]
-    if refused := [opening for opening in found if not opening.is_trusted]:
+    certain = [opening for opening in openings(scripts, folders) if opening.is_certain]
+    if refused := [opening for opening in certain if not opening.is_trusted]:
         lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
         places = {opening.path for opening in refused}
         paths = [str(place) for place in sorted(places) if places.isdisjoint(place.parents)]
@@ -80,7 +80,7 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
             f"{lines}\nIf you trust all of them, add {options}; or in a notebook, "
             f"os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
         )
-    return [str(opening) for opening in found]
+    return [str(opening) for opening in certain]
 
 
 def trusted_paths() -> set[Path]:
@@ -257,4 +257,4 @@ def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
         return command
     if status.st_uid not in _trusted():
         return "Use one of your own, in a folder that belongs to you"
-    return f"Ask {user_name(status.st_uid)}: {command}; or use a copy in a folder of yours"
+    return f"Ask {user_name(status.st_uid)}: {command}; or use a copy in your own folder"

@@ -56,7 +56,7 @@ def plot_step(scaled: bool = False) -> Picture:
         "One training step. Forward, from left to right: fp32 weights; a 16-bit copy of them; "
         "16-bit activations; the fp32 loss. Backward, from right to left: 16-bit gradients of the "
         "activations; fp32 gradients of the weights, which update the fp32 weights"
-    ) + ". The loss and thus both gradients are multiplied by S, the update divides by S" * scaled
+    ) + ". The loss, and so both gradients, are multiplied by S, the update divides by S" * scaled
     picture = Picture(10, 3.2, alt)
     axes = picture.add_subplot()
     axes.set(xlim=(0, 10), ylim=(0, 3.2))

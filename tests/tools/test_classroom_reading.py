@@ -461,4 +461,4 @@ def test_what_is_sent_is_what_is_read(place: Path, monkeypatch: pytest.MonkeyPat
     (learner,), problems = drop_box.read(place)
     assert not problems and learner.hand.text == "why?" and learner.quizzes == {"gpu": (1, 1)}
     assert learner.checks["amp"].cause == f"correct: {WORDS}" and learner.checks["amp"].since
-    assert learner.predictions == {"amp on slurm": drop_box.Guess(2.0, 3.5)}
+    assert learner.predictions == {"amp on slurm": drop_box.Prediction(2.0, 3.5)}

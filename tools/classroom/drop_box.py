@@ -43,7 +43,7 @@ MOST_TRIES, MOST_ENTRIES, CAUSE_CHARACTERS = 99_999, 1000, 200
 
 
 @dataclass(frozen=True)
-class Tried:
+class CheckResult:
     """The state of a check; `since` is when it began to fail, if it fails."""
 
     state: str
@@ -54,7 +54,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Guess:
+class Prediction:
     """A prediction, and what the learner measured, if they did."""
 
     value: float | str
@@ -78,9 +78,9 @@ class Learner:
     sent_at: datetime
     hand: Hand | None = None
     todos: dict[str, str] = field(default_factory=dict)
-    checks: dict[str, Tried] = field(default_factory=dict)
+    checks: dict[str, CheckResult] = field(default_factory=dict)
     quizzes: dict[str, tuple[int, int]] = field(default_factory=dict)  # right, answered
-    predictions: dict[str, Guess] = field(default_factory=dict)
+    predictions: dict[str, Prediction] = field(default_factory=dict)
 
 
 def read(folder: Path) -> tuple[list[Learner], list[str]]:
@@ -195,9 +195,9 @@ def parse(text: str, user: str) -> Learner:
         _time(values.get("sent_at"), "sent_at"),
         None if hand is None else _hand(hand, checks),
         _each(values, "todos", todos, lambda x, at: _choice(x, at, TODO_STATES)),
-        _each(values, "checks", checks, _tried),
+        _each(values, "checks", checks, _check_result),
         _each(values, "quizzes", labs, _counts),
-        _each(values, "predictions", PREDICTION_KEY.fullmatch, _guess),
+        _each(values, "predictions", PREDICTION_KEY.fullmatch, _prediction),
     )
 
 
@@ -220,11 +220,11 @@ def _hand(value: Any, checks: set[str]) -> Hand:
     return Hand(text, check if check in checks else "", _time(values.get("at"), "hand.at"))
 
 
-def _tried(value: Any, name: str) -> Tried:
+def _check_result(value: Any, name: str) -> CheckResult:
     values = _dict(value, name)
     state = _choice(values.get("state"), f"{name}.state", CHECK_STATES)
     since = values.get("failing_since")
-    return Tried(
+    return CheckResult(
         state,
         _count(values.get("tries"), f"{name}.tries", 1, MOST_TRIES),
         _time(values.get("checked_at"), f"{name}.checked_at"),
@@ -239,13 +239,13 @@ def _counts(value: Any, name: str) -> tuple[int, int]:
     return _count(values.get("right"), f"{name}.right", 0, answered), answered
 
 
-def _guess(value: Any, name: str) -> Guess:
+def _prediction(value: Any, name: str) -> Prediction:
     values = _dict(value, name)
-    guessed, measured = (_amount(values.get(x), f"{name}.{x}") for x in ("value", "measured"))
-    if guessed is None:
+    predicted, measured = (_amount(values.get(x), f"{name}.{x}") for x in ("value", "measured"))
+    if predicted is None:
         raise ValueError(f"{name}.value is missing")
-    is_same = isinstance(guessed, str) == isinstance(measured, str)
-    return Guess(guessed, measured if is_same else None)
+    is_same = isinstance(predicted, str) == isinstance(measured, str)
+    return Prediction(predicted, measured if is_same else None)
 
 
 def _amount(value: Any, name: str) -> float | str | None:

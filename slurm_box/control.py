@@ -346,12 +346,18 @@ def _umask(mask: int) -> Iterator[None]:
 
 
 def _nodes_are_ready(home: Path) -> bool:
-    """Resume nodes that a controller drained when it was killed during a job."""
+    """Return whether all nodes accept jobs with GPUs, and resume those that are drained.
+
+    A controller that was killed during a job drains its nodes.
+    """
     for line in (_output(home, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T") or "").splitlines():
         node, state = line.split()
         if state.startswith(("drain", "down")):
             _output(home, "scontrol", "update", f"nodename={node}", "state=resume")
-    return _ready(home) == len(NODES)
+    # The answer to a ping makes a node idle, perhaps before its registration brings the controller
+    # the GPUs' devices: a job that starts then gets none.
+    nodes = _output(home, "scontrol", "--oneliner", "show", "node") or "SlurmdStartTime=None"
+    return _ready(home) == len(NODES) and "SlurmdStartTime=None" not in nodes
 
 
 def _release_failed_launches(home: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import slurm_box
 from slurm_box import control, installation
-from slurm_box.cluster import ports, programs
+from slurm_box.cluster import ports, programs, which
 from slurm_box.tests.fixtures import eventually, slurm_says
 
 pytestmark = pytest.mark.slow
@@ -57,6 +58,27 @@ def test_up_after_a_crash_mends_it(slurm: Path, tmp_path: Path) -> None:
     assert slurm_box.up()["nodes"] == "2 of 2 ready"
     number, _ = submit(tmp_path, "true")
     assert ended(number) == "COMPLETED"
+
+
+def test_a_node_that_answers_pings_is_not_ready_before_it_has_registered(slurm: Path) -> None:
+    """The controller does not know the devices of its GPUs yet, and its jobs would see none."""
+    conf = slurm / "lost.conf"
+    own = (slurm / "slurm.conf").read_text()
+    conf.write_text(own.replace(f"SlurmctldPort={ports()['slurmctld']}", "SlurmctldPort=1"))
+    for name in ("slurmctld", "node1"):
+        programs(slurm)[name].kill()
+    eventually(lambda: not {"slurmctld", "node1"} & set(programs(slurm)), "they are gone")
+    slurmd = [which("slurmd"), "-D", "-N", "node1"]
+    lost = subprocess.Popen(slurmd, env=os.environ | {"SLURM_CONF": str(conf)})
+    try:
+        controller = next(d for d in installation.daemons(slurm) if d.name == "slurmctld")
+        control._start(controller, slurm)
+        eventually(lambda: control._ready(slurm) == 2, "sinfo shows both nodes as idle")
+        assert not control._nodes_are_ready(slurm)
+    finally:
+        lost.kill()
+        lost.wait()
+    assert slurm_box.up()["nodes"] == "2 of 2 ready"
 
 
 def test_a_controller_killed_under_a_job_leaves_no_drained_node(

@@ -189,7 +189,6 @@ def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | 
         return None
     ratio = min(best / rates["fp32"], LARGEST_RATIO)
     device = profile.machine["device"]
-    forwards = profile.values["forwards"]
     saved = slow * (1 - 1 / ratio)
     evidence = [f"products and convolutions in fp32: {_share(slow, parts)}"]
     change = f'with torch.autocast("{device}", torch.bfloat16): around forward and loss'
@@ -205,7 +204,7 @@ def _format(profile: Profile, parts: Parts, rates: dict[str, float]) -> Limit | 
         saved += tf32 * (1 - rates.get("tf32", best) / best) + others / 2
     if not slow and not parts.tf32_products or ratio <= 1:
         return None
-    evidence += [forward["line"] for forward in forwards[:1] if forward["line"]]
+    evidence += filter(None, [profile.main_forward.get("line")])
     title = f"fp32, where this machine multiplies {ratio:.1f}× as fast in bf16"
     return Limit("format", _gain_on_device(parts, saved), title, evidence, change)
 

@@ -75,10 +75,9 @@ def count_inputs(profile: Profile) -> tuple[float, float]:
     """
     if profile.mean("batches"):
         return profile.median("samples"), profile.mean("tokens")
-    forwards = profile.values["forwards"]
-    if not forwards:
+    first = profile.main_forward
+    if not first:
         return 0.0, 0.0
-    first = max(forwards, key=lambda forward: forward["parameters"])
     tokens = first["tokens"] * first["calls"]
     return 0.0 if tokens else first["samples"] * first["calls"], tokens
 

@@ -77,6 +77,14 @@ class Profile:
         return float(np.median(self.rows[name]))
 
     @property
+    def main_forward(self) -> dict[str, Any]:
+        """The forward pass with the most parameters; {} if there is none.
+
+        Augmentations and losses are modules, too, and may be called before the network.
+        """
+        return max(self.values["forwards"], key=lambda row: row["parameters"], default={})
+
+    @property
     def machine(self) -> dict[str, Any]:
         """Device, cores and settings."""
         return self.values["machine"]

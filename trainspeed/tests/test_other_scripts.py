@@ -192,7 +192,10 @@ def gpu_limits(waits: dict[str, float], *lines: str, **parts: Any) -> dict[str, 
         "machine": {"device": "cuda", "cores": 16, "threads": 8},
         "loaders": [],
         "waits": waits,
-        "forwards": [{"line": "train.py:5: output = model(images)"}],
+        "forwards": [
+            {"line": "train.py:3: return self.transform(image)", "parameters": 0},
+            {"line": "train.py:5: output = model(images)", "parameters": 9},
+        ],
         "optimizers": [],
         "lines": {line: 0.4 for line in lines},
         "is_compiled": False,
@@ -239,6 +242,7 @@ def test_what_half_precision_can_gain(parts: dict[str, float], gain: float) -> N
     compute = products + parts.pop("others", 0.0)
     found = gpu_limits({}, types="fp32", products=products, compute=compute, **parts)
     assert found["format"].gain == pytest.approx(gain)
+    assert "train.py:5: output = model(images)" in found["format"].evidence  # not the transform
 
 
 def test_a_line_that_waits_is_not_taken_for_a_loop() -> None:

@@ -50,7 +50,7 @@ EXERCISES = {
             ),
         ),
         describe=_describe_attention,
-        on_cpu="a CPU's step mostly computes the scores of the vocabulary",
+        on_cpu="a CPU's step mostly computes the logits of the vocabulary",
     ),
     "padded_vocabulary": Exercise(
         title="the table of tokens has a multiple of 64 rows",

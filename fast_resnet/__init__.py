@@ -14,6 +14,6 @@ def __getattr__(name: str):
     """Import PyTorch only when a function is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no {name!r}; it has {', '.join(__all__)}")
-    from fast_resnet import model
+    from fast_resnet import conversion
 
-    return getattr(model, name)
+    return getattr(conversion, name)

@@ -33,7 +33,7 @@ MAX_ELEMENTS = 2**30  # elements of the stem's output; other tensors have up to 
 CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
 
-_last_conversion: dict[str, str] = {}
+latest: dict[str, str] = {}  # the "form" of this process's last steps, and "why"
 
 
 class Kernels(nn.Module):
@@ -66,7 +66,7 @@ class Kernels(nn.Module):
         reason = self._unsupported_step(images, dtype, modules)
         if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
             self._step = None
-            if not (reason := structure.difference(self) or _wrong_weights(self)):
+            if not (reason := structure.difference(self) or wrong_weights(self)):
                 self._step = Step(self, dtype)
         if reason:
             self._warn(reason)
@@ -101,7 +101,7 @@ class Kernels(nn.Module):
         return unavailable(images.device) or _wrong_images(self, images, dtype)
 
     def _warn(self, reason: str) -> None:
-        _last_conversion.update(form=self.library, why=reason)
+        latest.update(form=self.library, why=reason)
         if reason not in self._warned:
             self._warned |= {reason}
             text = f"fast_resnet trains by {self.library}'s own code: {reason}"
@@ -125,51 +125,6 @@ class FastResNet(Kernels, ResNet):
     """torchvision's network, with its weights."""
 
     library = "torchvision"
-
-
-def convert(model: nn.Module) -> nn.Module:
-    """Return the same network, with training steps that run as kernels; its weights do not change.
-
-    Args:
-        model: a bottleneck ResNet from torchvision or timm, before or after it moves to a GPU. It
-            is changed in place; convolutions become channels last.
-
-    Precision follows autocast. If the kernels cannot compute a step, the network's own code
-    computes it, with one warning.
-
-    Raises:
-        ValueError: a different network; the message names the difference.
-    """
-    if reason := unsupported_reason(model):
-        raise ValueError(f"fast_resnet: {reason}. It converts {structure.KNOWN}")
-    if structure.library(model) == "timm":
-        from fast_resnet.timm_resnet import FastTimmResNet as Converted
-    else:
-        Converted = FastResNet
-    if not isinstance(model, Converted):
-        model.__class__ = Converted
-    reason = unavailable(model.conv1.weight.device)
-    _last_conversion.update(form=model.library if reason else "kernels", why=reason)
-    return model.to(memory_format=torch.channels_last)
-
-
-def unsupported_reason(model: nn.Module) -> str:
-    """Return what `convert` does not support in a network; "" if it can be converted."""
-    return structure.difference(model)
-
-
-def fallback_reason(model: nn.Module, dtype: torch.dtype) -> str:
-    """Return why training steps in dtype would run the network's own code; "" if kernels run."""
-    if not isinstance(model, Kernels):
-        return "it is not converted"
-    reason = unavailable(model.conv1.weight.device) or _wrong_weights(model)
-    return reason or _wrong_dtype(dtype)
-
-
-def last_conversion() -> dict[str, str]:
-    """Return, for logs, the "form" of this process's steps (kernels, or the network's library),
-    and "why"."""
-    return dict(_last_conversion)
 
 
 def is_interpreted() -> bool:
@@ -203,7 +158,8 @@ def step_dtype(images: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if on else images.dtype
 
 
-def _wrong_dtype(dtype: torch.dtype) -> str:
+def wrong_dtype(dtype: torch.dtype) -> str:
+    """Return why kernels do not compute in dtype; "" if they do."""
     if dtype in HALF or is_interpreted():
         return ""
     return f"the kernels compute in fp16 or bf16, and autocast gives {str(dtype).split('.')[-1]}"
@@ -221,10 +177,11 @@ def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) ->
         return "the last layer would get a single pixel"  # torchvision raises an error
     if images.requires_grad:
         return "images require gradients"
-    return _wrong_dtype(dtype)
+    return wrong_dtype(dtype)
 
 
-def _wrong_weights(model: nn.Module) -> str:
+def wrong_weights(model: nn.Module) -> str:
+    """Return why kernels do not train these weights; "" if they do."""
     weights = [*model.parameters()]
     if any(weight.dtype != torch.float32 for weight in weights):
         return "its weights are not in fp32"

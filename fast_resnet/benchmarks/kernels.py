@@ -34,8 +34,8 @@ from fast_resnet.structure import HEAD
 
 BANDWIDTH, PEAK = 4.3e12, 790e12  # bytes/s and FLOP/s in 16 bits, measured on an H200
 STEPS = 10
-# These move nothing, or read what they write.
 TO_INPUT = "convolution_backward to the input"
+# Operators that move nothing, and some that read what they write: how often they move each tensor.
 FREE = ("empty", "empty_like", "empty_strided", "new_empty", "detach", "_unsafe_view")
 TIMES = {"_fused_sgd_": 5 / 3, "_foreach_add_": 2, "add_": 1.5, "div_": 2}
 
@@ -62,11 +62,7 @@ class Record(_compat.TorchDispatchMode):
         keywords, packet = keywords or {}, operator.overloadpacket
         name, result = packet.__name__, operator(*arguments, **keywords)
         if name.startswith("convolution") and not self._launches:  # as on a GPU
-            both = [
-                t if t is None or t.dim() < 4 else t.to(memory_format=torch.channels_last)
-                for t in flat([result])
-            ]
-            result = tuple(both) if isinstance(result, tuple) else both[0]
+            result = as_channels_last(result)
         if operator.is_view or name in FREE:
             return result
         count = flop_registry.get(packet)
@@ -126,6 +122,14 @@ def label(operator: str, shapes: list) -> str:
     Every layer has a multiple of 49 pixels, from images of 224, and no number of channels is one.
     """
     return "mm over pixels" if operator == "mm" and shapes[0][1] % 49 == 0 else operator
+
+
+def as_channels_last(result: Any) -> Any:
+    """Return a convolution's result, or its gradients, in the layout that cuDNN gives them."""
+    if isinstance(result, tuple):
+        return (*map(as_channels_last, result),)
+    images = torch.is_tensor(result) and result.dim() == 4
+    return result.to(memory_format=torch.channels_last) if images else result
 
 
 def flat(values: Any) -> Iterator[Any]:

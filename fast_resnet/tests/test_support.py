@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
 
 from fast_resnet import convert, fallback_reason, last_conversion, unsupported_reason
-from fast_resnet.model import _wrong_weights, is_interpreted
+from fast_resnet.model import is_interpreted, wrong_weights
 
 
 def on_meta(make: Any) -> nn.Module:
@@ -82,9 +82,9 @@ def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None
 
 @pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
 def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
-    assert _wrong_weights(on_meta(resnet50)) == ""
+    assert wrong_weights(on_meta(resnet50)) == ""
     narrow = on_meta(lambda: resnet50(width_per_group=48))
-    assert _wrong_weights(narrow).startswith("a layer has 48 channels")
+    assert wrong_weights(narrow).startswith("a layer has 48 channels")
 
 
 @pytest.mark.parametrize("make", [resnext50_32x4d, wide_resnet50_2])

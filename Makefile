@@ -50,7 +50,7 @@ test: lint
 
 test-long: setup
 	python -m pytest -m long
-	TRITON_INTERPRET=1 python -m pytest -q -n 2 -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py
+	TRITON_INTERPRET=1 python -m pytest -q -n 2 -c fast_resnet/pyproject.toml fast_resnet/tests/test_uses.py fast_resnet/tests/test_benchmarks.py
 	course data
 	COURSE_RUNS=$(CURDIR)/runs/test-long course notebooks "$(NOTEBOOKS)" --quick
 

@@ -1,8 +1,8 @@
-"""fast_resnet: torchvision's bottleneck ResNets, trained with less memory traffic.
+"""fast_resnet: bottleneck ResNets of torchvision and timm, trained with less memory traffic.
 
     model = fast_resnet.convert(torchvision.models.resnet50().cuda())
 
-Training steps in fp16 or bf16 then run as Triton kernels; everything else is torchvision's code.
+Training steps in fp16 or bf16 then run as Triton kernels; everything else is their own code.
 `formulas.py` derives the method, and `plain.py` shows it in plain PyTorch.
 """
 
@@ -14,6 +14,6 @@ def __getattr__(name: str):
     """Import PyTorch only when a function is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no {name!r}; it has {', '.join(__all__)}")
-    from fast_resnet import model
+    from fast_resnet import conversion
 
-    return getattr(model, name)
+    return getattr(conversion, name)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.nn.modules import module as torch_module
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -24,11 +25,30 @@ def without_dispatch_modes() -> AbstractContextManager:
     return _disable_current_modes()
 
 
-def has_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Return whether any of these modules, or every module of this process, has a hook."""
+def has_hooks(modules: Iterable[nn.Module], stages: Sequence[nn.Module | None] = ()) -> bool:
+    """Return whether any of these modules, or every module of this process, has a hook.
+
+    Forward hooks of `stages` do not count.
+    """
     if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
         return True
-    return any(module.__dict__[name] for module in modules for name in HOOKS)
+    return any(
+        module.__dict__[name] and not (name == HOOKS[0] and module in stages)
+        for module in modules
+        for name in HOOKS
+    )
+
+
+def call_forward_hooks(module: nn.Module, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Call a module's forward hooks as after `out = module(x)`.
+
+    Raises:
+        RuntimeError: a hook returns a new output.
+    """
+    for key, hook in [*module.__dict__[HOOKS[0]].items()]:
+        keywords = [{}] if key in module.__dict__["_forward_hooks_with_kwargs"] else []
+        if hook(module, (x,), *keywords, out) is not None:
+            raise RuntimeError(f"fast_resnet cannot replace a stage's output, as {hook} does")
 
 
 def has_tensor_hooks(tensors: Iterable[torch.Tensor]) -> bool:
@@ -59,6 +79,11 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 def active_ddp() -> DDP | None:
     """Return the DistributedDataParallel whose forward is running in this thread."""
     return DDP._get_active_ddp_module()
+
+
+def communication_hook(ddp: DDP) -> tuple[Callable, object] | None:
+    """Return the function and the state that `register_comm_hook` received; None without."""
+    return next(reversed(ddp._comm_hooks), None)
 
 
 def after_backward(callback: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ synchronise in a step (`no_sync`).
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from fast_resnet import _compat
+from fast_resnet.structure import HEAD
 
 FIRST_RANK = 0  # of a group: all ranks get its weights and statistics
 
@@ -43,6 +45,39 @@ def ignores_parameters(ddp: DDP) -> bool:
 def in_last_layer(name: str) -> bool:
     """Return whether a parameter belongs to the last layer, which DDP handles."""
     return name.startswith("fc.")
+
+
+class Bucket:
+    """Gradients for a hook that replaces the all-reduce: the methods of PyTorch's `GradBucket`."""
+
+    def __init__(
+        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
+    ) -> None:
+        self._index, self._parameters, self._flat, self._views = index, parameters, flat, views
+
+    def index(self) -> int:
+        """Return the bucket's number. DDP's only bucket, of the last layer, has number 0."""
+        return self._index
+
+    def buffer(self) -> torch.Tensor:
+        """Return all gradients as one flat tensor."""
+        return self._flat
+
+    def set_buffer(self, flat: torch.Tensor) -> None:
+        """Replace what `buffer` returns."""
+        self._flat = flat
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return views of the buffer, one per parameter."""
+        return self._views
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters."""
+        return self._parameters
+
+    def is_last(self) -> bool:
+        """Return False: hooks count steps by the last bucket, and DDP's own is one per step."""
+        return False
 
 
 class GradientAverage:
@@ -72,14 +107,32 @@ class GradientAverage:
         self._pending.clear()
         _compat.after_backward(partial(self._receive, statistics))
 
-    def send(self, parameters: list[nn.Parameter], flat: torch.Tensor, views: list) -> None:
-        """Start the all-reduce of a segment's gradients: `views` of `flat`, one per parameter."""
+    def send(
+        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
+    ) -> None:
+        """Start to average a segment's gradients: `views` of `flat`, one per parameter."""
         for parameter, view in zip(parameters, views):
             if parameter.grad is not None:  # of earlier passes, averaged or not
                 view += parameter.grad
                 parameter.grad = None
+        self._pending.append((self._start(index, parameters, flat, views), parameters, views))
+
+    def _start(
+        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
+    ) -> Callable[[], None]:
+        """Start to average `flat` in place; return a function that waits until it is done."""
+        if hook := _compat.communication_hook(self._ddp()):
+            function, state = hook
+            future = function(state, Bucket(index, parameters, flat, views))
+            return lambda: flat.copy_(future.wait())  # nothing, if this is the same tensor
         work = distributed.all_reduce(flat, self._operation, group=self._group, async_op=True)
-        self._pending.append((work, flat, parameters, views))
+
+        def wait() -> None:
+            work.wait()
+            if not self._divides:
+                flat.div_(self._ranks)
+
+        return wait
 
     @torch.no_grad()
     def _receive(self, statistics: torch.Tensor) -> None:
@@ -87,10 +140,10 @@ class GradientAverage:
 
         On a GPU the stream waits, not the host.
         """
-        self._broadcast(statistics)
-        for work, flat, parameters, views in self._pending:
-            work.wait()
-            self._divide(flat)
+        if self._ddp().broadcast_buffers:
+            self._broadcast(statistics)
+        for wait, parameters, views in self._pending:
+            wait()
             for parameter, view in zip(parameters, views):
                 if (
                     parameter.stride() != view.stride()
@@ -102,22 +155,23 @@ class GradientAverage:
 
     def average_later(self, scores: torch.Tensor) -> None:
         """Average when backward has ended, for a step by torchvision's code."""
-        scores.register_hook(lambda _: _compat.after_backward(self._average_one_by_one))
+        scores.register_hook(lambda _: _compat.after_backward(self._average_all))
 
     @torch.no_grad()
-    def _average_one_by_one(self) -> None:
-        """Average each gradient and broadcast each buffer."""
-        for name, parameter in self._model.named_parameters():
-            if not in_last_layer(name) and parameter.grad is not None:
-                distributed.all_reduce(parameter.grad, self._operation, group=self._group)
-                self._divide(parameter.grad)
-        for buffer in self._model.buffers():
-            self._broadcast(buffer)
-
-    def _divide(self, summed: torch.Tensor) -> None:
-        """Divide a sum by the number of ranks, unless the backend has averaged already."""
-        if not self._divides:
-            summed /= self._ranks
+    def _average_all(self) -> None:
+        """Average all gradients as one message, and broadcast each buffer."""
+        named = self._model.named_parameters()
+        ours = [p for name, p in named if not in_last_layer(name) and p.grad is not None]
+        if ours:
+            flat = torch.cat([parameter.grad.flatten() for parameter in ours])
+            pieces = flat.split([parameter.numel() for parameter in ours])
+            views = [piece.view(p.shape) for piece, p in zip(pieces, ours)]
+            self._start(HEAD + 1, ours, flat, views)()
+            for parameter, view in zip(ours, views):
+                parameter.grad.copy_(view)
+        if self._ddp().broadcast_buffers:
+            for buffer in self._model.buffers():
+                self._broadcast(buffer)
 
     def _broadcast(self, tensor: torch.Tensor) -> None:
         distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)

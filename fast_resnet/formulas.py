@@ -49,7 +49,7 @@ def as_images(rows: torch.Tensor, n: int, height: int) -> torch.Tensor:
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return a' b [n, k] of [M, n] and [M, k]; the sum over M has 32 bits or more."""
     wide = torch.promote_types(a.dtype, torch.float32)
-    if a.is_cuda and a.dtype != wide:
+    if a.device.type != "cpu" and a.dtype != wide:
         return torch.mm(a.t(), b, out_dtype=wide)
     return a.t().to(wide) @ b.to(wide)
 

@@ -1,4 +1,4 @@
-"""A torchvision ResNet whose training steps run as Triton kernels, below autograd.
+"""A ResNet whose training steps run as Triton kernels, below autograd.
 
 For autograd, the network is six functions, one per segment. So criterion, loss scale, optimizer,
 schedule, weight averages, checkpoints and DDP work as in any other training loop.
@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from torchvision.models.resnet import ResNet
 
 from fast_resnet import _compat, structure
 from fast_resnet.ddp import GradientAverage, ignores_parameters, names_without_ddp
+from fast_resnet.formulas import as_images
 from fast_resnet.structure import HEAD, STEM
 
 if TYPE_CHECKING:
@@ -31,14 +33,14 @@ MAX_ELEMENTS = 2**30  # elements of the stem's output; other tensors have up to 
 CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
 
-_last_conversion: dict[str, str] = {}
+latest: dict[str, str] = {}  # the "form" of this process's last steps, and "why"
 
 
-class FastResNet(ResNet):
-    """torchvision's network, with its weights. Training steps run as kernels if the kernels
-    support them, and as torchvision's own code otherwise."""
+class Kernels(nn.Module):
+    """Training steps run as kernels if the kernels support them. Otherwise, the code of the class
+    below runs, which is the network's own."""
 
-    is_fast_resnet = True
+    library: str  # that defines the network
     _step: Step | None = None
     _average: GradientAverage | None = None  # if DDP wraps it
     _warned: frozenset[str] = frozenset()
@@ -51,28 +53,28 @@ class FastResNet(ResNet):
     @torch.compiler.disable
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes] of images [n, 3, h, w]."""
+        if torch.compiler.is_exporting() or isinstance(images, torch.fx.Proxy):
+            return super().forward(images)  # a graph of layers
         # Also in evaluation mode, because users may train with frozen statistics.
         average = self._gradient_average() if self.training or torch.is_grad_enabled() else None
         modules = list(_compat.modules_of(self))
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
         trains = norms and self.training and all(norm.training for norm in norms)
         if not trains or torch.is_inference_mode_enabled():
-            return self._by_torchvision(images, average)
+            return self._by_layers(images, average)
         dtype = step_dtype(images)
         reason = self._unsupported_step(images, dtype, modules)
         if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
             self._step = None
-            if not (reason := structure.difference(self) or _wrong_weights(self)):
+            if not (reason := structure.difference(self) or wrong_weights(self)):
                 self._step = Step(self, dtype)
         if reason:
             self._warn(reason)
-            return self._by_torchvision(images, average)
+            return self._by_layers(images, average)
         self._step.average = average
         return self._step(images)
 
-    def _by_torchvision(
-        self, images: torch.Tensor, average: GradientAverage | None
-    ) -> torch.Tensor:
+    def _by_layers(self, images: torch.Tensor, average: GradientAverage | None) -> torch.Tensor:
         scores = super().forward(images)
         if average and scores.requires_grad:
             average.average_later(scores)
@@ -82,11 +84,15 @@ class FastResNet(ResNet):
         self, images: torch.Tensor, dtype: torch.dtype, modules: list[nn.Module]
     ) -> str:
         """Return why the kernels cannot compute this step; "" if they can."""
-        if type(self) is not FastResNet:  # FSDP2 replaces the class, and moves the weights
+        # FSDP2 replaces the class, and gathers the weights of the whole network before it runs.
+        if "library" not in type(self).__dict__ and not is_sharded(self):
             return f"{type(self).__name__} manages its weights"
         if next(self.parameters(), None) is None:
             return "its weights are not parameters, as in a replica of DataParallel"
-        if _compat.has_hooks(modules[1:]):  # kernels call no layers; hooks of the network still run
+        # Kernels call no layers. Hooks of the network still run, and a step calls those of stages.
+        if _compat.has_hooks(modules[1:], [getattr(self, n, None) for n in structure.LAYERS]):
+            if any(map(is_sharded, modules[1:])):
+                return "FSDP2 shards single layers: call fully_shard for the whole network only"
             return "one of its layers has a hook"
         if "_forward_impl" in self.__dict__ or any("forward" in m.__dict__ for m in modules[1:]):
             return "a forward method is replaced"
@@ -95,10 +101,10 @@ class FastResNet(ResNet):
         return unavailable(images.device) or _wrong_images(self, images, dtype)
 
     def _warn(self, reason: str) -> None:
-        _last_conversion.update(form="torchvision", why=reason)
+        latest.update(form=self.library, why=reason)
         if reason not in self._warned:
             self._warned |= {reason}
-            text = f"fast_resnet trains by torchvision's own code: {reason}"
+            text = f"fast_resnet trains by {self.library}'s own code: {reason}"
             warnings.warn(text, stacklevel=6)  # the line that calls the network
 
     def _gradient_average(self) -> GradientAverage | None:
@@ -115,48 +121,21 @@ class FastResNet(ResNet):
         return {k: v for k, v in self.__dict__.items() if k not in ("_step", "_average")}
 
 
-def convert(model: nn.Module) -> nn.Module:
-    """Return the same network, with training steps that run as kernels; its weights do not change.
+class FastResNet(Kernels, ResNet):
+    """torchvision's network, with its weights."""
 
-    Args:
-        model: a bottleneck ResNet from torchvision, before or after it moves to a GPU. It is
-            changed in place; convolutions become channels last.
-
-    Precision follows autocast. If the kernels cannot compute a step, torchvision's code computes
-    it, with one warning.
-
-    Raises:
-        ValueError: a different network; the message names the difference.
-    """
-    if reason := unsupported_reason(model):
-        raise ValueError(f"fast_resnet: {reason}. It converts {structure.KNOWN}")
-    model.__class__ = FastResNet
-    reason = unavailable(model.conv1.weight.device)
-    _last_conversion.update(form="torchvision" if reason else "kernels", why=reason)
-    return model.to(memory_format=torch.channels_last)
-
-
-def unsupported_reason(model: nn.Module) -> str:
-    """Return what `convert` does not support in a network; "" if it can be converted."""
-    return structure.difference(model)
-
-
-def fallback_reason(model: nn.Module, dtype: torch.dtype) -> str:
-    """Return why training steps in dtype would run torchvision's code; "" if kernels run."""
-    if not isinstance(model, FastResNet):
-        return "it is not converted"
-    reason = unavailable(model.conv1.weight.device) or _wrong_weights(model)
-    return reason or _wrong_dtype(dtype)
-
-
-def last_conversion() -> dict[str, str]:
-    """Return, for logs, the "form" of this process's steps (kernels or torchvision) and "why"."""
-    return dict(_last_conversion)
+    library = "torchvision"
 
 
 def is_interpreted() -> bool:
     """Return whether kernels run in Triton's interpreter: on the CPU, in any precision."""
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Return whether FSDP2 shards a module."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # its import takes long
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def unavailable(device: torch.device) -> str:
@@ -179,7 +158,8 @@ def step_dtype(images: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if on else images.dtype
 
 
-def _wrong_dtype(dtype: torch.dtype) -> str:
+def wrong_dtype(dtype: torch.dtype) -> str:
+    """Return why kernels do not compute in dtype; "" if they do."""
     if dtype in HALF or is_interpreted():
         return ""
     return f"the kernels compute in fp16 or bf16, and autocast gives {str(dtype).split('.')[-1]}"
@@ -197,10 +177,11 @@ def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) ->
         return "the last layer would get a single pixel"  # torchvision raises an error
     if images.requires_grad:
         return "images require gradients"
-    return _wrong_dtype(dtype)
+    return wrong_dtype(dtype)
 
 
-def _wrong_weights(model: nn.Module) -> str:
+def wrong_weights(model: nn.Module) -> str:
+    """Return why kernels do not train these weights; "" if they do."""
     weights = [*model.parameters()]
     if any(weight.dtype != torch.float32 for weight in weights):
         return "its weights are not in fp32"
@@ -238,6 +219,26 @@ class _Segment(torch.autograd.Function):
         return None, None, below, *gradients
 
 
+class _Features(torch.autograd.Function):
+    """A segment's output x, and a copy of it as images, for hooks. A loss may depend on both."""
+
+    @staticmethod
+    def forward(ctx, step: Step, number: int, x: torch.Tensor):
+        ctx.step, ctx.number = step, number
+        ctx.save_for_backward(x)
+        ctx.set_materialize_grads(False)
+        n = step.shape[0]
+        return x.detach(), as_images(x.clone(), n, isqrt(len(x) // n))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d: torch.Tensor | None, of_images: torch.Tensor | None):
+        if of_images is not None:
+            extra = ctx.step.segments.masked(of_images, *ctx.saved_tensors, ctx.number)
+            d = extra if d is None else d + extra
+        return None, None, d
+
+
 class Step:
     """State of a network's training steps: its segments, the last tape, and CUDA graphs."""
 
@@ -252,7 +253,7 @@ class Step:
         self.count, self._next_number = 0, -1
         self._tape: Tape | None = None
         self._graphs: Graphs | None = None
-        self._shape, self._repeats = torch.Size(), 0
+        self.shape, self._repeats = torch.Size(), 0
         self._captured = False  # whether the current step runs as graphs
         self._may_capture = self.device.type == "cuda"
         self.average: GradientAverage | None = None  # over ranks, in the current step
@@ -271,7 +272,14 @@ class Step:
         """Return logits [n, classes] of images [n, 3, h, w]."""
         x = self._prepared(images)
         for number in range(HEAD + 1):
+            stage = self.segments.stages.get(number)
+            is_hooked = stage is not None and _compat.has_hooks([stage])
+            if is_hooked:
+                x, before = _Features.apply(self, number - 1, x)
             x = _Segment.apply(self, number, x, *self.parameters[number])
+            if is_hooked:
+                x, after = _Features.apply(self, number, x)
+                _compat.call_forward_hooks(stage, before, after)
         return x
 
     @torch.no_grad()
@@ -279,8 +287,8 @@ class Step:
         """Return images in half precision, with a fourth channel of zeros for the first layer."""
         self.count += 1
         n, _, height, width = images.shape
-        self._repeats = self._repeats + 1 if images.shape == self._shape else 1
-        self._shape = images.shape
+        self._repeats = self._repeats + 1 if images.shape == self.shape else 1
+        self.shape = images.shape
         self._captured = self._graphs is not None and len(self._graphs.images) == n
         self._captured = self._captured and self._graphs.images.shape[2:] == (height, width)
         if self._captured:
@@ -345,7 +353,7 @@ class Step:
                 below = self.segments.backward(number, d.contiguous(), self._tape)
             flat, gradients = self.segments.gradients(number)
             if self.average and number != HEAD:
-                self.average.send(self.parameters[number], flat, gradients)
+                self.average.send(HEAD - number, self.parameters[number], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None
@@ -386,6 +394,7 @@ ATTRIBUTES = {
 
 def settings(modules: list[nn.Module]) -> list[Any]:
     """Return the layers' attributes that a step has fixed, or that kernels do not support."""
-    return [
+    values = [
         getattr(module, name) for module in modules for name in ATTRIBUTES.get(type(module), ())
     ]
+    return values + [getattr(modules[0], name, None) for name in structure.OFF_IN_TIMM]

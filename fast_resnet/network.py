@@ -31,7 +31,7 @@ from fast_resnet.rows import (
     unpool_masked,
 )
 from fast_resnet.state import Norm, State
-from fast_resnet.structure import HEAD, STEM
+from fast_resnet.structure import HEAD, LAYERS, STEM
 
 # The first layer's forward type, by the network's type. cuDNN has no bf16 kernel for four channels,
 # and would take several times as long as in fp16. Normalised images are well within fp16's range.
@@ -82,7 +82,8 @@ class Segments:
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.model, self.dtype = model, dtype
-        self.layers = [model.layer1, model.layer2, model.layer3, model.layer4]
+        self.layers = [getattr(model, name) for name in LAYERS]
+        self.stages = dict(enumerate(self.layers, 1))  # by the number of their segment
         parts = [[model.conv1, model.bn1], *self.layers, [model.fc]]
         kinds = nn.Conv2d, nn.BatchNorm2d, nn.Linear
         self.modules = [
@@ -97,6 +98,19 @@ class Segments:
     def gradients(self, number: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return a segment's parameter gradients: one flat tensor, and views of it."""
         return self.state.gradients(self.modules[number])
+
+    def masked(self, gradient: torch.Tensor, x: torch.Tensor, number: int) -> torch.Tensor:
+        """Return the gradient of images as a segment's `backward` expects it, and add its sums.
+
+        x [n h w, C] is the segment's output; the gradient has the shape [n, C, h, w].
+        """
+        d = as_rows(gradient)
+        if number == STEM:
+            return d
+        d = torch.where(x > 0, d, 0)
+        last = self.stages[number][-1].bn3
+        self.state.norms[last].row("dbeta").add_(d.sum(0, dtype=torch.float32))
+        return d
 
     def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
         """Return a segment's output for x, and the tape.

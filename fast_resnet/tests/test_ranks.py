@@ -84,6 +84,21 @@ def test_ranks_share_gradients_and_statistics_and_ddp_only_the_last_layer(
 
 
 @needs_interpreter
+def test_a_communication_hook_sends_each_gradient_once(ranks: list[dict]) -> None:
+    """Bucket 0 is DDP's. Without broadcast_buffers, each rank keeps its own statistics."""
+    reports = [rank["hook"] for rank in ranks]
+    assert max(report["off"] for report in reports) < 7e-5
+    assert [report["buckets"] for report in reports] == [[0, 1, 2, 3, 4, 5, 0, 6]] * 2
+    assert reports[0]["sums"] == reports[1]["sums"]
+    assert reports[0]["statistics"] != reports[1]["statistics"]
+
+
+@needs_interpreter
+def test_fsdps_gradients_by_kernels_are_the_mean_of_autograds(ranks: list[dict]) -> None:
+    assert max(rank["fsdp"] for rank in ranks) < 7e-5
+
+
+@needs_interpreter
 @pytest.mark.parametrize("part", ["eval", "first", "last"])
 def test_ranks_share_gradients_of_a_partly_frozen_network(part: str, ranks: list[dict]) -> None:
     """With frozen statistics, without its first layers, and without the last one."""

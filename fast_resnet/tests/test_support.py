@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
 
 from fast_resnet import convert, fallback_reason, last_conversion, unsupported_reason
-from fast_resnet.model import _wrong_weights, is_interpreted
+from fast_resnet.model import is_interpreted, wrong_weights
 
 
 def on_meta(make: Any) -> nn.Module:
@@ -29,8 +29,46 @@ def on_meta(make: Any) -> nn.Module:
     ],
 )
 def test_an_unsupported_network_is_refused_with_the_reason(make: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"{reason}.* It converts torchvision's bottleneck"):
+    with pytest.raises(ValueError, match=f"{reason}.* It converts torchvision's and timm's"):
         convert(on_meta(make))
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("resnet50.a1_in1k", ""),
+        ("wide_resnet50_2", ""),
+        ("resnext50_32x4d", ""),
+        ("resnet26", ""),
+        ("resnet18", "layer1.0 is BasicBlock, not a Bottleneck"),
+        ("resnet50d", "conv1 is Sequential, not Conv2d"),
+        ("resnetblur50", "maxpool is Sequential, not MaxPool2d"),
+        ("resnet50_gn", "bn1 is GroupNorm, not BatchNorm2d"),
+        ("seresnet50", "layer1.0.se is SEModule, which torchvision's ResNets lack"),
+        ("ecaresnet50t", "conv1 is Sequential, not Conv2d"),
+    ],
+)
+def test_timms_networks_are_converted_or_refused_by_name(name: str, reason: str) -> None:
+    timm = pytest.importorskip("timm")
+    assert unsupported_reason(on_meta(lambda: timm.create_model(name))) == reason
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        ({"drop_path_rate": 0.05}, "layer1.1.drop_path is DropPath"),
+        ({"drop_block_rate": 0.1}, "layer3.0.drop_block is DropBlock2d"),
+        ({"drop_rate": 0.1}, "drop_rate is 0.1"),
+        ({"act_layer": "silu"}, "act1 is SiLU, not ReLU"),
+        ({"global_pool": "max"}, "global_pool is AdaptiveMaxPool2d, not AdaptiveAvgPool2d"),
+        ({"num_classes": 0}, "fc is Identity, not Linear"),
+        ({"output_stride": 8}, "layer3.1.conv2 has dilation=(2, 2), not 1"),
+    ],
+)
+def test_timms_settings_are_refused_by_name(settings: dict[str, Any], reason: str) -> None:
+    timm = pytest.importorskip("timm")
+    net = on_meta(lambda: timm.create_model("resnet50", **settings))
+    assert unsupported_reason(net).startswith(reason)
 
 
 def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None:
@@ -44,9 +82,9 @@ def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None
 
 @pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
 def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
-    assert _wrong_weights(on_meta(resnet50)) == ""
+    assert wrong_weights(on_meta(resnet50)) == ""
     narrow = on_meta(lambda: resnet50(width_per_group=48))
-    assert _wrong_weights(narrow).startswith("a layer has 48 channels")
+    assert wrong_weights(narrow).startswith("a layer has 48 channels")
 
 
 @pytest.mark.parametrize("make", [resnext50_32x4d, wide_resnet50_2])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import pickle
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,13 +20,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import batch, gradients, interpreter_problem, network, network_and_batch, relative
+from small import (
+    batch,
+    gradients,
+    interpreter_problem,
+    nearest_zero,
+    network,
+    network_and_batch,
+    relative,
+)
 from torch import nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parametrizations
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from fast_resnet import convert
 from fast_resnet.model import FastResNet, Step, is_interpreted
@@ -174,6 +184,20 @@ def features_by_a_forward_hook(net):
     step(net)
     handle.remove()
     return features
+
+
+@use()
+def features_of_whole_stages_in_the_loss(net):
+    features = []
+    for stage in (net.layer1, net.layer3):
+        stage.register_forward_hook(lambda _, x, out: features.extend((*x, out)))
+    net.layer4.register_forward_hook(
+        lambda _, x, keywords, out: features.append(out), with_kwargs=True
+    )
+    images, labels = images_and_labels()
+    loss = cross_entropy(net(images), labels)
+    (loss + sum(f.sigmoid().mean() for f in features)).backward()
+    return [*features, *results_of(net)]
 
 
 @use()
@@ -369,7 +393,10 @@ def test_two_forward_passes_before_backward_are_refused_with_the_reason() -> Non
         cross_entropy(first + second, labels).backward()
 
 
-def test_fsdp_trains_torchvisions_code(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_stage", [False, True])
+def test_fsdp_trains_by_kernels_if_it_shards_the_whole_network(
+    tmp_path: Path, by_stage: bool
+) -> None:
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
 
@@ -382,13 +409,69 @@ def test_fsdp_trains_torchvisions_code(tmp_path: Path) -> None:
         net = convert(copy.deepcopy(quiet_network()[0]))
         net.to(memory_format=torch.contiguous_format)  # FSDP2 takes no other
         mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
-        for layer in (net.layer1, net.layer2, net.layer3, net.layer4, net):
+        for layer in [*net.children()][4:8] * by_stage + [net]:
             fully_shard(layer, mesh=mesh)
-        with pytest.warns(UserWarning, match="manages its weights"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             ours = [gradient.full_tensor() for gradient in step(net)]
     finally:
         distributed.destroy_process_group()
     assert relative(ours, theirs) < OFF
+    assert by_stage == any("FSDP2 shards single layers" in str(w.message) for w in caught)
+    assert by_stage == (net._step is None)
+
+
+def test_timms_network_has_timms_gradients() -> None:
+    timm = pytest.importorskip("timm.models.resnet")
+    images, labels = batch(4, 64)
+    for seed in range(100):
+        torch.manual_seed(seed)
+        stock = timm.ResNet(timm.Bottleneck, [2, 1, 1, 1], 8, channels=(16, 16, 16, 64))
+        stock.init_weights(zero_init_last=False)
+        if nearest_zero(stock, images) > 2e-6:
+            break
+    stock.to(memory_format=torch.channels_last)
+    net = convert(copy.deepcopy(stock))
+    theirs, ours = (gradients(model, images, labels) for model in (stock, net))
+    assert net._step is not None and relative(ours, theirs) < OFF
+    statistics = ([*map(torch.Tensor.double, model.buffers())] for model in (net, stock))
+    assert relative(*statistics) < OFF
+    copied = pickle.loads(pickle.dumps(net))
+    assert type(copied) is type(net) and isinstance(copied, timm.ResNet)
+    net.drop_rate = 0.5
+    with pytest.warns(UserWarning, match="by timm's own code: drop_rate is 0.5"):
+        net(images)
+
+
+def test_layers_of_a_converted_network_can_be_exported_and_tapped() -> None:
+    """In training mode, and as stock: an exported program, and a feature extractor."""
+    stock, images, _ = quiet_network()
+    results = []
+    for net in (stock, convert(copy.deepcopy(stock))):
+        extractor = create_feature_extractor(copy.deepcopy(net), {"layer3.0.conv3": "features"})
+        exported = torch.export.export(copy.deepcopy(net), (images,)).module()
+        results.append((extractor(images)["features"], exported(images)))
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.slow
+def test_onnx_gives_the_scores_of_a_converted_network() -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    stock, images, _ = quiet_network()
+    net = convert(copy.deepcopy(stock)).eval()
+    file = io.BytesIO()
+    torch.onnx.export(net, (images,), dynamo=True).save(file)
+    session = runtime.InferenceSession(file.getvalue())
+    (scores,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(scores), net(images), rtol=1e-3, atol=1e-4)
+
+
+def test_a_hook_cannot_replace_the_output_of_a_stage() -> None:
+    net, (images, _) = convert(copy.deepcopy(quiet_network()[0])), images_and_labels()
+    net.layer2.register_forward_hook(lambda _, x, out: 2 * out)
+    with pytest.raises(RuntimeError, match="cannot replace a stage's output"):
+        net(images)
 
 
 @pytest.mark.parametrize("frozen", [[], ["conv1", "bn1", "layer1"]])

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from small import gradients, median, network_and_batch, relative
 from torch import distributed
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torchvision.models.resnet import ResNet
@@ -104,6 +105,43 @@ def synced(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tens
     return report | {"off": relative(mean, expected), "sums": sums}
 
 
+def hooked(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> dict:
+    """Let a communication hook send half of each gradient's mean, and keep own statistics.
+
+    Return how far gradients are from half the mean, the buckets, the sums of gradients by
+    torchvision's code, and the sum of the statistics.
+    """
+    model = DDP(net, gradient_as_bucket_view=True, broadcast_buffers=False)
+    buckets = []
+
+    def half(_, bucket):
+        buckets.append(bucket.index())
+        assert sum(map(torch.numel, bucket.gradients())) <= bucket.buffer().numel()
+        assert len(bucket.gradients()) == len(bucket.parameters())
+        work = distributed.all_reduce(bucket.buffer() / 4, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    model.register_comm_hook(None, half)
+    net.zero_grad()
+    cross_entropy(model(images), labels).backward()
+    off = relative([2 * weight.grad for weight in net.parameters()], expected)
+    net.zero_grad()
+    cross_entropy(model(images[:, :, :24, :24]), labels).backward()
+    sums = [weight.grad.double().sum().item() for weight in net.parameters()]
+    statistics = sum(buffer.double().sum().item() for buffer in net.buffers())
+    return {"off": off, "buckets": buckets, "sums": sums, "statistics": statistics}
+
+
+def sharded(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the errors of gradients by kernels under FSDP2."""
+    net = copy.deepcopy(net).to(memory_format=torch.contiguous_format)
+    fully_shard(net, mesh=distributed.device_mesh.init_device_mesh("cpu", (2,)))
+    net.zero_grad()
+    cross_entropy(net(images), labels).backward()
+    assert net._step is not None
+    return relative([weight.grad.full_tensor() for weight in net.parameters()], expected)
+
+
 def partly(net: ResNet, images: torch.Tensor, labels: torch.Tensor) -> dict:
     """Return sums of the averaged gradients of a partly frozen network: as in evaluation, with
     fixed statistics; without its first layers, which autograd then skips; without the last."""
@@ -164,6 +202,8 @@ def of_rank(
         if rank == 0:
             report["fp32"] = by_kernels(net, twins[rank], *inputs)
         report["kernels"] = under_ddp(net, expected, *inputs)
+        report["hook"] = hooked(net, expected, *inputs)
+        report["fsdp"] = sharded(net, expected, *inputs)
         report["shared"] = synced(net, expected, *inputs)
     return report
 

@@ -1,0 +1,136 @@
+"""What a step must move and compute, as the benchmarks count it, and what README says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small import batch, interpreter_problem, network
+from torch.autograd import DeviceType
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import resnet50
+from torchvision.models.resnet import Bottleneck
+
+from fast_resnet import convert
+from fast_resnet.model import is_interpreted
+
+pytest.importorskip("triton", reason="the kernels are written in Triton, which is not here")
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+README = BENCHMARKS.parent / "README.md"
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import kernels
+
+    return kernels
+
+
+def test_forwards_flops_are_torchvisions_and_bytes_are_those_of_its_tensors(kernels) -> None:
+    record = kernels.of_shapes("resnet50", 2)
+    with torch.device("meta"):
+        stock, images = resnet50(), torch.empty(2, 3, 224, 224)
+    with FlopCounterMode(display=False) as counter:
+        stock(images)
+    convolutions = counter.get_flop_counts()["Global"][torch.ops.aten.convolution]
+    first = 2 * 2 * 64 * 112**2 * 7**2  # of the fourth channel
+    narrow, wide = record.flops["convolution"], record.flops["conv3_kernel"]
+    conv1 = sum(2 * 2 * block.conv1.weight.numel() * height**2 for block, height in inputs(stock))
+    assert convolutions + first == narrow + wide + conv1
+    elements = 2 * sum(
+        block.bn1.num_features * height**2 + block.bn2.num_features * (height // block.stride) ** 2
+        for block, height in inputs(stock)
+    )
+    tables = sum(15 * 4 * (b.bn1.num_features + b.bn2.num_features) for b, _ in inputs(stock))
+    assert record.bytes["bn_relu_kernel"] == 2 * 2 * elements + tables
+
+
+def inputs(net):
+    """Yield each bottleneck and the height of its input."""
+    height = 56
+    for layer in (net.layer1, net.layer2, net.layer3, net.layer4):
+        for block in layer:
+            yield block, height
+            height //= block.stride
+
+
+@pytest.mark.skipif(not is_interpreted(), reason="needs TRITON_INTERPRET=1")
+@pytest.mark.skipif(bool(interpreter_problem()), reason=interpreter_problem())
+def test_a_training_step_is_recorded_with_its_optimizer(kernels) -> None:
+    net, (images, labels) = convert(network()), batch()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, fused=True)
+    with kernels.Record() as record:
+        cross_entropy(net(images), labels).backward()
+        optimizer.step()
+    assert net._step is not None and net.conv1.weight.grad.abs().sum() > 0
+    blocks = [layer for layer in net.modules() if isinstance(layer, Bottleneck)]
+    products = sum(1 + (block.downsample is not None) for block in blocks)
+    assert record.calls["conv3_kernel"] == record.calls["dz_kernel"] == products
+    weights = sum(weight.numel() for weight in net.parameters())
+    assert record.bytes["_fused_sgd_"] == pytest.approx(5 * 4 * weights, rel=1e-3)
+
+
+def event(name: str, above=None, kernels=(), shapes=(), device=DeviceType.CPU, us=0.0):
+    return SimpleNamespace(
+        name=name,
+        cpu_parent=above,
+        input_shapes=list(shapes),
+        kernels=[SimpleNamespace(name=name, duration=us) for name, us in kernels],
+        device_type=device,
+        time_range=SimpleNamespace(elapsed_us=lambda: us),
+    )
+
+
+def test_each_kernel_of_a_profile_counts_once(kernels) -> None:
+    """For the outermost operator of the list; without one, for itself."""
+    convolution = event("aten::convolution_backward", kernels=[("wgrad", 5), ("sm90_dgrad", 7)])
+    events = [
+        convolution,
+        event("aten::copy_", above=convolution, kernels=[("copy", 2)]),
+        event("aten::mm", kernels=[("gemm", 3)], shapes=[[64, 49], [49, 64]]),
+        event("aten::_unlisted", kernels=[("stray", 4)]),
+    ]
+    times = {"wgrad": 5, "sm90_dgrad": 7, "copy": 2, "gemm": 3, "stray": 4, "dz_kernel": 11}
+    events += [event(name, device=DeviceType.CUDA, us=us) for name, us in times.items()]
+    names = ["convolution_backward", "copy_", "mm", "mm over pixels"]
+    seconds = kernels.device_seconds(events, names, steps=1)
+    assert {name: round(1e6 * value) for name, value in seconds.items()} == {
+        "convolution_backward": 7,
+        kernels.TO_INPUT: 7,
+        "mm over pixels": 3,
+        "stray": 4,
+        "dz_kernel": 11,
+    }
+
+
+def test_a_row_has_the_share_of_its_limits_and_all_rows_have_a_sum(kernels) -> None:
+    record = kernels.Record()
+    record.add("dz_kernel", [torch.empty(2, 1000, device="meta")], flops=790)
+    row, other, total = record.table({"dz_kernel": 8e3 / 4.3e12 * 2, "stray": 1e-12})
+    assert (row["kernel"], row["calls"], other["kernel"]) == ("dz_kernel", 1, "stray")
+    assert row["bandwidth"] == pytest.approx(0.5) and other["mb"] == 0
+    assert row["peak"] == pytest.approx(1e-12 / (8e3 / 4.3e12 * 2))
+    assert total["ms"] == pytest.approx(row["ms"] + other["ms"])
+
+
+def test_readme_has_what_the_scripts_print(kernels) -> None:
+    """The bound counts only tensors between kernels, and leaves out a twentieth."""
+    import bound
+
+    text, record = README.read_text(encoding="utf-8"), kernels.of_shapes("resnet50", 256)
+    assert all(f"| {' | '.join(row)} |" in text for row in bound.table())
+    assert f"{1e12 * bound.joules_per_byte():.0f} pJ" in text
+    rows = {row["kernel"]: row for row in record.table()}
+    for name, row in rows.items():
+        if f"`{name}`" in text:
+            shown = f"{row['calls']} | {row['mb'] / 1e3:.1f} | {row['gflop'] / 1e3:.2f} |"
+            assert f"`{name}`) | {shown} {row['least_ms']:.2f}" in text
+    every = rows["all"]
+    moved, flops = f"{every['mb'] / 1e3:.1f} GB", f"{every['gflop'] / 1e3:.2f} TFLOP"
+    assert all(f"{number}" in text for number in (f"{every['calls']} kernel calls", moved, flops))
+    between = 256 * 2 * sum(bound.traffic(False).values()) / 1e6
+    assert 0.95 < between / every["mb"] < 1

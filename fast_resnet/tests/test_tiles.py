@@ -1,0 +1,73 @@
+"""The tiles of the products fit the shared memory of cards on which they were not run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torchvision.models import resnet50
+
+from fast_resnet.model import is_interpreted
+
+triton = pytest.importorskip("triton", reason="the kernels are written in Triton")
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from fast_resnet import products  # noqa: E402
+from fast_resnet.network import Segments  # noqa: E402
+
+# Bytes a block may use: CUDA's programming guide, compute capabilities.
+LIMITS = {80: 163 * 1024, 89: 99 * 1024, 120: 99 * 1024}  # A100; Ada; consumer Blackwell
+TYPES = {torch.float16: "*fp16", torch.float32: "*fp32", torch.uint8: "*u8"}
+
+
+def launches() -> list[tuple]:
+    """Return the product kernels that ResNet-50 launches with its largest tiles."""
+    found: dict[tuple, tuple] = {}
+
+    def launch(kernel: Any, grid: tuple, *arguments: Any, **options: int) -> None:
+        if arguments[-2:] == (128, 64):  # BN and BK
+            flag, rows = arguments[-4:-2]
+            found[kernel.fn, flag, rows] = kernel, arguments, options
+
+    with torch.device("meta"):
+        images = torch.empty(2, 4, 224, 224, dtype=torch.float16)
+        segments = Segments(resnet50().to(memory_format=torch.channels_last), torch.float16)
+    with (
+        mock.patch.object(products, "launch", launch),
+        mock.patch("fast_resnet.rows.launch"),
+        torch.no_grad(),
+    ):
+        segments.rehearse(images.to(memory_format=torch.channels_last))
+    return [*found.values()]
+
+
+def compiled(kernel: Any, arguments: tuple, options: dict[str, int], capability: int) -> Any:
+    """Compile a launch for a card that need not be here."""
+    signature, constants, attributes = {}, {}, {}
+    parameters = inspect.signature(kernel.fn).parameters.values()
+    for at, (parameter, value) in enumerate(zip(parameters, arguments)):
+        kind = TYPES[value.dtype] if torch.is_tensor(value) else "i32"
+        if parameter.annotation is not inspect.Parameter.empty:
+            kind, constants[parameter.name] = "constexpr", value
+        elif isinstance(value, float):
+            kind = "fp32"
+        elif kind != "i32" or value % 16 == 0:
+            attributes[(at,)] = [["tt.divisibility", 16]]
+        signature[parameter.name] = kind
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(is_interpreted(), reason="needs Triton's compiler")
+@pytest.mark.parametrize("capability", LIMITS)
+def test_largest_tiles_fit_the_shared_memory_of_a_block(capability: int) -> None:
+    found = launches()
+    assert len(found) == 6  # conv3, dgrad1 and dz, two kinds each
+    sizes = [compiled(*launch, capability).metadata.shared for launch in found]
+    print(sizes)
+    assert 0 < max(sizes) <= LIMITS[capability]

@@ -112,8 +112,8 @@ def check(
 
     Args:
         name: a name that `progress()` lists, such as "amp".
-        run, against: existing runs of your script and of the previous step; without them, the
-            script is launched.
+        run, against: existing runs of your script and of the previous step. A missing one is
+            launched, that of the previous step only if the check compares their speed.
         script: by default, the one in exercises/ that has it.
         rerun: launch the runs again even if they exist.
 
@@ -125,12 +125,13 @@ def check(
     script = script or exercise_of(wanted.name)
     if run is None and (where := _open_place(wanted, script, site)):
         return Checked(name, wanted.title, tuple(_open_parts(wanted, where)))
-    run, against = _both(wanted, run, against, script=script, site=site, quick=quick, rerun=rerun)
+    options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
+    run, against = _runs(wanted, run, against, needs_both=wanted.timed, **options)
     _finish(against, run)
     if wanted.emulated and run.lacks_half and not run.is_recorded:  # such a run proves nothing
         script, site = run.launched["script"], run.launched["site"]
         options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
-        run, against = _both(wanted, None, None, **options, emulates=True)
+        run, against = _runs(wanted, None, None, **options, emulates=True)
         _finish(against, run)
     if run.is_recorded:  # of the solution, so it does not count as the learner's progress
         parts = tuple(_parts(wanted, run, against, read(script), script))
@@ -163,8 +164,8 @@ def _open_parts(wanted: Exercise, where: str) -> Iterator[Part]:
     yield Part("effect", UNMEASURABLE, "the mechanism must work first")
 
 
-def _finish(*runs: Run) -> None:
-    wait([run for run in runs if refresh(run) in ("queued", "running")], check=False)
+def _finish(*runs: Run | None) -> None:
+    wait([run for run in runs if run and refresh(run) in ("queued", "running")], check=False)
 
 
 def launch_check(
@@ -189,10 +190,10 @@ def launch_check(
     before, _, is_timed = _configs(wanted, site, quick=quick, small=True)
     if not is_timed and sites.get(site).executor == "local":
         wait([launch(script, before, site=site)], check=False)
-    return _both(wanted, None, None, script=script, site=site, quick=quick, rerun=False)
+    return _runs(wanted, None, None, script=script, site=site, quick=quick, rerun=False)
 
 
-def _both(
+def _runs(
     wanted: Exercise,
     run: Run | None,
     against: Run | None,
@@ -202,8 +203,13 @@ def _both(
     quick: bool,
     rerun: bool,
     emulates: bool = False,
-) -> tuple[Run, Run]:
-    """Return the run and the previous step's; launch those that are missing, in turns."""
+    needs_both: bool = True,
+) -> tuple[Run, Run | None]:
+    """Return the run and the previous step's; launch those that are missing, in turns.
+
+    Args:
+        needs_both: False to launch nothing for the previous step, which may then be None.
+    """
     if run is not None and against is not None:
         return run, against
     both = run is None and against is None
@@ -211,7 +217,7 @@ def _both(
     if is_timed and both and wanted.gpus == 1:
         against, run = launch_all(script, [before, config], turns=True, site=site, rerun=rerun)
         return run, against
-    if against is None:
+    if against is None and needs_both:
         against = launch(script, before, site=site, rerun=rerun)
     if run is None:
         beside = against if is_timed else None
@@ -269,7 +275,7 @@ def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> 
         source: the script's path, from the project's root.
     """
     where = _where(text, source, wanted)
-    ended = next((member for member in (against, run) if refresh(member) != "ok"), None)
+    ended = next((one for one in (against, run) if one and refresh(one) != "ok"), None)
     is_open = wanted.name in open_todos(text, solution_of(wanted.name))
     if is_open and not ended:
         why = f"TODO {wanted.name} is still open in {source}"

@@ -114,7 +114,7 @@ LAB = Lab(
         "pipeline.backward": Function("a stage's backward pass", _backward_pass),
     },
     recordings=(Recording("parallel", several=recorded_configs),),
-    jobs="5, most of 2 processes",
+    jobs="4, of 2 processes",
     prepare="nothing",
     stuck="fewer micro-batches than stages; `net` is this rank's part only",
 )

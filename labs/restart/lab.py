@@ -164,7 +164,7 @@ LAB = Lab(
     exercises=EXERCISES,
     facts=mechanism.FACTS,
     recordings=RECORDINGS,
-    jobs="7, one of 2 processes",
+    jobs="6, two of 2 processes",
     prepare="on Slurm with `JobRequeue=0`: add `requeue` to `sbatch`",
     stuck="restore random states last; the handler only sets a flag; ask all ranks before saving",
 )

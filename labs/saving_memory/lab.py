@@ -167,7 +167,7 @@ LAB = Lab(
     facts=mechanism.FACTS,
     functions={"saving_memory.settings": Function("settings for a memory limit", _choose_settings)},
     recordings=(Recording("memory", [*_memory_configs()]),),
-    jobs="6, of 7 runs, one of 2 processes",
+    jobs="5, of 6 runs, one of 2 processes",
     prepare="nothing",
     stuck="the last micro-batch is smaller; blocks are checkpointed before DDP wraps the network",
 )

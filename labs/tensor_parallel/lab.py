@@ -144,7 +144,7 @@ LAB = Lab(
     exercises=EXERCISES,
     functions={"tensor_parallel.halo": Function("an exchange of border rows", _exchange)},
     recordings=(Recording("parallel", several=recorded_configs),),
-    jobs="6, of 2 or 4 processes",
+    jobs="5, of 2 or 4 processes",
     prepare="nothing",
     stuck="a tensor-parallel group gets the same images; the last bias is added once; "
     "backward has sums too",

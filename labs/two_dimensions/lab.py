@@ -82,7 +82,7 @@ LAB = Lab(
     },
     functions={"two_dimensions.plan": Function("a plan for several GPUs", _choose_plan)},
     recordings=RECORDINGS,
-    jobs="9, of 1 or 4 processes",
+    jobs="8, of 1 or 4 processes",
     prepare="nothing",
     stuck="divide layers before you shard them; a copy is a row of the mesh",
 )

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from course.checks import verdict as checks
 from course.checks.fake_accelerator import first_step
 from course.checks.lab import Place, Unexpected
 from course.checks.verdict import FAILED, NOISY, PASSED, UNMEASURABLE, Checked, check, judge
-from course.config import rung
+from course.config import Config, rung
 from course.runs.evidence import Evidence
 from course.runs.ratio import Ratio
 
@@ -122,6 +123,32 @@ def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_th
     assert capsys.readouterr().out.startswith(words)
     with pytest.raises(ValueError, match="no check 'kompile'"):
         checks.launch_check("kompile")
+
+
+@pytest.mark.parametrize(
+    "name, script, rungs",
+    [
+        ("checkpoint", "train_restarted.py", ["restarted"]),
+        ("compile", "train.py", ["fused", "compile"]),
+    ],
+)
+def test_a_check_launches_the_step_before_only_to_compare_speeds(
+    name: str, script: str, rungs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = []
+
+    def launch(script: str, config: Config, **_: object) -> SimpleNamespace:
+        launched.append(config.rung)
+        record = SimpleNamespace(machine="a GPU")
+        return SimpleNamespace(is_recorded=True, lacks_half=False, record=record)
+
+    monkeypatch.setattr(checks, "launch", launch)
+    launch_all = lambda script, configs, **_: [*map(partial(launch, script), configs)]  # noqa: E731
+    monkeypatch.setattr(checks, "launch_all", launch_all)
+    monkeypatch.setattr(checks, "refresh", lambda run: "ok")
+    monkeypatch.setattr(checks, "_parts", lambda *_: ())
+    check(name, script=f"solutions/{script}")
+    assert launched == rungs
 
 
 def test_unknown_check_lists_the_known() -> None:

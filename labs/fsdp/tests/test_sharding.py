@@ -1,12 +1,16 @@
 """Tests of prediction and processes."""
 
+import json
 from dataclasses import replace
 
 import narrow
 import of_ranks
 import pytest
+import torch
+from torch.distributed import fsdp
 
 from course.analysis.ranks import on_ranks
+from course.checks import discovery
 from course.config import rung
 from course.lab import configs
 from course.training import models
@@ -43,3 +47,11 @@ def test_processes_report_the_rank_that_failed() -> None:
 @pytest.mark.slow
 def test_processes_run_a_function_that_no_module_defines() -> None:
     assert on_ranks(lambda rank, ranks: (rank, ranks), 2) == [(0, 2), (1, 2)]
+
+
+def test_notebook_shows_fp32_weights_that_compute_in_bf16(capsys: pytest.CaptureFixture) -> None:
+    cells = json.loads(discovery.notebook_of("fsdp").read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (cell,) = [text for text in texts if text.startswith("policy = MixedPrecisionPolicy(")]
+    exec(cell, vars(fsdp) | {"torch": torch, "nn": torch.nn, "lab": lab})
+    assert capsys.readouterr().out == "stored: torch.float32, computed: torch.bfloat16\n"

@@ -147,7 +147,8 @@ def _fetch(project: Path, upstream: str) -> None:
     """Fetch; if that fails, raise ValueError with the cause."""
     try:
         # A class's bundle comes as a whole each time: git then joins the copies.
-        _git(project, "-c", f"gc.autoPackLimit={MOST_PACKS}", "fetch", "--quiet")
+        gc = ("-c", f"gc.autoPackLimit={MOST_PACKS}", "-c", "gc.autoDetach=false")
+        _git(project, *gc, "fetch", "--quiet")
     except ValueError:
         url = _git(project, "config", f"remote.{upstream.partition('/')[0]}.url").strip()
         if url.startswith("/"):

@@ -221,7 +221,7 @@ def test_a_script_is_verified_only_by_those_who_were_asked(
     assert (
         f"{entry.id} is by me (account" in result.output and "(2 lines, 28 bytes)" in result.output
     )
-    copy = runs_root / f"{entry.id}.py"
+    copy = runs_root / f"verify-{entry.id}.py"
     assert copy.read_text() == "SETTINGS = {}\nprint('mine')\n" and str(copy) in result.output
     for answer, expected in (("n", []), ("y", [1])):
         monkeypatch.setattr("course.cli.options.sys", SimpleNamespace(stdin=Terminal()))

@@ -18,6 +18,7 @@ import secrets
 import shlex
 import stat
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
@@ -31,6 +32,8 @@ SCRIPT, ABOUT = "script.py", "entry.json"
 COURSE_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each adds to the one before
 RECORDED_ENTRIES = RECORDED / "race"
 VERIFIED = "verified"
+MOST_ENTRIES = 50  # of each account on a track
+MOST_BYTES = 32 * 1024  # of ABOUT, which is validated slowly; the course's have 5 KiB
 
 
 def board_folder(folder: str | Path | None = None) -> Path:
@@ -118,15 +121,14 @@ def read_board(
     for root in (RECORDED_ENTRIES, board) if recorded else (board,):
         for folder in TRACKS:
             try:
-                names = shared_files.list_folder(root, folder)
+                names, hidden = _newest(root, folder)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
                 problems.append(problem(folder, error))
                 continue
+            problems += hidden
             for name in names:
-                if name.startswith("."):
-                    continue
                 try:
                     entries.append(_read(root, folder, name))
                 except FileNotFoundError:  # not an entry, or removed in the meantime
@@ -141,8 +143,28 @@ def read_board(
     return in_order(matching), problems
 
 
+def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
+    """Return the names of each account's newest entries, and a line for each that has more.
+
+    The board's owner may have any number.
+    """
+    own: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for name, status in shared_files.statuses(root, track):
+        if status and not name.startswith("."):
+            own[status.st_uid].append((status.st_mtime_ns, name))
+    names, problems = [], []
+    for uid, entries in own.items():
+        hidden = len(entries) - MOST_ENTRIES
+        if hidden > 0 and uid != root.stat().st_uid:
+            user = shared_files.one_line(shared_files.user_name(uid))
+            problems.append(f"{track}: the {hidden:,} oldest entries of {user} are not shown")
+            entries = sorted(entries)[hidden:]
+        names += [name for _, name in entries]
+    return sorted(names), problems
+
+
 def _read(root: Path, track: str, name: str) -> Entry:
-    text = shared_files.read_text(root, track, name, ABOUT)
+    text = shared_files.read_text(root, track, name, ABOUT, limit=MOST_BYTES)
     is_recorded = root == RECORDED_ENTRIES
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError("its folder's name has characters other than letters, digits and _.-")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
+import os
 import secrets
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +83,8 @@ class Entry:
         suffix = f"{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(4)}"
         entered_at = now.isoformat(timespec="seconds")
         identity = f"{tracks.file_name(name)}-{suffix}"
-        return cls(identity, track, name, by or _user(), entered_at, sha256, settings, gpus)
+        by = by or shared_files.user_name(os.getuid())
+        return cls(identity, track, name, by, entered_at, sha256, settings, gpus)
 
     @classmethod
     def from_json(cls, text: str, track: str, id: str, owner: str = "") -> Entry:
@@ -238,10 +239,3 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {shared_files.one_line(key): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, list) else value
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        return "unknown"

@@ -64,7 +64,7 @@ def verify(
 
 def _introduction(entry: Entry, script: str) -> str:
     """Store what will run where its author can't change it, and say what it is."""
-    copy = runs_root() / f"{entry.id}.py"
+    copy = runs_root() / f"verify-{entry.id}.py"  # replaces no file of yours
     copy.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(copy, script)
     size = f"{len(script.splitlines()):,} lines, {len(script.encode()):,} bytes"

@@ -65,7 +65,7 @@ def install() -> None:
         raise ClusterError(
             f"not installed: {', '.join(lacking)}. On Debian or Ubuntu, run as root: {command}"
         )
-    with FileLock("/run/lock/slurm_box-install.lock"):  # two at once would collide in dpkg
+    with FileLock("/run/slurm_box-install.lock"):  # two at once would collide in dpkg
         if missing():
             _install_packages(command)
 

@@ -147,6 +147,7 @@ def merge_notebook(base: str, ours: str, theirs: str) -> Merged:
         raise ValueError("its cells have different ids")
     edited = {name for name, cell in mine.items() if not _same(cell, old.get(name))}
     changed = {name for name, cell in new.items() if not _same(cell, old.get(name))}
+    deleted, removed = old.keys() - mine.keys(), old.keys() - new.keys()
     for name in new.keys() & mine.keys() - edited:
         if _same(mine[name], new[name]):
             parts = ("outputs", "execution_count")
@@ -158,10 +159,18 @@ def merge_notebook(base: str, ours: str, theirs: str) -> Merged:
     text = json.dumps(
         books[2] | {"cells": cells, "metadata": metadata}, ensure_ascii=False, indent=1
     )
-    kept = [name for name in mine if name in edited & changed and not _same(mine[name], new[name])]
-    lines = ["".join(mine[name]["source"]).partition("\n")[0] for name in kept]
-    shown = "the cell " * bool(lines) + "; ".join(f"`{shortened(line, 60)}`" for line in lines)
-    return Merged(f"{text}\n", shown, is_edited=bool(edited or old.keys() - mine.keys()))
+    both = (edited & changed) | (edited & removed) | (deleted & changed)
+    kept = [
+        _first_line(cell) + " (deleted)" * (name in deleted)
+        for name, cell in (old | mine).items()
+        if name in both and not _same(mine.get(name), new.get(name))
+    ]
+    shown = "the cell " * bool(kept) + "; ".join(kept)
+    return Merged(f"{text}\n", shown, is_edited=bool(edited or deleted))
+
+
+def _first_line(cell: dict[str, Any]) -> str:
+    return f"`{shortened(''.join(cell['source']).partition(chr(10))[0], 60)}`"
 
 
 def _read_notebook(text: str) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def _read_notebook(text: str) -> dict[str, Any]:
     return notebook
 
 
-def _same(cell: dict[str, Any], other: dict[str, Any] | None) -> bool:
+def _same(cell: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
     keys = [(part["cell_type"], "".join(part["source"])) for part in (cell, other) if part]
     return len(keys) == 2 and keys[0] == keys[1]
 

@@ -34,6 +34,7 @@ FIXES = {
     "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
     "file is damaged or incomplete: try again, and then ask the person who gave you the course",
 }
+MOST_PACKS = 3
 INTERRUPTED = "-interrupted"  # ends the name of a backup until its update is complete
 ADVICE = r"\s+(?=Please make sure|To add an exception)"  # git's own, which FIXES replaces
 
@@ -145,7 +146,9 @@ def _upstream(project: Path) -> str:
 def _fetch(project: Path, upstream: str) -> None:
     """Fetch; if that fails, raise ValueError with the cause."""
     try:
-        _git(project, "fetch", "--quiet")
+        # A class's bundle comes as a whole each time: git then joins the copies.
+        gc = ("-c", f"gc.autoPackLimit={MOST_PACKS}", "-c", "gc.autoDetach=false")
+        _git(project, *gc, "fetch", "--quiet")
     except ValueError:
         url = _git(project, "config", f"remote.{upstream.partition('/')[0]}.url").strip()
         if url.startswith("/"):

@@ -14,10 +14,11 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from course.charts.tables import BAD, GOOD, MUTED
 from course.checks import discovery
-from course.checks.compare import compare
+from course.checks.compare import Comparison, compare
 from course.checks.exercises import (
     SOLUTIONS,
     digest,
@@ -30,9 +31,9 @@ from course.checks.exercises import (
 from course.checks.facts import describe, incompleteness
 from course.checks.lab import Exercise, Place, Unexpected, expect
 from course.checks.shared_progress import save_check
-from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE, UNTIMED
+from course.checks.store import FAILED, NOISY, PARTS, PASSED, UNMEASURABLE, UNTIMED
 from course.config import Config, rung
-from course.jobs import sites
+from course.jobs import sites, trust
 from course.jobs.launch import launch, launch_all, refresh, wait
 from course.jobs.plan import check_syntax, device_for, find_script
 from course.runs import failures
@@ -55,6 +56,9 @@ class Part:
     verdict: str
     evidence: str
     look_at: str = ""
+
+
+NOT_CORRECT = [Part(part, UNMEASURABLE, "the training must be correct first") for part in PARTS[1:]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ def check(
 ) -> Checked:
     """Compare your script with the solution, and its run with the previous step's.
 
-    If the exercise is still open, the result says so at once: nothing is launched or stored.
+    If the exercise is still open, the result says so at once: nothing is launched or stored. If
+    the script does not train like the solution, nothing is launched, either.
 
     Args:
         name: a name that `progress()` lists, such as "amp".
@@ -125,6 +130,14 @@ def check(
     script = script or exercise_of(wanted.name)
     if run is None and (where := _open_place(wanted, script, site)):
         return Checked(name, wanted.title, tuple(_open_parts(wanted, where)))
+    _comparison.cache_clear()
+    if run is None and sites.get(site).executor != "recorded":
+        trust.check([path := find_script(script)])
+        check_syntax(text := read_utf8(path), script)
+        source = "/".join(path.parts[-2:])
+        correct = _correct(wanted, text, source, _where(text, source, wanted), is_recorded=False)
+        if correct.verdict == FAILED:  # no run can change that
+            return _saved(wanted, text, (correct, *NOT_CORRECT))
     options = {"script": script, "site": site, "quick": quick, "rerun": rerun}
     run, against = _runs(wanted, run, against, needs_both=wanted.timed, **options)
     _finish(against, run)
@@ -136,11 +149,14 @@ def check(
     if run.is_recorded:  # of the solution, so it does not count as the learner's progress
         parts = tuple(_parts(wanted, run, against, read(script), script))
         return Checked(name, f"{wanted.title}; the run is {run.record.machine}", parts)
-    parts = tuple(_parts(wanted, run, against, run.script.read_text(), run.source))
-    verdicts = {part.part: part.verdict for part in parts}
-    verdicts["script"] = digest(run.script.read_text())
-    save_check(name, verdicts, parts)
-    return Checked(name, wanted.title, parts)
+    text = run.script.read_text()
+    return _saved(wanted, text, tuple(_parts(wanted, run, against, text, run.source)))
+
+
+def _saved(wanted: Exercise, text: str, parts: tuple[Part, ...]) -> Checked:
+    verdicts = {part.part: part.verdict for part in parts} | {"script": digest(text)}
+    save_check(wanted.name, verdicts, parts)
+    return Checked(wanted.name, wanted.title, parts)
 
 
 def _open_place(wanted: Exercise, script: str, site: str) -> str:
@@ -288,8 +304,7 @@ def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> 
         correct = Part("correct", FAILED, ended.explain().splitlines()[0], look_at)
     yield correct
     if correct.verdict == FAILED:
-        yield Part("mechanism", UNMEASURABLE, "the training must be correct first")
-        yield Part("effect", UNMEASURABLE, "the training must be correct first")
+        yield from NOT_CORRECT
         return
     try:
         is_missing = is_open and not run.is_recorded
@@ -313,16 +328,23 @@ def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> 
 
 def _correct(wanted: Exercise, text: str, source: str, where: str, *, is_recorded: bool) -> Part:
     """Compare a script with the solution, in small runs on this machine's CPU."""
-    (comparison,) = compare([(wanted, text)])
+    comparison = _comparison(wanted.name, text)
     if comparison.error:
         return Part("correct", UNMEASURABLE, comparison.error)
-    if comparison.printed:
-        print(comparison.printed)
     mine = f"your {source} on this machine's CPU: " * is_recorded
     if comparison.difference:
         look_at = _line_of(text, source, comparison.difference) or where
         return Part("correct", FAILED, mine + comparison.difference, look_at)
     return Part("correct", PASSED, mine + comparison.compared)
+
+
+@lru_cache(maxsize=1)
+def _comparison(name: str, text: str) -> Comparison:
+    """Compare a script once in a check, before its runs are launched."""
+    (comparison,) = compare([(_find(name), text)])
+    if comparison.printed:
+        print(comparison.printed)
+    return comparison
 
 
 def _effect(wanted: Exercise, run: Run, against: Run) -> Part:

@@ -12,6 +12,7 @@ import pwd
 import shlex
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from course.jobs.sites import user_file
 from course.runs import shared_files as files
 from course.runs.run import PROJECT, runs_root
 from course.runs.shared_files import user_name
+from course.runs.user_folder import user_folder
 
 VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
@@ -94,7 +96,10 @@ def trusted_paths() -> set[Path]:
 
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
     """Return what different accounts can change of what a launch executes; see `check`."""
-    chosen = _openings([runs_root(), user_file(), *scripts, *folders], is_chosen=True)
+    executed = [runs_root(), user_file(), *scripts, *folders]
+    with suppress(OSError):  # a full disk
+        executed.append(user_folder())  # tickets of the queue in it name what to execute
+    chosen = _openings(executed, is_chosen=True)
     found = chosen | _installed()  # more is executed of a clone that also has the runs
     kinds = {(path, x.writers, x.is_parent, x.is_certain) for path, x in found.items()}
     return [  # not those of which a folder above says the same
@@ -255,6 +260,8 @@ def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
     command = f"chmod {deep}g-w,o-w {shlex.quote(path)}"
     if status.st_uid == os.getuid():
         return command
+    if path == tempfile.gettempdir():
+        return "Use a folder of your own: export TMPDIR=FOLDER"
     if status.st_uid not in _trusted():
         return "Use one of your own, in a folder that belongs to you"
     return f"Ask {user_name(status.st_uid)}: {command}; or use a copy in your own folder"

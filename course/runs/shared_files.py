@@ -13,7 +13,7 @@ import pwd
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 LIMIT_BYTES = 256 * 1024  # per file; the course's entries have 10 KiB
@@ -56,15 +56,20 @@ def list_folder(root: Path, name: str) -> list[str]:
         return sorted(os.listdir(folder))
 
 
-def statuses(root: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
+def statuses(root: Path, name: str) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yield each name in the folder root/name with its status, not that of a link's target.
 
-    Raises like `read_text`.
+    It is None if it can't be read: a user can mount a disk (FUSE) over a folder of theirs, into
+    which no one else, not even root, may look. Raises like `read_text`.
     """
     with _open_folder(root, name) as folder, os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):  # removed in the meantime
+            try:
                 yield entry.name, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # removed in the meantime
+                continue
+            except OSError:
+                yield entry.name, None
 
 
 def access_list(path: str | Path, kind: str = "access") -> list[tuple[int, int, int]]:
@@ -90,10 +95,15 @@ def one_line(text: str) -> str:
 
 def user_name(uid: int) -> str:
     """Return a user's name, or the number if it has none."""
+    return account_name(uid) or f"user {uid}"
+
+
+def account_name(uid: int) -> str:
+    """Return a user's name; "" if there is no such account."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"user {uid}"
+        return ""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from check_helpers import TEXT, verdicts
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from course.checks import exercises
+from course.checks import exercises, store
 from course.checks.compare import Folder
 from course.checks.verdict import FAILED, PASSED, UNMEASURABLE, Checked, check
 from course.config import rung
@@ -115,6 +115,16 @@ def test_an_open_exercise_launches_nothing_and_stores_nothing(
     with pytest.raises(ValueError, match=r"train.py, line \d+: '\(' was never closed"):
         check("amp", script=str(script))
     assert not runs_root.exists()
+
+
+def test_a_wrong_script_launches_nothing(runs_root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SOLVED.replace("enabled=cfg.precision in HALF", "enabled=True"))
+    done = check("amp", script=str(script))
+    assert verdicts(done)["correct"] == FAILED and not [*runs_root.glob("*-*")]
+    assert "the forward pass runs in float16, expected float32: `torch.autocast" in repr(done)
+    stored = store.read()["checks"]["amp"]
+    assert stored["correct"] == FAILED and stored["script"] == exercises.digest(script.read_text())
 
 
 def test_a_recorded_run_is_checked_although_the_exercise_is_open(tmp_path: Path) -> None:

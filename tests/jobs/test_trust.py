@@ -124,6 +124,22 @@ def test_a_folder_counts_unless_its_sticky_bit_protects_what_is_in_it(script: Pa
 
 
 @needs_root
+def test_a_temporary_folder_in_which_others_can_replace_the_queue_is_refused(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tickets of the queue name the program that starts, also long after the launch."""
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "tmp"))
+    (place / "tmp").mkdir()
+    change(place / "tmp", 0o2775, CLASS)
+    assert found(script) == [("tmp", "group class (bob)", True)]
+    os.chown(place / "tmp", BOB, CLASS)
+    with pytest.raises(JobError, match="tmp: group class .bob. can .*export TMPDIR=FOLDER"):
+        trust.check([script])
+    change(place / "tmp", 0o3775, CLASS)
+    assert found(script) == []
+
+
+@needs_root
 def test_members_that_a_directory_does_not_list_may_be_anyone(
     script: Path, accounts: list[SimpleNamespace]
 ) -> None:

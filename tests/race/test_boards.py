@@ -88,11 +88,11 @@ def link_folder(entry: Path, secret: Path) -> None:
 WRONG = {
     "a-link": (replace_by("script.py", Path.symlink_to), "script.py is a link"),
     "a-pipe": (replace_by("script.py", lambda path, _: os.mkfifo(path)), "is not a regular file"),
-    "large": (write("entry.json", b" " * 10**6), "256 KiB"),
+    "large": (write("entry.json", b" " * 10**6), "32 KiB"),
     "a-linked-folder": (link_folder, "a-linked-folder is a link, or not a folder"),
     "no-script": (lambda entry, _: (entry / "script.py").unlink(), "script.py is missing"),
     "half-a-file": (write("entry.json", b'{"id": "'), "column"),
-    "nested": (write("entry.json", b"[" * 10**5), "nested too deeply"),
+    "nested": (write("entry.json", b"[" * 30_000), "nested too deeply"),
     "endless": (edit(seconds=float("inf")), "Infinity is not a number"),
     "too-fast": (edit(seconds=5e-324), "5e-324 is less than the minimum of 0.001"),
     "too-frugal": (edit(joules=5e-324), "5e-324 is not valid"),
@@ -154,6 +154,32 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
 
 
 @needs_root
+def test_one_account_cannot_make_a_board_slow(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validating an entry takes up to 0.3 s, and anyone can write thousands."""
+    monkeypatch.setattr(board, "MOST_ENTRIES", 3)
+    board.prepare(shared)
+    alice = posted(shared, "alice")
+    os.chown(shared / "quick" / alice.id, ALICE, ALICE)
+    for name in (board.SCRIPT, board.ABOUT):
+        os.chown(shared / "quick" / alice.id / name, ALICE, ALICE)
+    act(MALLORY, lambda: [posted(shared, f"flood{number}") for number in range(5)])
+    for number, path in enumerate(sorted((shared / "quick").glob("flood*"))):
+        os.utime(path, (number, number))
+    large = next((shared / "quick").glob("flood4*")) / board.ABOUT
+    large.write_text(large.read_text() + " " * board.MOST_BYTES)
+    entries, problems = board.read_board(shared)
+    assert sorted(entry.name for entry in entries) == ["alice", "flood2", "flood3"]
+    user = shared_files.user_name(MALLORY)
+    assert problems[0] == f"quick: the 2 oldest entries of {user} are not shown"
+    assert "has more than 32 KiB" in problems[1] and len(problems) == 2
+    monkeypatch.setattr(board, "MOST_ENTRIES", 0)
+    posted(shared, "owner")
+    assert [entry.name for entry in board.read_entries(shared)] == ["owner"]
+
+
+@needs_root
 def test_the_account_is_shown_if_an_entry_has_another_name(shared: Path) -> None:
     page.render_page(shared)  # imports what the other user needs
     board.prepare(shared)
@@ -195,7 +221,7 @@ def test_a_script_is_verified_only_by_those_who_were_asked(
     assert (
         f"{entry.id} is by me (account" in result.output and "(2 lines, 28 bytes)" in result.output
     )
-    copy = runs_root / f"{entry.id}.py"
+    copy = runs_root / f"verify-{entry.id}.py"
     assert copy.read_text() == "SETTINGS = {}\nprint('mine')\n" and str(copy) in result.output
     for answer, expected in (("n", []), ("y", [1])):
         monkeypatch.setattr("course.cli.options.sys", SimpleNamespace(stdin=Terminal()))

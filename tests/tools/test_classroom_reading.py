@@ -7,6 +7,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a class in a folder that all users can enter."""
     monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm
+    known = shared_files.account_name
+    for module in (shared_files, drop_box):  # the learners here have accounts
+        monkeypatch.setattr(module, "account_name", lambda uid: _learner(uid) or known(uid))
     with tempfile.TemporaryDirectory(prefix="class-", dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield make_class(Path(name) / "class")
+
+
+def _learner(uid: int) -> str:
+    return f"user {uid}" * (41_000 <= uid < 42_000)
 
 
 def course(*words: str) -> str:
@@ -109,7 +117,8 @@ def test_texts_can_control_neither_the_terminal_nor_the_page(
 ) -> None:
     user = f"al{ESCAPES}".replace("/", "")
     for module in (drop_box, shared_files):
-        monkeypatch.setattr(module, "user_name", lambda uid: user)
+        for name in ("user_name", "account_name"):
+            monkeypatch.setattr(module, name, lambda uid: user)
     content = changed(cause=f"={ESCAPES}")
     content["hand"] = {"text": ESCAPES, "check": ESCAPES, "at": ago(3)}
     content["predictions"]["sizes"] = {"value": ESCAPES[:60], "measured": ESCAPES[:60]}
@@ -214,6 +223,48 @@ def test_a_flood_names_its_author_and_hides_no_one(place: Path) -> None:
     assert len(problems) == 2  # her newest file is empty
 
 
+@needs_root
+def test_uids_without_an_account_are_no_learners(place: Path) -> None:
+    """In a user namespace, one account can write as thousands of them."""
+    put(place, ALICE, message())
+    for number in range(30):
+        ghost = 200_000 + number
+        put(place, ghost, message(hand={"text": "me", "check": "", "at": ago(0)}), f"user {ghost}")
+    (alice,), problems = drop_box.read(place)
+    assert alice.name == shared_files.user_name(ALICE) and len(problems) == 2
+    assert "has 30 files" in problems[0] and "-nouser -delete" in problems[0]
+
+
+def test_what_cannot_be_examined_hides_no_one_and_stays_at_the_end(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learner can mount a disk over a folder of theirs, into which no one else may look."""
+    put(place, os.getuid(), message())
+    (place / DROP / "mounted" / "x").mkdir(parents=True)
+    scan = os.scandir
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry) -> None:
+            self.name, self._entry = entry.name, entry
+
+        def stat(self, **options: bool) -> os.stat_result:
+            if self.name == "mounted":
+                raise PermissionError(13, "Permission denied")
+            return self._entry.stat(**options)
+
+    @contextmanager
+    def scandir(folder: int) -> Iterator[list[Entry]]:
+        with scan(folder) as entries:
+            yield [Entry(entry) for entry in entries]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        learners, (line,) = drop_box.read(place)
+        assert len(learners) == 1 and line.startswith(drop_box.NO_NAME)
+        count, (line,) = drop_box.remove(place)
+    assert count == 1 and "mounted of " in line and not (place / DROP).exists()
+
+
 def test_a_file_that_is_replaced_while_it_is_read(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +301,8 @@ def test_a_folder_without_a_box_and_a_misspelt_command_are_explained(
     monkeypatch.setenv("COURSE_CLASS", str(place))
     assert "amp" in course("class")
     assert "amp" in course("class", "--prediction", "amp")
+    with pytest.raises(ValueError, match="/nowhere/x.csv can't be written: No such file"):
+        course("class", "--csv", "/nowhere/x.csv")
 
 
 @needs_root

@@ -246,33 +246,36 @@ def test_notebooks_merge_by_cell(upstream: Path, clone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mine, new, merged",
+    "mine, new, merged, kept",
     [
-        (["a: 1", "b: 2"], ["a: 1", "c: 4", "d: 3"], ["a: 1", "d: 3"]),
-        (["a: 1", "b: 9", "c: 3"], ["a: 1", "c: 4"], ["a: 1", "b: 9", "c: 4"]),
+        (["a: 1", "b: 2"], ["a: 1", "c: 4", "d: 3"], ["a: 1", "d: 3"], "`3` (deleted);"),
+        (["a: 1", "b: 9", "c: 3"], ["a: 1", "c: 4"], ["a: 1", "b: 9", "c: 4"], "`9`;"),
         (
             ["x: 0", "y: 0", "a: 1", "b: 2", "c: 3"],
             ["b: 2", "c: 4"],
             ["x: 0", "y: 0", "b: 2", "c: 4"],
+            "",
         ),
-        (["a: 1", "b: 5", "c: 3"], ["a: 1", "b: 5", "c: 3"], ["a: 1", "b: 5", "c: 3"]),
+        (["a: 1", "b: 5", "c: 3"], ["a: 1", "b: 5", "c: 3"], ["a: 1", "b: 5", "c: 3"], ""),
         (
             ["a: 1", "b: 5", "b: 6", "c: 3"],
             ["a: 1", "b: 2", "c: 4"],
             ["a: 1", "b: 5", "b-2: 6", "c: 4"],
+            "",
         ),
     ],
     ids=["deleted", "deleted upstream", "own cells first", "the same edit", "one id twice"],
 )
 def test_cells_that_are_new_or_gone(
-    upstream: Path, clone: Path, mine: list[str], new: list[str], merged: list[str]
+    upstream: Path, clone: Path, mine: list[str], new: list[str], merged: list[str], kept: str
 ) -> None:
     commit(upstream, {NOTEBOOK: notebook("a: 1", "b: 2", "c: 3")})
     update(clone)
     (clone / NOTEBOOK).write_text(notebook(*mine))
     commit(upstream, {NOTEBOOK: notebook(*new)})
-    update(clone)
+    said = update(clone)
     assert cells_of(clone / NOTEBOOK) == merged
+    assert ("yours stays in the cell" in said) == bool(kept) and kept in said
 
 
 def test_a_notebook_that_was_only_executed_is_updated_in_silence(
@@ -491,6 +494,15 @@ def test_a_clone_of_a_bundle_is_updated(upstream: Path, learner: Path) -> None:
     assert clones.look_for_update(learner)() == clones.WAITING
     assert "1 place, TODO amp" in update(learner)
     assert clones.look_for_update(learner)() == ""
+
+
+def test_bundles_do_not_pile_up_in_a_clone(upstream: Path, learner: Path) -> None:
+    """Each has the whole course: without gc, ten fixes would take ten times the space."""
+    for number in range(updating.MOST_PACKS + 3):
+        commit(upstream, {SCRIPT: f"# version {number}\n"})
+        bundle(upstream)
+        update(learner)
+    assert len([*learner.glob(".git/objects/pack/*.pack")]) <= updating.MOST_PACKS
 
 
 @pytest.fixture(autouse=True)

@@ -94,17 +94,18 @@ def show(
     from tools.classroom import drop_box, page, report
 
     place = _class(folder)
-    learners, problems = drop_box.read(place)
     if prediction:
-        chart = report.histogram(learners, prediction)
+        chart = report.histogram(drop_box.read(place)[0], prediction)
         _show_histogram(chart, json_=json_)
         path = page.save(page.PREDICTION_PAGE, page.render_prediction(chart))
         typer.echo(f"as a page: {path}", err=json_)
         return
-    jobs = report.waiting_jobs([learner.name for learner in learners])
+    learners, problems, jobs, path = page.write(place, live=live)
     if csv:
-        write_atomically(Path(csv), report.as_csv(learners), mode=0o600)
-    path = page.save(page.PAGE, page.render(place, learners, problems, jobs, live=live))
+        try:
+            write_atomically(Path(csv), report.as_csv(learners), mode=0o600)
+        except OSError as error:
+            raise ValueError(f"--csv: {csv} can't be written: {error.strerror}") from None
     if json_:
         tables.as_json(report.as_values(learners, problems, jobs))
     else:

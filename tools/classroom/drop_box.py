@@ -29,12 +29,14 @@ from course.checks.shared_progress import (
 )
 from course.checks.store import FAILED, NOISY, PASSED, UNMEASURABLE
 from course.runs import shared_files
-from course.runs.shared_files import one_line, user_name
+from course.runs.shared_files import account_name, one_line, user_name
 from tools.classroom.membership import QUESTION_CHARACTERS
 
 ENDED = ".ended-"  # begins the name of a drop box that is being deleted
 MOST_FILES = 20_000  # in the drop box that are looked at
 MANY = 20  # files of a learner with which something is wrong
+# Who has the files of no account: in a user namespace, anyone can write as 65,536 such uids.
+NO_ACCOUNT, NO_NAME = -1, "an unknown account"
 CLOCKS_DIFFER = timedelta(minutes=5)  # between machines, at most
 TODO_STATES = ("edited", "solved", "given")
 CHECK_STATES = (PASSED, FAILED, NOISY, UNMEASURABLE)
@@ -111,12 +113,13 @@ def _reason(error: Exception) -> str:
 def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
     """Return the name of each user's newest file, and what is wrong with the others."""
     own: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    owners, foreign, names = Counter(), Counter(), {}
+    owners, foreign, names = Counter(), Counter(), {NO_ACCOUNT: NO_NAME}
     try:
         for name, status in shared_files.statuses(folder, DROP):
-            uid = status.st_uid
+            uid = status.st_uid if status else NO_ACCOUNT
+            names[uid] = names.get(uid) or account_name(uid)
+            uid = uid if names[uid] else NO_ACCOUNT
             owners[uid] += 1
-            names[uid] = names.get(uid) or user_name(uid)
             match = FILE_NAME.fullmatch(name)
             if match and match[1] == names[uid]:
                 own[uid].append((status.st_mtime_ns, name))
@@ -145,7 +148,8 @@ def _floods(folder: Path, owners: Counter[int], names: dict[int, str]) -> Iterab
         yield f"only {MOST_FILES:,} files were read, so learners may be missing"
     for uid, count in owners.items():
         if count > MANY:
-            remove = f"find {shlex.quote(str(folder / DROP))} -uid {uid} -delete"
+            whose = "-nouser" if uid == NO_ACCOUNT else f"-uid {uid}"
+            remove = f"find {shlex.quote(str(folder / DROP))} {whose} -delete"
             name = one_line(names[uid])
             yield f"{name} has {count:,} files in the drop box. To remove them: {remove}"
 
@@ -168,10 +172,11 @@ def remove(folder: Path) -> tuple[int, list[str]]:
         for name, status in shared_files.statuses(folder, box.name):
             path = box / name
             try:
-                path.rmdir() if stat.S_ISDIR(status.st_mode) else path.unlink(missing_ok=True)
+                is_folder = status is None or stat.S_ISDIR(status.st_mode)
+                path.rmdir() if is_folder else path.unlink(missing_ok=True)
                 count += 1
             except OSError as error:
-                owner = one_line(user_name(status.st_uid))
+                owner = one_line(user_name(status.st_uid)) if status else NO_NAME
                 problems.append(f"{box.name}/{one_line(name)} of {owner}: {error.strerror}")
         with suppress(OSError):
             box.rmdir()

@@ -18,11 +18,12 @@ RELOAD_S = 10
 ACTIVE_MIN = 15  # a learner who sent something since then is at work
 
 
-def write(folder: Path, *, live: bool = False) -> Path:
-    """Write the page into your runs folder, readable for you only; return its path."""
+def write(folder: Path, *, live: bool = False) -> tuple[list, list[str], dict[str, str], Path]:
+    """Write the page; return the learners, what is wrong, who waits for jobs, and its path."""
     learners, problems = drop_box.read(folder)
     jobs = report.waiting_jobs([learner.name for learner in learners])
-    return save(PAGE, render(folder, learners, problems, jobs, live=live))
+    path = save(PAGE, render(folder, learners, problems, jobs, live=live))
+    return learners, problems, jobs, path
 
 
 def save(name: str, text: str) -> Path:

@@ -33,16 +33,7 @@ BUNDLE, START, SITES, DATA = "course.bundle", "start.sh", "sites.toml", "data"
 BOARD, DRAFTS = "board", ".init"
 DROP_MODE = 0o3733  # everyone adds files, and only the owner lists them
 TEMPLATE = Path(__file__).with_name(START)
-SKELETON = """\
-# The class's sites. docs/sites.md explains the settings.
-# [my-cluster]
-# executor = "slurm"
-# partition = "gpu"
-# account = "abc"
-# gpus_per_node = 4
-# cpus_per_gpu = 10
-# time_min = 20
-"""
+SKELETON = "# The class's sites. docs/sites.md explains the settings, with an example.\n"
 
 
 def init(

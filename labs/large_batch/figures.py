@@ -80,7 +80,7 @@ def plot_updates_needed(
     """
     measured = fit_critical_batch(runs, loss)
     sizes, updates = measured.table["batch_size"], measured.table["updates"]
-    scales = {"as measured": measured.size, **scales}
+    scales = {"fitted": measured.size, **scales}
     picture = Picture(9.5, 3.6)
     x = np.geomspace(sizes.min(), sizes.max(), 200)
     for axes, quantity in zip(picture.panels(1, 2), ("updates", "images")):

@@ -353,7 +353,7 @@ class Step:
                 below = self.segments.backward(number, d.contiguous(), self._tape)
             flat, gradients = self.segments.gradients(number)
             if self.average and number != HEAD:
-                self.average.send(HEAD - number, self.parameters[number], flat, gradients)
+                self.average.send(number, self.parameters[number], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None

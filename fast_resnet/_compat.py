@@ -39,16 +39,13 @@ def has_hooks(modules: Iterable[nn.Module], stages: Sequence[nn.Module | None] =
     )
 
 
-def call_forward_hooks(module: nn.Module, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Call a module's forward hooks as after `out = module(x)`.
-
-    Raises:
-        RuntimeError: a hook returns a new output.
-    """
+def call_forward_hooks(module: nn.Module, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Call a module's forward hooks as after `out = module(x)`; return the output they leave."""
     for key, hook in [*module.__dict__[HOOKS[0]].items()]:
         keywords = [{}] if key in module.__dict__["_forward_hooks_with_kwargs"] else []
-        if hook(module, (x,), *keywords, out) is not None:
-            raise RuntimeError(f"fast_resnet cannot replace a stage's output, as {hook} does")
+        result = hook(module, (x,), *keywords, out)
+        out = out if result is None else result
+    return out
 
 
 def has_tensor_hooks(tensors: Iterable[torch.Tensor]) -> bool:

@@ -9,12 +9,13 @@ synchronise in a step (`no_sync`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from fast_resnet import _compat
@@ -51,12 +52,14 @@ class Bucket:
     """Gradients for a hook that replaces the all-reduce: the methods of PyTorch's `GradBucket`."""
 
     def __init__(
-        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
+        self, index: int, parameters: list[nn.Parameter], gradients: list[torch.Tensor]
     ) -> None:
-        self._index, self._parameters, self._flat, self._views = index, parameters, flat, views
+        self._index, self._parameters = index, parameters
+        self._flat = torch.cat([gradient.flatten() for gradient in gradients])
 
     def index(self) -> int:
-        """Return the bucket's number. DDP's only bucket, of the last layer, has number 0."""
+        """Return the bucket's number, at least 2: DDP's own buckets, of the last layer's weight and
+        bias, have the numbers 0 and 1."""
         return self._index
 
     def buffer(self) -> torch.Tensor:
@@ -64,12 +67,13 @@ class Bucket:
         return self._flat
 
     def set_buffer(self, flat: torch.Tensor) -> None:
-        """Replace what `buffer` returns."""
+        """Replace what `buffer` and `gradients` return."""
         self._flat = flat
 
     def gradients(self) -> list[torch.Tensor]:
-        """Return views of the buffer, one per parameter."""
-        return self._views
+        """Return contiguous views of the buffer, one per parameter."""
+        pieces = self._flat.split([parameter.numel() for parameter in self._parameters])
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters)]
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters."""
@@ -92,8 +96,9 @@ class GradientAverage:
         self._model, self._ddp = model, weakref.ref(ddp)
         self._pending: list[tuple] = []
         with torch.no_grad():  # as DDP does: all ranks start with the same values
-            for tensor in (*model.parameters(), *model.buffers()):
-                self._broadcast(tensor)
+            self._broadcast(model.parameters())
+            if ddp.broadcast_buffers:
+                self._broadcast(model.buffers())
 
     def is_for(self, ddp: DDP) -> bool:
         """Return whether this object belongs to `ddp`, and not to an earlier DDP of the network."""
@@ -108,29 +113,40 @@ class GradientAverage:
         _compat.after_backward(partial(self._receive, statistics))
 
     def send(
-        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
+        self, number: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
     ) -> None:
-        """Start to average a segment's gradients: `views` of `flat`, one per parameter."""
+        """Start to average the gradients of segment `number`: `views` of `flat`."""
         for parameter, view in zip(parameters, views):
             if parameter.grad is not None:  # of earlier passes, averaged or not
                 view += parameter.grad
                 parameter.grad = None
-        self._pending.append((self._start(index, parameters, flat, views), parameters, views))
+        has_hook, index = _compat.communication_hook(self._ddp()), HEAD + 1 - number
+        wait = self._call_hook(index, parameters, views) if has_hook else self._all_reduce(flat)
+        self._pending.append((wait, parameters, views))
 
-    def _start(
-        self, index: int, parameters: list[nn.Parameter], flat: torch.Tensor, views: list
-    ) -> Callable[[], None]:
+    def _all_reduce(self, flat: torch.Tensor) -> Callable[[], None]:
         """Start to average `flat` in place; return a function that waits until it is done."""
-        if hook := _compat.communication_hook(self._ddp()):
-            function, state = hook
-            future = function(state, Bucket(index, parameters, flat, views))
-            return lambda: flat.copy_(future.wait())  # nothing, if this is the same tensor
         work = distributed.all_reduce(flat, self._operation, group=self._group, async_op=True)
 
         def wait() -> None:
             work.wait()
             if not self._divides:
                 flat.div_(self._ranks)
+
+        return wait
+
+    def _call_hook(
+        self, index: int, parameters: list[nn.Parameter], gradients: list[torch.Tensor]
+    ) -> Callable[[], None]:
+        """Let DDP's hook start to average; return a function that waits, and sets the gradients."""
+        function, state = _compat.communication_hook(self._ddp()) or (allreduce_hook, self._group)
+        bucket = Bucket(index, parameters, gradients)
+        future = function(state, bucket)
+
+        def wait() -> None:
+            bucket.set_buffer(future.wait())
+            for gradient, result in zip(gradients, bucket.gradients()):
+                gradient.copy_(result)
 
         return wait
 
@@ -141,13 +157,12 @@ class GradientAverage:
         On a GPU the stream waits, not the host.
         """
         if self._ddp().broadcast_buffers:
-            self._broadcast(statistics)
+            self._broadcast([statistics])
         for wait, parameters, views in self._pending:
             wait()
             for parameter, view in zip(parameters, views):
-                if (
-                    parameter.stride() != view.stride()
-                ):  # the first layer's, which has four channels here
+                # The first layer's has four channels here.
+                if parameter.stride() != view.stride():
                     view = torch.empty_like(parameter).copy_(view)
                 if parameter.requires_grad:
                     parameter.grad = view
@@ -163,18 +178,13 @@ class GradientAverage:
         named = self._model.named_parameters()
         ours = [p for name, p in named if not in_last_layer(name) and p.grad is not None]
         if ours:
-            flat = torch.cat([parameter.grad.flatten() for parameter in ours])
-            pieces = flat.split([parameter.numel() for parameter in ours])
-            views = [piece.view(p.shape) for piece, p in zip(pieces, ours)]
-            self._start(HEAD + 1, ours, flat, views)()
-            for parameter, view in zip(ours, views):
-                parameter.grad.copy_(view)
+            self._call_hook(HEAD + 2, ours, [parameter.grad for parameter in ours])()
         if self._ddp().broadcast_buffers:
-            for buffer in self._model.buffers():
-                self._broadcast(buffer)
+            self._broadcast(self._model.buffers())
 
-    def _broadcast(self, tensor: torch.Tensor) -> None:
-        distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)
+    def _broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            distributed.broadcast(tensor, group=self._group, group_src=FIRST_RANK)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return None: a copy of the network belongs to no process group."""

@@ -20,7 +20,7 @@ from torchvision.models.resnet import ResNet
 
 from fast_resnet import _compat, structure
 from fast_resnet.ddp import GradientAverage, ignores_parameters, names_without_ddp
-from fast_resnet.formulas import as_images
+from fast_resnet.formulas import as_images, as_rows
 from fast_resnet.structure import HEAD, STEM
 
 if TYPE_CHECKING:
@@ -50,11 +50,15 @@ class Kernels(nn.Module):
         """DDP reads this attribute of the network that it wraps (pytorch/pytorch, issue 43690)."""
         return [] if unavailable(self.conv1.weight.device) else names_without_ddp(self)
 
-    @torch.compiler.disable
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes] of images [n, 3, h, w]."""
-        if torch.compiler.is_exporting() or isinstance(images, torch.fx.Proxy):
+        is_traced = torch.jit.is_tracing() or isinstance(images, torch.fx.Proxy)
+        if is_traced or torch.compiler.is_exporting():
             return super().forward(images)  # a graph of layers
+        return self._train_or_evaluate(images)
+
+    @torch.compiler.disable
+    def _train_or_evaluate(self, images: torch.Tensor) -> torch.Tensor:
         # Also in evaluation mode, because users may train with frozen statistics.
         average = self._gradient_average() if self.training or torch.is_grad_enabled() else None
         modules = list(_compat.modules_of(self))
@@ -94,7 +98,8 @@ class Kernels(nn.Module):
             if any(map(is_sharded, modules[1:])):
                 return "FSDP2 shards single layers: call fully_shard for the whole network only"
             return "one of its layers has a hook"
-        if "_forward_impl" in self.__dict__ or any("forward" in m.__dict__ for m in modules[1:]):
+        methods = {"_forward_impl", "forward_features", "forward_head"} & self.__dict__.keys()
+        if methods or any("forward" in m.__dict__ for m in modules[1:]):
             return "a forward method is replaced"
         if _compat.is_transformed(images) or _compat.is_transformed(self.conv1.weight):
             return "torch.func transforms it"
@@ -105,7 +110,7 @@ class Kernels(nn.Module):
         if reason not in self._warned:
             self._warned |= {reason}
             text = f"fast_resnet trains by {self.library}'s own code: {reason}"
-            warnings.warn(text, stacklevel=6)  # the line that calls the network
+            warnings.warn(text, stacklevel=7)  # the line that calls the network
 
     def _gradient_average(self) -> GradientAverage | None:
         """Return the average over ranks for this step; None without DDP, or under `no_sync`."""
@@ -187,12 +192,9 @@ def wrong_weights(model: nn.Module) -> str:
         return "its weights are not in fp32"
     if len({weight.device for weight in weights}) > 1:
         return "its weights are on several devices"
-    last = torch.channels_last
     for weight in weights:
-        if not (
-            weight.is_contiguous()
-            or (weight.dim() == 4 and weight.is_contiguous(memory_format=last))
-        ):
+        formats = [torch.contiguous_format] + [torch.channels_last] * (weight.dim() == 4)
+        if not any(weight.is_contiguous(memory_format=format) for format in formats):
             return "a weight is not contiguous in memory"
     if is_interpreted():
         return ""
@@ -220,23 +222,18 @@ class _Segment(torch.autograd.Function):
 
 
 class _Features(torch.autograd.Function):
-    """A segment's output x, and a copy of it as images, for hooks. A loss may depend on both."""
+    """A copy of a segment's output as images [n, C, h, w], for hooks and for the next segment."""
 
     @staticmethod
     def forward(ctx, step: Step, number: int, x: torch.Tensor):
-        ctx.step, ctx.number = step, number
-        ctx.save_for_backward(x)
-        ctx.set_materialize_grads(False)
-        n = step.shape[0]
-        return x.detach(), as_images(x.clone(), n, isqrt(len(x) // n))
+        ctx.step, ctx.number, n = step, number, step.shape[0]
+        ctx.save_for_backward(x > 0)
+        return as_images(x.clone(), n, isqrt(len(x) // n))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d: torch.Tensor | None, of_images: torch.Tensor | None):
-        if of_images is not None:
-            extra = ctx.step.segments.masked(of_images, *ctx.saved_tensors, ctx.number)
-            d = extra if d is None else d + extra
-        return None, None, d
+    def backward(ctx, d: torch.Tensor):
+        return None, None, ctx.step.segments.masked(d, *ctx.saved_tensors, ctx.number)
 
 
 class Step:
@@ -246,7 +243,10 @@ class Step:
         from fast_resnet.network import Segments  # imported here because it needs Triton
 
         self.device = model.conv1.weight.device
-        self.segments = Segments(model, dtype)
+        stages = enumerate(structure.LAYERS, 1)
+        self._hooked = [n for n, name in stages if _compat.has_hooks([getattr(model, name)])]
+        tapped = {boundary for number in self._hooked for boundary in (number - 1, number)}
+        self.segments = Segments(model, dtype, tapped)
         self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
         self._modules = list(_compat.modules_of(model))
         self._addresses, self._attributes = addresses(self._modules), settings(self._modules)
@@ -255,7 +255,8 @@ class Step:
         self._graphs: Graphs | None = None
         self.shape, self._repeats = torch.Size(), 0
         self._captured = False  # whether the current step runs as graphs
-        self._may_capture = self.device.type == "cuda"
+        # Graphs read the weights at fixed addresses.
+        self._may_capture = self.device.type == "cuda" and not is_sharded(model)
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
@@ -270,16 +271,17 @@ class Step:
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes] of images [n, 3, h, w]."""
-        x = self._prepared(images)
+        x = below = self._prepared(images)
         for number in range(HEAD + 1):
-            stage = self.segments.stages.get(number)
-            is_hooked = stage is not None and _compat.has_hooks([stage])
-            if is_hooked:
-                x, before = _Features.apply(self, number - 1, x)
             x = _Segment.apply(self, number, x, *self.parameters[number])
-            if is_hooked:
-                x, after = _Features.apply(self, number, x)
-                _compat.call_forward_hooks(stage, before, after)
+            if number in self.segments.tapped:
+                features = _Features.apply(self, number, x)
+                if number in self._hooked:
+                    stage = self.segments.layers[number - 1]
+                    features = _compat.call_forward_hooks(stage, below, features)
+                below = features
+                # A copy, because a loss may change the features in place.
+                x = as_rows(features).to(x.dtype, copy=True).contiguous()
         return x
 
     @torch.no_grad()
@@ -308,22 +310,19 @@ class Step:
 
         self._graphs = self._tape = None  # keep graphs for one shape only, to save memory
         try:
-            with self._settings():
+            with Settings(self.device):
                 self._graphs = Graphs(self.segments, images)
             self._captured = True
         except RuntimeError as error:  # different work in this process may prevent a capture
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
-    def _settings(self) -> Settings:
-        return Settings(self.device)
-
     def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
         """Run one segment's forward pass, for autograd."""
         self._next_number = number
-        with self._settings():
+        with Settings(self.device):
             if self._captured:
-                out = self._graphs.forward(number)
+                out = self._graphs.forward(number, x)
             else:
                 tape = None if number == STEM else self._tape
                 out, self._tape = self.segments.forward(number, x.detach(), tape)
@@ -338,22 +337,22 @@ class Step:
         Raises:
             RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
-        if (count, number) != (self.count, self._next_number):
+        if count != self.count or number > self._next_number:
             raise RuntimeError(
                 "fast_resnet keeps what backward needs of the last forward pass in training, for "
                 "one backward pass: call backward before the next forward, and once"
             )
-        self._next_number -= 1
-        if self.average and number == HEAD:
+        if self.average and self._next_number == HEAD:
             self.average.begin(self.segments.state.statistics)
-        with self._settings():
+        self._next_number = number - 1  # a loss of features skips the segments above them
+        with Settings(self.device):
             if self._captured:
                 below = self._graphs.backward(number, d)
             else:
                 below = self.segments.backward(number, d.contiguous(), self._tape)
             flat, gradients = self.segments.gradients(number)
             if self.average and number != HEAD:
-                self.average.send(HEAD - number, self.parameters[number], flat, gradients)
+                self.average.send(number, self.parameters[number], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None
@@ -380,8 +379,13 @@ class Settings:
 
 
 def addresses(modules: list[nn.Module]) -> list[int]:
-    """Return the addresses of parameters and statistics that kernels use."""
-    return [tensor.data_ptr() for tensor in _compat.tensors_of(modules)]
+    """Return the identities and addresses of parameters and statistics that kernels use.
+
+    FSDP2 gathers the weights of each step into the same tensors, at any address.
+    """
+    tensors = [*_compat.tensors_of(modules)]
+    places = [] if is_sharded(modules[0]) else [tensor.data_ptr() for tensor in tensors]
+    return [*map(id, tensors), *places]
 
 
 ATTRIBUTES = {
@@ -393,8 +397,10 @@ ATTRIBUTES = {
 
 
 def settings(modules: list[nn.Module]) -> list[Any]:
-    """Return the layers' attributes that a step has fixed, or that kernels do not support."""
+    """Return the layers' attributes that a step has fixed, or that kernels do not support, and
+    which stages have hooks."""
     values = [
         getattr(module, name) for module in modules for name in ATTRIBUTES.get(type(module), ())
     ]
-    return values + [getattr(modules[0], name, None) for name in structure.OFF_IN_TIMM]
+    values += [getattr(modules[0], name, None) for name in structure.OFF_IN_TIMM]
+    return values + [_compat.has_hooks([getattr(modules[0], name)]) for name in structure.LAYERS]

@@ -13,6 +13,7 @@ of the segment above it are sent to other ranks (ddp.py).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -80,10 +81,11 @@ class Segments:
     takes the gradient of the max pool's output.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, tapped: Collection[int] = ()) -> None:
         self.model, self.dtype = model, dtype
+        self.tapped = tapped  # segments whose output hooks get, with its gradient before the ReLU
         self.layers = [getattr(model, name) for name in LAYERS]
-        self.stages = dict(enumerate(self.layers, 1))  # by the number of their segment
+        self._unmasked = [self.layers[number - 1][-1] for number in tapped if number != STEM]
         parts = [[model.conv1, model.bn1], *self.layers, [model.fc]]
         kinds = nn.Conv2d, nn.BatchNorm2d, nn.Linear
         self.modules = [
@@ -99,18 +101,22 @@ class Segments:
         """Return a segment's parameter gradients: one flat tensor, and views of it."""
         return self.state.gradients(self.modules[number])
 
-    def masked(self, gradient: torch.Tensor, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Return the gradient of images as a segment's `backward` expects it, and add its sums.
+    def masked(self, gradient: torch.Tensor, mask: torch.Tensor, number: int) -> torch.Tensor:
+        """Return a tapped output's gradient [n, C, h, w] as the segment's `backward` expects it.
 
-        x [n h w, C] is the segment's output; the gradient has the shape [n, C, h, w].
+        mask [n h w, C] is that of the last ReLU. Sums over unmasked gradients are replaced.
         """
         d = as_rows(gradient)
         if number == STEM:
             return d
-        d = torch.where(x > 0, d, 0)
-        last = self.stages[number][-1].bn3
-        self.state.norms[last].row("dbeta").add_(d.sum(0, dtype=torch.float32))
+        d = torch.where(mask, d, 0)
+        last = self.layers[number - 1][-1].bn3
+        self.state.norms[last].row("dbeta").copy_(d.sum(0, dtype=torch.float32))
         return d
+
+    def _bits(self, tape: BlockTape) -> torch.Tensor:
+        """Return the mask for the gradient of a block's output: ones if hooks get this output."""
+        return torch.full_like(tape.bits, 255) if tape.block in self._unmasked else tape.bits
 
     def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
         """Return a segment's output for x, and the tape.
@@ -172,7 +178,7 @@ class Segments:
         fc, last = self.model.fc, tape.blocks[-1]
         self.state.bias_gradient.copy_(d.sum(0, dtype=torch.float32))
         torch.mm(d.t(), tape.pooled, out=self.state.weight_gradient[fc])
-        return unpool_masked(d @ self.state.weight[fc], last.bits, self._norm3(last))
+        return unpool_masked(d @ self.state.weight[fc], self._bits(last), self._norm3(last))
 
     def _norm3(self, tape: BlockTape) -> Norm:
         return self.state.norms[tape.block.bn3]
@@ -244,7 +250,7 @@ class Segments:
         below = tapes.blocks[at - 1]
         strided = is_strided(block)
         norm = self._norm3(below)
-        return input_gradient(dy1, w1, shortcut, below.bits, norm, height, strided)
+        return input_gradient(dy1, w1, shortcut, self._bits(below), norm, height, strided)
 
 
 def is_strided(block: nn.Module) -> bool:

@@ -70,13 +70,10 @@ def _average_pool(model: nn.Module) -> str:
     if library(model) == "torchvision":
         name, pool = "avgpool", model.avgpool
     else:
-        name, pool = "global_pool", model.global_pool.pool
-        if type(model.global_pool.flatten) is not nn.Flatten:
+        name, pool = "global_pool", getattr(model.global_pool, "pool", None)
+        if type(getattr(model.global_pool, "flatten", None)) is not nn.Flatten:
             return f"{name} does not flatten"
-    size = getattr(pool, "output_size", None)
-    return _layer(name, pool, nn.AdaptiveAvgPool2d) or (
-        "" if size in (1, (1, 1)) else f"{name} keeps more than a pixel"
-    )
+    return _layer(name, pool, nn.AdaptiveAvgPool2d) or _settings(name, pool, output_size=1)
 
 
 def _relus(prefix: str, module: nn.Module, *names: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,6 +131,10 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
             shown = f"{row['calls']} | {row['mb'] / 1e3:.1f} | {row['gflop'] / 1e3:.2f} |"
             assert f"`{name}`) | {shown} {row['least_ms']:.2f}" in text
     every = rows["all"]
+    shown = re.findall(r"\| (\d+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \| [\d.–]+ \|", text)
+    assert sum(int(calls) for calls, _ in shown) == every["calls"]
+    assert sum(float(ms) for _, ms in shown) == pytest.approx(every["least_ms"], abs=0.03)
+    assert f"they would take {every['least_ms']:.1f} ms together" in text
     moved, flops = f"{every['mb'] / 1e3:.1f} GB", f"{every['gflop'] / 1e3:.2f} TFLOP"
     assert all(f"{number}" in text for number in (f"{every['calls']} kernel calls", moved, flops))
     between = 256 * 2 * sum(bound.traffic(False).values()) / 1e6

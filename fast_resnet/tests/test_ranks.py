@@ -85,12 +85,13 @@ def test_ranks_share_gradients_and_statistics_and_ddp_only_the_last_layer(
 
 @needs_interpreter
 def test_a_communication_hook_sends_each_gradient_once(ranks: list[dict]) -> None:
-    """Bucket 0 is DDP's. Without broadcast_buffers, each rank keeps its own statistics."""
+    """Bucket 0 is DDP's. Without broadcast_buffers, each rank keeps its statistics and counter."""
     reports = [rank["hook"] for rank in ranks]
     assert max(report["off"] for report in reports) < 7e-5
-    assert [report["buckets"] for report in reports] == [[0, 1, 2, 3, 4, 5, 0, 6]] * 2
+    assert [report["buckets"] for report in reports] == [[0, 2, 3, 4, 5, 6, 0, 7]] * 2
     assert reports[0]["sums"] == reports[1]["sums"]
     assert reports[0]["statistics"] != reports[1]["statistics"]
+    assert reports[0]["batches"] + 1 == reports[1]["batches"]
 
 
 @needs_interpreter

@@ -71,6 +71,13 @@ def test_timms_settings_are_refused_by_name(settings: dict[str, Any], reason: st
     assert unsupported_reason(net).startswith(reason)
 
 
+def test_another_pooling_in_timms_network_is_refused() -> None:
+    timm = pytest.importorskip("timm")
+    net = on_meta(lambda: timm.create_model("resnet50"))
+    net.global_pool = nn.AdaptiveAvgPool2d(1)
+    assert unsupported_reason(net) == "global_pool does not flatten"
+
+
 def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None:
     net = on_meta(resnet50)
     net.layer2[2] = net.layer2[1]

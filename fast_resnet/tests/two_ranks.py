@@ -109,16 +109,20 @@ def hooked(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tens
     """Let a communication hook send half of each gradient's mean, and keep own statistics.
 
     Return how far gradients are from half the mean, the buckets, the sums of gradients by
-    torchvision's code, and the sum of the statistics.
+    torchvision's code, the sum of the statistics, and the count of batches, which differs.
     """
+    net.bn1.num_batches_tracked += distributed.get_rank()
     model = DDP(net, gradient_as_bucket_view=True, broadcast_buffers=False)
     buckets = []
 
     def half(_, bucket):
         buckets.append(bucket.index())
-        assert sum(map(torch.numel, bucket.gradients())) <= bucket.buffer().numel()
-        assert len(bucket.gradients()) == len(bucket.parameters())
-        work = distributed.all_reduce(bucket.buffer() / 4, async_op=True)
+        bucket.set_buffer(bucket.buffer() / 4)
+        shapes = [gradient.shape for gradient in bucket.gradients()]
+        assert shapes == [parameter.shape for parameter in bucket.parameters()]
+        flat = torch.cat([gradient.view(-1) for gradient in bucket.gradients()])
+        assert flat.equal(bucket.buffer())
+        work = distributed.all_reduce(bucket.buffer(), async_op=True)
         return work.get_future().then(lambda future: future.value()[0])
 
     model.register_comm_hook(None, half)
@@ -129,7 +133,8 @@ def hooked(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tens
     cross_entropy(model(images[:, :, :24, :24]), labels).backward()
     sums = [weight.grad.double().sum().item() for weight in net.parameters()]
     statistics = sum(buffer.double().sum().item() for buffer in net.buffers())
-    return {"off": off, "buckets": buckets, "sums": sums, "statistics": statistics}
+    report = {"off": off, "buckets": buckets, "sums": sums, "statistics": statistics}
+    return report | {"batches": net.bn1.num_batches_tracked.item()}
 
 
 def sharded(net: ResNet, expected: list, images: torch.Tensor, labels: torch.Tensor) -> float:

@@ -285,7 +285,7 @@ def cancel(runs: Sequence[T]) -> list[T]:
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
     for run in active:
-        if not os.access(run.folder, os.W_OK):
+        if not run.is_own:
             raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
@@ -306,6 +306,8 @@ def cancel(runs: Sequence[T]) -> list[T]:
 
 def refresh(run: Run) -> str:
     """Return the run's status; record how it ended if its job is gone without a record."""
+    if not run.is_own:
+        return run.status
     if run.record is None and not engine(run.executor).is_alive(run) and run.record is None:
         status, error = engine(run.executor).ending(run)
         if status in ("queued", "running"):  # it was requeued, or its end is not known yet

@@ -178,7 +178,9 @@ def is_open(ticket: Path, supervisor: list[float]) -> bool:
     try:
         if not ticket.exists():
             return False
-        start_runner(ticket.parent)
+        # A run's folder names the ticket, which names a command: others may have written it.
+        if ticket.parent in user_folder().glob("queue*"):
+            start_runner(ticket.parent)
     except PermissionError:  # another user's
         return True
     return not supervisor or alive(supervisor) is not None

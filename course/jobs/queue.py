@@ -68,7 +68,7 @@ def as_page(table: pd.DataFrame | None) -> str:
 def _rows() -> list[dict[str, Any]]:
     open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
     by_engine: dict[str, list[Run]] = {}
-    for run in open_runs:
+    for run in filter(lambda run: run.is_own, open_runs):
         by_engine.setdefault(run.executor, []).append(run)
     states: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():

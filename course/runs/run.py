@@ -95,6 +95,14 @@ class Run:
         return self.folder.name
 
     @property
+    def is_own(self) -> bool:
+        """Whether this user launched it: another's files may name any process or command."""
+        try:
+            return self.folder.stat().st_uid == os.getuid()
+        except FileNotFoundError:  # it is being removed
+            return True
+
+    @property
     def script(self) -> Path:
         """The copy of the script that the job executes."""
         return self.folder / "train.py"

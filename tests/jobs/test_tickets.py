@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from dataclasses import replace
 
+import pytest
 from job_helpers import (
     CONFIG,
     DEADLINE_S,
@@ -23,6 +25,9 @@ from job_helpers import (
 )
 
 from course.jobs import launch as jobs
+from course.jobs import queue as queues
+from course.jobs.errors import JobError
+from course.runs.run import Run
 
 
 def test_runs_take_their_turns_in_the_order_of_launch(runs_root):
@@ -92,3 +97,29 @@ def test_cancelling_many_runs_waits_once_for_all(runs_root):
     jobs.cancel(launched)
     assert time.monotonic() - began < 8
     assert {run.status for run in launched} == {"cancelled"} and processes_of(runs_root) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+def test_looking_at_a_run_that_another_user_wrote_starts_and_ends_nothing(runs_root, tmp_path):
+    """Its files name a program to start, and processes to end."""
+    ticket, theirs = tmp_path / "queue" / "1", runs_root / "theirs"
+    ticket.parent.mkdir()
+    ticket.write_text(json.dumps({"needs": {"python": "/bin/true", "env": {}, "cores": [0]}}))
+    theirs.mkdir(parents=True)
+    request = {"launched_at": "2026-11-30T13:00:00", "job_id": "1", "ticket": str(ticket)}
+    (theirs / "launch.json").write_text(json.dumps(request))
+    (theirs / "config.json").write_text("{}")
+    assert jobs.refresh(Run(theirs)) == "queued"  # as if they had exchanged a folder of mine
+    assert not (ticket.parent / "supervisor.log").exists()
+
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as mine:
+        started = {"host": "", "started_at": "2026-11-30T13:00:00", "supervisor": [1, 1]}
+        started["processes"] = [[mine.pid, 1]]
+        (theirs / "started.json").write_text(json.dumps(started))
+        os.chown(theirs, 54_321, 54_321)
+        assert [*queues.table()["state"]] == ["running"]
+        with pytest.raises(JobError, match="belongs to another user"):
+            jobs.cancel([Run(theirs)])
+        assert mine.poll() is None
+        mine.kill()
+    shutil.rmtree(theirs)

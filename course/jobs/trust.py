@@ -24,7 +24,7 @@ from course.jobs.sites import user_file
 from course.runs import shared_files as files
 from course.runs.run import PROJECT, runs_root
 from course.runs.shared_files import user_name
-from course.runs.user_folder import user_folder
+from course.runs.user_folder import CACHE, user_folder
 
 VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
@@ -97,6 +97,7 @@ def trusted_paths() -> set[Path]:
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
     """Return what different accounts can change of what a launch executes; see `check`."""
     executed = [runs_root(), user_file(), *scripts, *folders]
+    executed += filter(None, [os.environ.get(CACHE)])  # PyTorch's compiler runs what is in it
     with suppress(OSError):  # a full disk
         executed.append(user_folder())  # tickets of the queue in it name what to execute
     chosen = _openings(executed, is_chosen=True)

@@ -137,6 +137,10 @@ def test_a_temporary_folder_in_which_others_can_replace_the_queue_is_refused(
         trust.check([script])
     change(place / "tmp", 0o3775, CLASS)
     assert found(script) == []
+    change(place / "tmp", 0o2775, CLASS)  # now only of the compiler's cache
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place / "tmp" / "me"))
+    assert found(script) == [("tmp", "group class (bob)", True)]
 
 
 @needs_root

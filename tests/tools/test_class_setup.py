@@ -433,18 +433,20 @@ class TestStart:
     def test_the_line_that_init_prints_makes_a_safe_clone(
         self, shell: str, class_folder: Path, place: Path
     ) -> None:
-        """In a group's folder, with a umask that lets the group write."""
-        place = place / "group"
+        """In the home, wherever it is typed, with a umask that lets the group write."""
+        (place / "open").mkdir()  # a classmate could exchange the clone there while git works
+        (place / "open").chmod(0o777)
+        start, place = place / "open", place / "group"
         place.mkdir()
         place.chmod(0o3775)
         os.chown(place, ALICE, 7)
-        options = {"user": ALICE, "group": ALICE, "extra_groups": [7], "cwd": place}
+        options = {"user": ALICE, "group": ALICE, "extra_groups": [7]}
         env = {"PATH": "/usr/bin:/bin", "HOME": str(place)}
         *_, first, _, following = init(class_folder).splitlines()
-        for line in (first, following):
+        for line, cwd in ((first, start), (following, place)):
             code = f'umask 002; {line} && printf "%s\n" "$PYTHONPATH"'
             done = subprocess.run(
-                [shell, "-c", code], **options, env=env, capture_output=True, text=True
+                [shell, "-c", code], **options, cwd=cwd, env=env, capture_output=True, text=True
             )
             assert done.stdout.splitlines()[-1] == str(place / "course"), done.stderr
         written = [path for path in (place / "course").rglob("*") if mode(path) & 0o022]

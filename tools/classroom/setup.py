@@ -84,9 +84,10 @@ def init(
 
 def first_line(folder: Path) -> str:
     """Return what a learner types once, in a folder of their own: it clones and starts."""
-    # Without the umask, a clone in a group's folder would be writable by the group at first.
+    # In a folder that others can write to, they could exchange the clone while git works, and git
+    # would run their hook; so it is in the home. Without the umask, its group could write there.
     clone = f"git clone {_quoted(folder / BUNDLE)} course"
-    return f"umask g-w,o-w; {clone} && {next_line(folder)}"
+    return f"cd; umask g-w,o-w; {clone} && {next_line(folder)}"
 
 
 def next_line(folder: Path) -> str:

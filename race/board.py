@@ -33,7 +33,9 @@ COURSE_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each adds to t
 RECORDED_ENTRIES = RECORDED / "race"
 VERIFIED = "verified"
 MOST_ENTRIES = 50  # of each account on a track
-MOST_BYTES = 32 * 1024  # of ABOUT, which is validated slowly; the course's have 5 KiB
+NO_ACCOUNT = -1  # in place of the uids without an account
+# Of ABOUT, which is validated slowly, 30 µs a value; the course's have 5 KiB and 200 values.
+MOST_BYTES, MOST_VALUES = 32 * 1024, 1000
 
 
 def board_folder(folder: str | Path | None = None) -> Path:
@@ -146,17 +148,22 @@ def read_board(
 def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
     """Return the names of each account's newest entries, and a line for each that has more.
 
-    The board's owner may have any number.
+    The board's owner may have any number; all uids without an account count as one, because in a
+    user namespace, anyone can write as 65,536 of them.
     """
     own: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    owner = root.stat().st_uid
     for name, status in shared_files.statuses(root, track):
         if status and not name.startswith("."):
-            own[status.st_uid].append((status.st_mtime_ns, name))
+            uid = status.st_uid
+            is_known = uid == owner or shared_files.account_name(uid)
+            own[uid if is_known else NO_ACCOUNT].append((status.st_mtime_ns, name))
     names, problems = [], []
     for uid, entries in own.items():
         hidden = len(entries) - MOST_ENTRIES
-        if hidden > 0 and uid != root.stat().st_uid:
-            user = shared_files.one_line(shared_files.user_name(uid))
+        if hidden > 0 and uid != owner:
+            name = shared_files.user_name(uid)
+            user = "unknown accounts" if uid == NO_ACCOUNT else shared_files.one_line(name)
             problems.append(f"{track}: the {hidden:,} oldest entries of {user} are not shown")
             entries = sorted(entries)[hidden:]
         names += [name for _, name in entries]
@@ -165,6 +172,8 @@ def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
 
 def _read(root: Path, track: str, name: str) -> Entry:
     text = shared_files.read_text(root, track, name, ABOUT, limit=MOST_BYTES)
+    if text.count(",") > MOST_VALUES:
+        raise ValueError(f"{ABOUT} has more than {MOST_VALUES:,} values")
     is_recorded = root == RECORDED_ENTRIES
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError("its folder's name has characters other than letters, digits and _.-")

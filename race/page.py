@@ -26,6 +26,7 @@ PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 PUBLISHED = Path(__file__).with_name("published.csv")
 MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
+MAX_DIFF = 20_000  # characters: with complete ones, an account could make the page 500 MB large
 MAX_BOARDS = 24  # on a page: each takes 0.2 s and 110 KB, and anyone can write a machine's name
 RELOAD_S = 10
 Board = tuple[tuple[str, str], list[Entry]]  # its track and machine, and its entries
@@ -162,7 +163,8 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
     if max(map(len, scripts)) > MAX_DIFF_LINES:
         return f"not shown: a script has more than {MAX_DIFF_LINES:,} lines"
     lines = difflib.unified_diff(*scripts, before.id, after.id, lineterm="", n=1)
-    return "\n".join(map(shared_files.one_line, lines))
+    text = "\n".join(map(shared_files.one_line, lines))
+    return text if len(text) <= MAX_DIFF else f"{text[:MAX_DIFF]}\n… the rest is not shown"
 
 
 def published_results() -> pd.DataFrame:

@@ -157,7 +157,9 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
 def test_one_account_cannot_make_a_board_slow(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Validating an entry takes up to 0.3 s, and anyone can write thousands."""
+    """Validating an entry takes up to 0.05 s, and anyone can write thousands."""
+    names = {ALICE: "a", MALLORY: "m"}
+    monkeypatch.setattr(shared_files, "account_name", lambda uid: names.get(uid, ""))
     monkeypatch.setattr(board, "MOST_ENTRIES", 3)
     board.prepare(shared)
     alice = posted(shared, "alice")
@@ -174,6 +176,13 @@ def test_one_account_cannot_make_a_board_slow(
     user = shared_files.user_name(MALLORY)
     assert problems[0] == f"quick: the 2 oldest entries of {user} are not shown"
     assert "has more than 32 KiB" in problems[1] and len(problems) == 2
+    for number, path in enumerate((shared / "quick").glob("flood*")):  # as in a user namespace
+        os.chown(path, 300_000 + number, MALLORY)
+    large.write_text("[" + "0," * 16_000 + "0]")
+    os.chown(large, large.parent.stat().st_uid, MALLORY)
+    _, problems = board.read_board(shared)
+    assert problems[0] == "quick: the 2 oldest entries of unknown accounts are not shown"
+    assert any("has more than 1,000 values" in line for line in problems)
     monkeypatch.setattr(board, "MOST_ENTRIES", 0)
     posted(shared, "owner")
     assert [entry.name for entry in board.read_entries(shared)] == ["owner"]
@@ -290,6 +299,8 @@ def test_scripts_of_recorded_entries_are_those_in_solutions(
 def test_a_changed_script_is_reported_and_not_verified(tmp_path: Path) -> None:
     first, entry = posted(tmp_path, "first"), posted(tmp_path, "mine", "SETTINGS = {'lr': 2}\n")
     assert "+SETTINGS = {'lr': 2}" in page.diff(tmp_path, first, entry)
+    large = posted(tmp_path, "large", "# long" * 40_000)
+    assert page.MAX_DIFF < len(page.diff(tmp_path, entry, large)) < page.MAX_DIFF + 100
     warning, script = "is not the one that was entered", tmp_path / "quick" / entry.id / "script.py"
     assert board.is_as_entered(entry, tmp_path) and warning not in page.render_page(tmp_path)
     script.write_text("SETTINGS = {}  # clean now\n")

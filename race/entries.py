@@ -208,8 +208,11 @@ class Entry:
 
     @property
     def author(self) -> str:
-        """The author, with the account that the entry belongs to if that is a different name."""
-        return self.by if self.owner in ("", self.by) else f"{self.by} (account {self.owner})"
+        """The account that the entry belongs to, with the author's name if that is different.
+
+        The account comes first: a long name could push it out of sight.
+        """
+        return self.by if self.owner in ("", self.by) else f"{self.owner} (signs as {self.by})"
 
 
 def ranked(entries: Iterable[Entry], by: str = "seconds") -> list[Entry]:

@@ -53,7 +53,7 @@ def _plot(
         colour = colours[entry.id]
         for trial in entry.trials:
             axes.plot(*_points(trial, over), color=colour, lw=0.7, alpha=0.5)
-        name = entry.id if names.count(entry.name) > 1 else f"{entry.name}, by {entry.author}"
+        name = entry.id if names.count(entry.name) > 1 else f"{entry.name[:40]}, by {entry.author}"
         name += f": {entry.top1:.1%} {words.format(digits(getattr(entry, over)))}"
         name, style = (name, "-") if entry.counts else (f"{name}, does not count", ":")
         curve = {name: _points(_median_trial(entry, over), over)}

@@ -194,7 +194,7 @@ def test_the_account_is_shown_if_an_entry_has_another_name(shared: Path) -> None
     board.prepare(shared)
     act(MALLORY, lambda: posted(shared, replace(entry_of(GOOD), by="alice")))
     (entry,) = board.read_entries(shared)
-    author = f"alice (account {shared_files.user_name(MALLORY)})"
+    author = f"{shared_files.user_name(MALLORY)} (signs as alice)"
     assert entry.author == author and author in page.render_page(shared)
     assert any(author in row for row in page.rows([entry])[1])
     assert replace(entry, owner="alice").author == replace(entry, owner="").author == "alice"
@@ -227,9 +227,7 @@ def test_a_script_is_verified_only_by_those_who_were_asked(
         "Have you read the script, and may it run? There is no terminal" in str(result.exception)
         and not ran
     )
-    assert (
-        f"{entry.id} is by me (account" in result.output and "(2 lines, 28 bytes)" in result.output
-    )
+    assert all(x in result.output for x in ("(signs as me), and will", "(2 lines, 28 bytes)"))
     copy = runs_root / f"verify-{entry.id}.py"
     assert copy.read_text() == "SETTINGS = {}\nprint('mine')\n" and str(copy) in result.output
     for answer, expected in (("n", []), ("y", [1])):

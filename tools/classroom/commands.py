@@ -130,11 +130,10 @@ def _class(folder: str) -> Path:
 def _show_class(learners: list, jobs: dict[str, str]) -> None:
     from tools.classroom import report
 
-    for learner in report.in_order(learners):
-        if hand := learner.hand:
-            where = f", at {hand.check}" if hand.check else ""
-            waited = report.age(report.minutes_since(hand.at))
-            typer.echo(f"{learner.name} asks, {waited} ago{where}: {hand.text}")
+    hands = [(x.name, x.hand) for x in report.in_order(learners) if x.hand]
+    if hands:  # a table: in lines, a long question could look like a second learner's
+        rows = [[who, report.age(report.minutes_since(x.at)), x.check, x.text] for who, x in hands]
+        tables.show_table(["asks", "for", "at", "question"], rows)
     begun, rows = report.begun(learners, report.MOST_COLUMNS), report.summary(learners, jobs)
     states = {
         learner.name: " ".join(

@@ -155,9 +155,9 @@ def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
     owner = root.stat().st_uid
     for name, status in shared_files.statuses(root, track):
         if status and not name.startswith("."):
-            uid = status.st_uid
-            is_known = uid == owner or shared_files.account_name(uid)
-            own[uid if is_known else NO_ACCOUNT].append((status.st_mtime_ns, name))
+            own[status.st_uid].append((status.st_mtime_ns, name))
+    for uid in [x for x in own if x != owner and not shared_files.account_name(x)]:
+        own[NO_ACCOUNT] += own.pop(uid)
     names, problems = [], []
     for uid, entries in own.items():
         hidden = len(entries) - MOST_ENTRIES

@@ -117,7 +117,8 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
     try:
         for name, status in shared_files.statuses(folder, DROP):
             uid = status.st_uid if status else NO_ACCOUNT
-            names[uid] = names.get(uid) or account_name(uid)
+            if uid not in names:  # a directory service may take a while
+                names[uid] = account_name(uid)
             uid = uid if names[uid] else NO_ACCOUNT
             owners[uid] += 1
             match = FILE_NAME.fullmatch(name)

@@ -175,14 +175,10 @@ def is_open(ticket: Path, supervisor: list[float]) -> bool:
     Args:
         supervisor: identity of the process that began the job; empty: the job has not begun.
     """
-    try:
-        if not ticket.exists():
-            return False
-        # A run's folder names the ticket, which names a command: others may have written it.
-        if ticket.parent in user_folder().glob("queue*"):
-            start_runner(ticket.parent)
-    except PermissionError:  # another user's
-        return True
+    if not ticket.exists():
+        return False
+    if ticket.parent in user_folder().glob("queue*"):  # no other, whose command is anyone's
+        start_runner(ticket.parent)
     return not supervisor or alive(supervisor) is not None
 
 

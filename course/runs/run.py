@@ -97,10 +97,7 @@ class Run:
     @property
     def is_own(self) -> bool:
         """Whether this user launched it: another's files may name any process or command."""
-        try:
-            return self.folder.stat().st_uid == os.getuid()
-        except FileNotFoundError:  # it is being removed
-            return True
+        return not self.folder.exists() or self.folder.stat().st_uid == os.getuid()
 
     @property
     def script(self) -> Path:

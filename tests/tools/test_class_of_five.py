@@ -243,7 +243,8 @@ def refuses_open_folders(place: Path, accounts: dict[str, Account], first: str) 
     (group,) = (x.gr_name for x in grp.getgrall() if {ann.name, dee.name} <= {*x.gr_mem})
     shutil.chown(shared, group=group)
     shared.chmod(0o2775)
-    assert "no sticky bit" in dee.types(f"cd {shared}; {first}", ok=False)
+    elsewhere = first.removeprefix("cd; ")
+    assert "no sticky bit" in dee.types(f"cd {shared}; {elsewhere}", ok=False)
     dee.types(
         f'mkdir {shared}/trap; echo \'open("{evidence}", "w")\' > {shared}/trap/sitecustomize.py'
     )
@@ -313,7 +314,7 @@ def is_stuck(teacher: Account, folder: Path, learner: Account, other: Account) -
     learner.types("course check amp", ok=False)
     learner.types('course help "what does enabled= do?"')
     seen = teacher.types(f"course class {folder}")
-    assert "what does enabled= do?" in seen and "at amp" in seen
+    assert "what does enabled= do?" in seen and "min  amp" in seen
 
 
 def a_fix_is_handed_out(teacher: Account, folder: Path, merged: Account, edited: Account) -> None:

@@ -75,7 +75,7 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 def read_dict(path: Path) -> dict[str, Any]:
     """Read a JSON object; return {} if the file has none."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text()) if path.is_file() else {}  # a pipe would block
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -97,7 +97,7 @@ class Run:
     @property
     def is_own(self) -> bool:
         """Whether this user launched it: another's files may name any process or command."""
-        return not self.folder.exists() or self.folder.stat().st_uid == os.getuid()
+        return not self.folder.exists() or self.folder.lstat().st_uid == os.getuid()
 
     @property
     def script(self) -> Path:
@@ -452,7 +452,7 @@ def all_jobs() -> list[Run]:
             f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
             f"folder of your own"
         ) from error
-    return [Run(root / name) for name in names if os.path.exists(root / name / "launch.json")]
+    return [Run(root / name) for name in names if os.path.isfile(root / name / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from job_helpers import (
@@ -100,7 +101,10 @@ def test_cancelling_many_runs_waits_once_for_all(runs_root):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
-def test_looking_at_a_run_that_another_user_wrote_starts_and_ends_nothing(runs_root, tmp_path):
+@pytest.mark.parametrize("is_link", [False, True])
+def test_looking_at_a_run_that_another_user_wrote_starts_and_ends_nothing(
+    is_link: bool, runs_root: Path, tmp_path: Path
+) -> None:
     """Its files name a program to start, and processes to end."""
     ticket, theirs = tmp_path / "queue" / "1", runs_root / "theirs"
     ticket.parent.mkdir()
@@ -116,10 +120,12 @@ def test_looking_at_a_run_that_another_user_wrote_starts_and_ends_nothing(runs_r
         started = {"host": "", "started_at": "2026-11-30T13:00:00", "supervisor": [1, 1]}
         started["processes"] = [[mine.pid, 1]]
         (theirs / "started.json").write_text(json.dumps(started))
-        os.chown(theirs, 54_321, 54_321)
+        if is_link:  # to a folder of mine to which they can write, such as a class's drop box
+            theirs.symlink_to(theirs.rename(tmp_path / "drop"))
+        os.chown(theirs, 54_321, 54_321, follow_symlinks=False)
         assert [*queues.table()["state"]] == ["running"]
         with pytest.raises(JobError, match="belongs to another user"):
             jobs.cancel([Run(theirs)])
         assert mine.poll() is None
         mine.kill()
-    shutil.rmtree(theirs)
+    theirs.unlink() if is_link else shutil.rmtree(theirs)

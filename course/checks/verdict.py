@@ -284,7 +284,9 @@ def _find(name: str) -> Exercise:
     return known[name]
 
 
-def _parts(wanted: Exercise, run: Run, against: Run, text: str, source: str) -> Iterator[Part]:
+def _parts(
+    wanted: Exercise, run: Run, against: Run | None, text: str, source: str
+) -> Iterator[Part]:
     """Yield the verdicts on a script's text and on its run.
 
     Args:

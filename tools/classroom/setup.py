@@ -83,7 +83,7 @@ def init(
 
 
 def first_line(folder: Path) -> str:
-    """Return what a learner types once, in a folder of their own: it clones and starts."""
+    """Return what a learner types once: it clones into their home, and starts."""
     # In a folder that others can write to, they could exchange the clone while git works, and git
     # would run their hook; so it is in the home. Without the umask, its group could write there.
     clone = f"git clone {_quoted(folder / BUNDLE)} course"

@@ -183,16 +183,23 @@ def bn_relu_bwd_kernel(
 
 @triton.jit
 def pack(positive, BR: tl.constexpr, BC: tl.constexpr):
-    """Pack [BR, BC] booleans into [BR, BC/8] bytes: the ReLU's mask, one bit per element."""
-    bits = tl.reshape(positive.to(tl.int32), (BR, BC // 8, 8)) << tl.arange(0, 8)[None, None, :]
-    return tl.sum(bits, 2).to(tl.uint8)
+    """Pack [BR, BC] booleans into [BR, BC/8] bytes: the ReLU's mask, one bit per element.
+
+    Of each 64 columns, bit j of byte c is column 8j + c. In a matrix product, one thread has all
+    eight of them, so that packing moves nothing between threads.
+    """
+    G: tl.constexpr = min(BC, 64)
+    bits = tl.reshape(positive.to(tl.int32), (BR, BC // G, 8, G // 8))
+    bits = bits << tl.arange(0, 8)[None, None, :, None]
+    return tl.reshape(tl.sum(bits, 2).to(tl.uint8), (BR, BC // 8))
 
 
 @triton.jit
 def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
     """Unpack [BR, BC/8] bytes into [BR, BC] zeros and ones."""
-    bits = (byte.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-    return tl.reshape(bits, (BR, BC))
+    G: tl.constexpr = min(BC, 64)
+    byte = tl.reshape(byte.to(tl.int32), (BR, BC // G, 1, G // 8))
+    return tl.reshape((byte >> tl.arange(0, 8)[None, None, :, None]) & 1, (BR, BC))
 
 
 @triton.jit

@@ -80,7 +80,9 @@ class Record(_compat.TorchDispatchMode):
     def _launch(self, original: Callable) -> Callable:
         def launch(kernel, grid, *arguments, **options):
             named = dict(zip(inspect.signature(kernel.fn).parameters, arguments))
-            self.add(kernel.__name__, arguments, triton_flops(kernel.__name__, named))
+            # A descriptor has its tensor as base.
+            tensors = [getattr(value, "base", value) for value in arguments]
+            self.add(kernel.__name__, tensors, triton_flops(kernel.__name__, named))
             if self._launches:
                 original(kernel, grid, *arguments, **options)
 

@@ -79,10 +79,7 @@ def multiply(
     for k0 in range(0, DEPTH, BK):
         if HAS_TMA:
             a = A.load([row, k0])
-            if TRANSPOSED:
-                b = B.load([col, k0]).T
-            else:
-                b = B.load([k0, col])
+            b = B.load([col, k0]).T if TRANSPOSED else B.load([k0, col])
         else:
             k = k0 + tl.arange(0, BK)
             a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=rows[:, None] < M, other=0.0)
@@ -193,6 +190,24 @@ def dz_kernel(
 
 
 @triton.jit
+def gram_product_kernel(W, G, WG, N, K, BN: tl.constexpr, BJ: tl.constexpr, BK: tl.constexpr):
+    """Compute WG = W G [N, K] in about fp32, from two products in TF32.
+
+    TF32 has fp16's ten bits, so W is exact in it, and G is the sum of two such numbers.
+    """
+    c, j = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BJ + tl.arange(0, BJ)
+    acc = tl.zeros((BN, BJ), tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
+        g = tl.load(G + k[:, None] * K + j[None, :])
+        high = (g.to(tl.int32, bitcast=True) & -(2**13)).to(tl.float32, bitcast=True)
+        acc = tl.dot(w, high, acc, input_precision="tf32")
+        acc = tl.dot(w, g - high, acc, input_precision="tf32")
+    tl.store(WG + c[:, None] * K + j[None, :], acc)
+
+
+@triton.jit
 def row_products(W, OTHER, c, K, BN: tl.constexpr, BK: tl.constexpr):
     """Return the sums over k of W * OTHER, both [N, K], in rows c: the diagonal of W OTHER'."""
     total = tl.zeros((BN,), tl.float32)
@@ -293,8 +308,18 @@ def product_launch(
 
 def small_tile(W: torch.Tensor) -> tuple[int, int]:
     """Return the rows and columns of a block, for a kernel that reads weights [N, K] once."""
-    rows, depth = (64, 256) if IS_INTERPRETED else (16, 64)
+    rows, depth = (64, 256) if IS_INTERPRETED else (4, 128)
     return rows, min(W.shape[1], depth)
+
+
+def gram_product(W: torch.Tensor, G: torch.Tensor) -> torch.Tensor:
+    """Return W G [N, K] in fp32, for weights W [N, K] in 16 bits and a Gram matrix G in fp32."""
+    N, K = W.shape
+    WG = torch.empty(N, K, device=W.device)
+    BN, BJ, BK = (256, 256, 256) if IS_INTERPRETED else (32, 64, 32)
+    BN, BJ, BK = min(BN, N), min(BJ, K), min(BK, K)
+    launch(gram_product_kernel, (N // BN, K // BJ), W, G, WG, N, K, BN, BJ, BK, num_warps=4)
+    return WG
 
 
 @dataclass
@@ -323,7 +348,7 @@ def linear_norm(
     W = state.weight[conv].flatten(1)
     (N, K), M, T = W.shape, z.shape[0], norm.stride
     # Compute the statistics from the rounded weights that the convolution uses.
-    WG = state.rounded[conv] @ product(z, z)
+    WG = gram_product(W, product(z, z))
     BN, BK = small_tile(W)
     arguments = W, WG, norm.table, below.table, T, M, K, norm.eps, norm.momentum, BN, BK
     launch(gram_stats_kernel, (N // BN,), *arguments, num_warps=4)

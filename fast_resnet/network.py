@@ -28,7 +28,9 @@ from fast_resnet.rows import (
     add_sums,
     norm_relu,
     norm_relu_backward,
+    stem_backward,
     stem_pool,
+    subsample,
     unpool_masked,
 )
 from fast_resnet.state import Norm, State
@@ -167,8 +169,7 @@ class Segments:
 
     def _stem_backward(self, d: torch.Tensor, tape: Tape) -> None:
         norm, conv, height = self.state.norms[self.model.bn1], self.model.conv1, tape.stem_height
-        add_norm_gradients(d, tape.stem_y, norm, tape.stem_winner, height)
-        dy = norm_relu_backward(d, tape.stem_y, norm, tape.stem_winner, height)
+        dy = stem_backward(d, tape.stem_winner, tape.stem_y, norm, height)
         dy, weight = as_images(dy, len(tape.images), height), self.state.weight[conv]
         dw = _compat.convolution_backward(dy, tape.images, weight, (2, 2), 3, 1, False)[1]
         self.state.weight_gradient[conv].copy_(dw)
@@ -213,13 +214,11 @@ class Segments:
     ) -> tuple[torch.Tensor, Linear]:
         """Return bn(x W') of the shortcut, with or without stride."""
         conv, norm = block.downsample[0], self.state.norms[block.downsample[1]]
+        below = self._norm3(tape.blocks[-1]) if tape.blocks else self.state.norms[self.model.bn1]
         if is_strided(block):
-            x = as_rows(as_images(x, len(tape.images), tape.height)[:, :, ::2, ::2]).contiguous()
-        if tape.blocks:
-            below = self._norm3(tape.blocks[-1])
+            x = subsample(x, below, tape.height)
+        elif tape.blocks:  # otherwise stem_pool has already added the sums
             add_sums(x, below, "total")
-        else:
-            below = self.state.norms[self.model.bn1]  # stem_pool has already added the sums
         out, _, linear = linear_norm(self.state, x, below, conv, norm, None)
         return out, linear
 

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import nn
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fast_resnet.formulas import product
 from fast_resnet.rows import (
@@ -39,13 +40,19 @@ CONSTANT, SCALE, SHIFT, OWN_MEAN, RSTD = (
 
 
 @triton.jit
-def tile(M, N, BM: tl.constexpr, BN: tl.constexpr):
-    """Return the rows and columns of this program's tile, a mask of rows, and offsets in [M, N].
+def corner(N, BM: tl.constexpr, BN: tl.constexpr):
+    """Return the first row and column of this program's tile in a result of N columns.
 
     Consecutive programs compute neighbouring columns, so they share rows of the left factor.
     """
-    rows = (tl.program_id(0) // (N // BN)) * BM + tl.arange(0, BM)
-    cols = (tl.program_id(0) % (N // BN)) * BN + tl.arange(0, BN)
+    return (tl.program_id(0) // (N // BN)) * BM, (tl.program_id(0) % (N // BN)) * BN
+
+
+@triton.jit
+def tile(M, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Return the rows and columns of this program's tile, a mask of rows, and offsets in [M, N]."""
+    row, col = corner(N, BM, BN)
+    rows, cols = row + tl.arange(0, BM), col + tl.arange(0, BN)
     return rows, cols, rows[:, None] < M, rows[:, None] * N + cols[None, :]
 
 
@@ -58,23 +65,47 @@ def bits_at(rows, N, N8, BN: tl.constexpr):
 
 
 @triton.jit
-def multiply(acc, A, B, rows, cols, keep, DEPTH, N, TRANSPOSED: tl.constexpr, BK: tl.constexpr):
-    """Return acc + A B for a tile: A [.., DEPTH], B [DEPTH, N] (TRANSPOSED: stored [N, DEPTH])."""
+def multiply(
+    acc, A, B, M, DEPTH, N, TRANSPOSED: tl.constexpr, HAS_TMA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Return acc + A B for a tile: A [M, DEPTH], B [DEPTH, N] (TRANSPOSED: stored [N, DEPTH]).
+
+    With HAS_TMA, A and B are descriptors: their copies to shared memory need no registers and no
+    masks. Otherwise they are addresses.
+    """
+    row, col = corner(N, BM, BN)
+    rows, cols = row + tl.arange(0, BM), col + tl.arange(0, BN)
     for k0 in range(0, DEPTH, BK):
-        k = k0 + tl.arange(0, BK)
-        a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=keep, other=0.0)
-        if TRANSPOSED:
-            b = tl.load(B + k[:, None] + cols[None, :] * DEPTH)
+        if HAS_TMA:
+            a = A.load([row, k0])
+            b = B.load([col, k0]).T if TRANSPOSED else B.load([k0, col])
         else:
-            b = tl.load(B + k[:, None] * N + cols[None, :])
+            k = k0 + tl.arange(0, BK)
+            a = tl.load(A + rows[:, None] * DEPTH + k[None, :], mask=rows[:, None] < M, other=0.0)
+            if TRANSPOSED:
+                b = tl.load(B + k[:, None] + cols[None, :] * DEPTH)
+            else:
+                b = tl.load(B + k[:, None] * N + cols[None, :])
         acc = tl.dot(a, b, acc)
     return acc
 
 
 @triton.jit
+def store(OUT, v, M, N, HAS_TMA: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Store a tile of OUT [M, N], in OUT's type."""
+    if HAS_TMA:
+        OUT.store(corner(N, BM, BN), v.to(OUT.dtype))
+    else:
+        _, _, keep, at = tile(M, N, BM, BN)
+        tl.store(OUT + at, v.to(OUT.dtype.element_ty), mask=keep)
+
+
+@triton.jit
 def conv3_kernel(
-    X, W, NORM, IDENTITY, OUT, BITS, T, M, K, N, N8,
-    JOINS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    X, W, OUT, NORM, IDENTITY, BITS, T, M, K, N, N8,
+    JOINS: tl.constexpr, HAS_TMA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute OUT = relu((X W') * scale + shift + IDENTITY) [M, N], and its mask BITS [M, N/8].
 
@@ -84,13 +115,13 @@ def conv3_kernel(
     if JOINS:  # start this load before the loop, so that it overlaps with the loop
         identity = tl.load(IDENTITY + at, mask=keep, other=0.0)
     acc = tl.zeros((BM, BN), tl.float32)
-    acc = multiply(acc, X, W, rows, cols, keep, K, N, True, BK)
+    acc = multiply(acc, X, W, M, K, N, True, HAS_TMA, BM, BN, BK)
     scale, shift = tl.load(NORM + SCALE * T + cols), tl.load(NORM + SHIFT * T + cols)
     v = acc * scale[None, :] + shift[None, :]
     if JOINS:
         v = relu(v + identity.to(tl.float32))
         tl.store(BITS + bits_at(rows, N, N8, BN), pack(v > 0.0, BM, BN), mask=keep)
-    tl.store(OUT + at, v.to(OUT.dtype.element_ty), mask=keep)
+    store(OUT, v, M, N, HAS_TMA, BM, BN)
 
 
 @triton.jit
@@ -105,8 +136,9 @@ def load_strided(SMALL, rows, cols, keep, N, H):
 
 @triton.jit
 def dgrad1_kernel(
-    DY, W, SHORTCUT, BITS, NORM, D, T, M, K, N, N8, H,
-    STRIDED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    DY, W, D, SHORTCUT, BITS, NORM, T, M, K, N, N8, H,
+    STRIDED: tl.constexpr, HAS_TMA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute D = mask * (DY W + SHORTCUT) [M, N]; add its column sums to the table's DBETA.
 
@@ -120,17 +152,18 @@ def dgrad1_kernel(
         shortcut = tl.load(SHORTCUT + at, mask=keep, other=0.0)
     byte = tl.load(BITS + bits_at(rows, N, N8, BN), mask=keep, other=0)
     acc = tl.zeros((BM, BN), tl.float32)
-    acc = multiply(acc, DY, W, rows, cols, keep, K, N, False, BK)
+    acc = multiply(acc, DY, W, M, K, N, False, HAS_TMA, BM, BN, BK)
     v = acc + shortcut.to(tl.float32)
-    d = tl.where(unpack(byte, BM, BN) > 0, v, 0.0).to(D.dtype.element_ty)
-    tl.store(D + at, d, mask=keep)
+    d = tl.where(unpack(byte, BM, BN) > 0, v, 0.0).to(shortcut.dtype)
+    store(D, d, M, N, HAS_TMA, BM, BN)
     tl.atomic_add(NORM + DBETA * T + cols, tl.sum(d.to(tl.float32), 0))
 
 
 @triton.jit
 def dz_kernel(
-    D, A, Z, B, NORM, Y, OUT, T, M, N, K, eps,
-    WITH_NORM: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    D, Z, A, B, OUT, NORM, Y, T, M, N, K, eps,
+    WITH_NORM: tl.constexpr, HAS_TMA: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute OUT = D A + Z B + c [M, K], rounded once: one accumulator sums both products.
 
@@ -140,17 +173,38 @@ def dz_kernel(
     rows, cols, keep, at = tile(M, K, BM, BN)
     if WITH_NORM:
         y = tl.load(Y + at, mask=keep, other=0.0)
-    acc = multiply(tl.zeros((BM, BN), tl.float32), D, A, rows, cols, keep, N, K, False, BK)
-    acc = multiply(acc, Z, B, rows, cols, keep, K, K, False, BK)
-    o = (acc + tl.load(NORM + CONSTANT * T + cols)[None, :]).to(OUT.dtype.element_ty)
-    tl.store(OUT + at, o, mask=keep)
+    acc = tl.zeros((BM, BN), tl.float32)
+    acc = multiply(acc, D, A, M, N, K, False, HAS_TMA, BM, BN, BK)
+    acc = multiply(acc, Z, B, M, K, K, False, HAS_TMA, BM, BN, BK)
+    o = (acc + tl.load(NORM + CONSTANT * T + cols)[None, :]).to(Y.dtype.element_ty)
+    store(OUT, o, M, K, HAS_TMA, BM, BN)
     if WITH_NORM:
         mean, var, rstd, scale, shift = affine(NORM, T, cols, M, eps)
         yf = y.to(tl.float32)
         positive = keep & (yf * scale[None, :] + shift[None, :] > 0.0)
         g = tl.where(positive, o.to(tl.float32), 0.0)
-        tl.atomic_add(NORM + DBETA * T + cols, tl.sum(g, 0))
-        tl.atomic_add(NORM + DGAMMA * T + cols, tl.sum(g * (yf - mean[None, :]), 0) * rstd)
+        dbeta = tl.sum(g, 0)
+        tl.atomic_add(NORM + DBETA * T + cols, dbeta)
+        # The mean is subtracted from the sum of a tile, not in it: that takes 50 fewer registers.
+        tl.atomic_add(NORM + DGAMMA * T + cols, (tl.sum(g * yf, 0) - mean * dbeta) * rstd)
+
+
+@triton.jit
+def gram_product_kernel(W, G, WG, N, K, BN: tl.constexpr, BJ: tl.constexpr, BK: tl.constexpr):
+    """Compute WG = W G [N, K] in about fp32, from two products in TF32.
+
+    TF32 has fp16's ten bits, so W is exact in it, and G is the sum of two such numbers.
+    """
+    c, j = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BJ + tl.arange(0, BJ)
+    acc = tl.zeros((BN, BJ), tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        w = tl.load(W + c[:, None] * K + k[None, :]).to(tl.float32)
+        g = tl.load(G + k[:, None] * K + j[None, :])
+        high = (g.to(tl.int32, bitcast=True) & -(2**13)).to(tl.float32, bitcast=True)
+        acc = tl.dot(w, high, acc, input_precision="tf32")
+        acc = tl.dot(w, g - high, acc, input_precision="tf32")
+    tl.store(WG + c[:, None] * K + j[None, :], acc)
 
 
 @triton.jit
@@ -213,24 +267,59 @@ def gram_bwd_kernel(
         tl.atomic_add(BELOW + CONSTANT * T + k, tl.sum(-k2[:, None] * w, 0))
 
 
-def product_launch(kernel, rows: int, depth: int, columns: int, *arguments) -> None:
-    """Launch a kernel that computes tiles of [., columns]. `arguments` exclude the tile size.
+def has_tma(device: torch.device) -> bool:
+    """Return whether the GPU copies tiles by descriptor: the tensor memory accelerator of Hopper
+    and newer ones. Elsewhere, descriptors would take more registers than addresses."""
+    if device.type != "cuda":
+        return IS_INTERPRETED
+    return torch.cuda.get_device_capability(device) >= (9, 0)
 
-    `rows` is a tile's height: 128, or 64 if the epilogue needs many registers. For ResNet-50
-    on an H100 all sizes together took 2 to 4 % longer than with the best of eight tiles for each,
-    and one size took 21 % longer (benchmarks/tiles_h100.jsonl).
+
+def product_launch(
+    kernel,
+    rows: int,
+    stages: int,
+    depth: int,
+    lefts: list[torch.Tensor],
+    rights: list[torch.Tensor],
+    out: torch.Tensor,
+    *arguments,
+    transposed: bool = False,
+) -> None:
+    """Launch a kernel that computes `out` [M, columns] from products, the deepest of `depth`.
+
+    The kernel takes the left factors, the right ones (transposed: [columns, depth]), `out`,
+    `arguments`, and the size of a tile.
+    rows: a tile's height, 128, or 64 if the epilogue reads other tensors, which need registers.
+    stages: how many copies to shared memory may be in flight, with TMA.
     """
+    M, columns = out.shape
     BM, BN, BK = (1024, 256, 256) if IS_INTERPRETED else (rows, 128, 64)
     BN, BK = min(BN, columns), min(BK, depth, columns)
-    M = arguments[0].shape[0]
+    tensors, tma = [*lefts, *rights, out], has_tma(out.device)
+    if tma:
+        of_rights = [BN, BK] if transposed else [BK, BN]
+        blocks = [[BM, BK]] * len(lefts) + [of_rights] * len(rights) + [[BM, BN]]
+        tensors = map(TensorDescriptor.from_tensor, tensors, blocks)
     grid = (triton.cdiv(M, BM) * (columns // BN),)
-    launch(kernel, grid, *arguments, BM, BN, BK, num_warps=4, num_stages=3)
+    arguments = *tensors, *arguments, tma, BM, BN, BK
+    launch(kernel, grid, *arguments, num_warps=4, num_stages=stages if tma else 3)
 
 
 def small_tile(W: torch.Tensor) -> tuple[int, int]:
     """Return the rows and columns of a block, for a kernel that reads weights [N, K] once."""
-    rows, depth = (64, 256) if IS_INTERPRETED else (16, 64)
+    rows, depth = (64, 256) if IS_INTERPRETED else (4, 128)
     return rows, min(W.shape[1], depth)
+
+
+def gram_product(W: torch.Tensor, G: torch.Tensor) -> torch.Tensor:
+    """Return W G [N, K] in fp32, for weights W [N, K] in 16 bits and a Gram matrix G in fp32."""
+    N, K = W.shape
+    WG = torch.empty(N, K, device=W.device)
+    BN, BJ, BK = (256, 256, 256) if IS_INTERPRETED else (32, 64, 32)
+    BN, BJ, BK = min(BN, N), min(BJ, K), min(BK, K)
+    launch(gram_product_kernel, (N // BN, K // BJ), W, G, WG, N, K, BN, BJ, BK, num_warps=4)
+    return WG
 
 
 @dataclass
@@ -259,18 +348,17 @@ def linear_norm(
     W = state.weight[conv].flatten(1)
     (N, K), M, T = W.shape, z.shape[0], norm.stride
     # Compute the statistics from the rounded weights that the convolution uses.
-    WG = state.rounded[conv] @ product(z, z)
+    WG = gram_product(W, product(z, z))
     BN, BK = small_tile(W)
     arguments = W, WG, norm.table, below.table, T, M, K, norm.eps, norm.momentum, BN, BK
     launch(gram_stats_kernel, (N // BN,), *arguments, num_warps=4)
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
-    inputs = z, W, norm.table, identity if joins else out
-    results = out, bits if joins else out
-    product_launch(
-        conv3_kernel, 64 if joins else 128, K, N, *inputs, *results, T, M, K, N, N // 8, joins
-    )
+    others = norm.table, identity if joins else out, bits if joins else out
+    others += T, M, K, N, N // 8, joins
+    rows = 64 if joins else 128
+    product_launch(conv3_kernel, rows, 3, K, [z], [W], out, *others, transposed=True)
     return out, bits, Linear(conv, norm, z, below, WG)
 
 
@@ -292,9 +380,9 @@ def linear_norm_backward(
     arguments = P, W, linear.WG, *norms, *results, T, M, K, BN, BK
     launch(gram_bwd_kernel, (N // BN,), *arguments, num_warps=4)
     dz = torch.empty_like(z)
-    inputs = d, A, z, W.t() @ KW, below.table, z if y is None else y
-    rows, sizes = 128 if y is None else 64, (T, M, N, K)
-    product_launch(dz_kernel, rows, N, K, *inputs, dz, *sizes, below.eps, y is not None)
+    others = below.table, z if y is None else y, T, M, N, K, below.eps, y is not None
+    rows, rights = 128 if y is None else 64, [A, W.t() @ KW]
+    product_launch(dz_kernel, rows, 3, N, [d, z], rights, dz, *others)
     return dz
 
 
@@ -314,6 +402,6 @@ def input_gradient(
     """
     (M, K), N = dy.shape, W.shape[1]
     d = torch.empty(M, N, device=dy.device, dtype=dy.dtype)
-    arguments = dy, W, shortcut, bits, norm.table, d, norm.stride, M, K, N, N // 8, height, strided
-    product_launch(dgrad1_kernel, 64, K, N, *arguments)
+    others = shortcut, bits, norm.table, norm.stride, M, K, N, N // 8, height, strided
+    product_launch(dgrad1_kernel, 64, 2, K, [dy], [W], d, *others)
     return d

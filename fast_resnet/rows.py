@@ -17,6 +17,7 @@ from fast_resnet.state import ROWS, Norm
 DBETA, DGAMMA, SUM, SQUARES = (tl.constexpr(ROWS.index(n)) for n in ROWS[:4])
 TOTAL, GAMMA, BETA = (tl.constexpr(ROWS.index(n)) for n in ("total", "gamma", "beta"))
 MEAN, VAR = (tl.constexpr(ROWS.index(n)) for n in ("running_mean", "running_var"))
+STAGES = tl.constexpr(4)  # copies in flight, of kernels that only read
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then use few, large programs
 
 
@@ -70,7 +71,7 @@ def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     a = tl.zeros((BR, BC), tl.float32)
     b = tl.zeros((BR, BC), tl.float32)
-    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+    for i in tl.range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0), num_stages=STAGES):
         rows, at, keep = block(i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
         a += y
@@ -101,63 +102,22 @@ def bn_relu_kernel(
 
 
 @triton.jit
-def unpool(DP, WINNER, pixel, col, M, H, C, BR: tl.constexpr, BC: tl.constexpr):
-    """Gather max pooling's gradient at input pixels [BR, BC]; up to four windows contain a pixel.
+def bn_relu_bwd_sums_kernel(DZ, Y, NORM, T, M, C, eps, BR: tl.constexpr, BC: tl.constexpr):
+    """Add sum(d) to the table's DBETA, sum(d xhat) to its DGAMMA; d is the gradient of bn(Y).
 
-    Gathering needs no atomics, and the gradient of the ReLU's output is never written to memory.
+    The ReLU's mask is computed from y, which is read anyway, so it is cheaper than a stored mask.
     """
-    half = H // 2
-    n = pixel // (H * H)
-    h = (pixel // H) % H
-    w = pixel % H
-    g = tl.zeros((BR, BC), tl.float32)
-    for a in tl.static_range(2):
-        for b in tl.static_range(2):
-            ph = (h + 1) // 2 - a
-            pw = (w + 1) // 2 - b
-            dh = h - 2 * ph + 1
-            dw = w - 2 * pw + 1
-            ok = (pixel < M) & (ph >= 0) & (pw >= 0) & (ph < half) & (pw < half)
-            ok = (ok & (dh <= 2) & (dw <= 2))[:, None]
-            at = ((n * half + ph) * half + pw)[:, None] * C + col[None, :]
-            winner = tl.load(WINNER + at, mask=ok, other=9).to(tl.int32)
-            dp = tl.load(DP + at, mask=ok, other=0.0).to(tl.float32)
-            g += tl.where(winner == (dh * 3 + dw)[:, None], dp, 0.0)
-    return g
-
-
-@triton.jit
-def relu_gradient(
-    DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR: tl.constexpr, BC: tl.constexpr
-):
-    """Return the gradient of BatchNorm's output: 0 where the ReLU of relu(bn(y)) blocks it.
-
-    The mask is computed from y, which the kernel reads anyway, so it is cheaper than a stored mask.
-    If H > 0, DZ is the gradient of the output of max pooling over H x H images.
-    """
-    if H > 0:
-        g = unpool(DZ, WINNER, rows, col, M, H, C, BR, BC)
-    else:
-        g = tl.load(DZ + at, mask=keep, other=0.0).to(tl.float32)
-        g = tl.where(y * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
-    return g
-
-
-@triton.jit
-def bn_relu_bwd_sums_kernel(
-    DZ, WINNER, Y, NORM, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
-):
-    """Add sum(d) to the table's DBETA, sum(d xhat) to its DGAMMA; d is the gradient of bn(Y)."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     a = tl.zeros((BR, BC), tl.float32)
     b = tl.zeros((BR, BC), tl.float32)
     last = tl.cdiv(M, BR) - 1
-    for i in range(tl.program_id(0), last + 1, tl.num_programs(0)):
+    for i in tl.range(tl.program_id(0), last + 1, tl.num_programs(0), num_stages=STAGES):
         # Start at the last block: the end of DZ was written last and may still be in the L2 cache.
         rows, at, keep = block(last - i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
-        g = relu_gradient(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        g = tl.load(DZ + at, mask=keep, other=0.0).to(tl.float32)
+        g = tl.where(y * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
         a += g
         b += g * (y - mean[None, :])
     tl.atomic_add(NORM + DBETA * T + col, tl.sum(a, 0))
@@ -165,34 +125,141 @@ def bn_relu_bwd_sums_kernel(
 
 
 @triton.jit
-def bn_relu_bwd_kernel(
-    DZ, WINNER, Y, NORM, DY, T, M, C, eps, H: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
-):
-    """Compute DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above."""
-    col = tl.program_id(1) * BC + tl.arange(0, BC)
+def gradient_factors(NORM, T, col, M, eps):
+    """Compute scale, shift, k2 and k3 of dy = scale d - k2 - k3 y; the sums must be complete."""
     mean, var, rstd, scale, shift = affine(NORM, T, col, M, eps)
     dbeta, dgamma = tl.load(NORM + DBETA * T + col), tl.load(NORM + DGAMMA * T + col)
     k2, k3 = corrections(scale, rstd, mean, dbeta, dgamma, M)
+    return scale, shift, k2, k3
+
+
+@triton.jit
+def bn_relu_bwd_kernel(DZ, Y, NORM, DY, T, M, C, eps, BR: tl.constexpr, BC: tl.constexpr):
+    """Compute DY = k1 d - k2 - k3 y [M, C], from the sums of the kernel above."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    scale, shift, k2, k3 = gradient_factors(NORM, T, col, M, eps)
     for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
         rows, at, keep = block(i, col, M, C, BR)
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
-        g = relu_gradient(DZ, WINNER, y, scale, shift, rows, col, at, keep, M, C, H, BR, BC)
+        g = tl.load(DZ + at, mask=keep, other=0.0).to(tl.float32)
+        g = tl.where(y * scale[None, :] + shift[None, :] > 0.0, g, 0.0)
         dy = g * scale[None, :] - k2[None, :] - y * k3[None, :]
         tl.store(DY + at, dy.to(DY.dtype.element_ty), mask=keep)
 
 
 @triton.jit
+def window(DP, WINNER, p, down, right, col, pooled, half, C):
+    """Return the winner of the pooling window below or to the right of windows p, and its gradient.
+
+    Outside the image no tap has won.
+    """
+    h, w = (p // half) % half + down, p % half + right
+    ok = ((p < pooled) & (h < half) & (w < half))[:, None]
+    at = (p + down * half + right)[:, None] * C + col[None, :]
+    winner = tl.load(WINNER + at, mask=ok, other=9)
+    return winner, tl.load(DP + at, mask=ok, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def unpool(DP, WINNER, p, col, pooled, half, C):
+    """Gather max pooling's gradient at pixels (2h, 2w), (2h, 2w + 1), (2h + 1, 2w) and (2h + 1,
+    2w + 1), for windows p at (h, w): only these and their neighbours contain the four pixels.
+
+    Gathering needs no atomics, and the gradient of the ReLU's output is never written to memory.
+    """
+    own, d = window(DP, WINNER, p, 0, 0, col, pooled, half, C)
+    right, d_right = window(DP, WINNER, p, 0, 1, col, pooled, half, C)
+    below, d_below = window(DP, WINNER, p, 1, 0, col, pooled, half, C)
+    both, d_both = window(DP, WINNER, p, 1, 1, col, pooled, half, C)
+    g00 = tl.where(own == 4, d, 0.0)
+    g01 = tl.where(own == 5, d, 0.0) + tl.where(right == 3, d_right, 0.0)
+    g10 = tl.where(own == 7, d, 0.0) + tl.where(below == 1, d_below, 0.0)
+    g11 = tl.where(own == 8, d, 0.0) + tl.where(right == 6, d_right, 0.0)
+    g11 += tl.where(below == 2, d_below, 0.0) + tl.where(both == 0, d_both, 0.0)
+    return g00, g01, g10, g11
+
+
+@triton.jit
+def stem_bwd_sums_kernel(
+    DP, WINNER, Y, NORM, T, pooled, C, eps, half: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):
+    """Do as bn_relu_bwd_sums_kernel where DP [pooled, C] is the gradient of max pooling's output.
+
+    Y [4 pooled, C] contains images of 2 half x 2 half pixels.
+    """
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    mean, var, rstd, scale, shift = affine(NORM, T, col, 4 * pooled, eps)
+    a = tl.zeros((BR, BC), tl.float32)
+    b = tl.zeros((BR, BC), tl.float32)
+    for i in range(tl.program_id(0), tl.cdiv(pooled, BR), tl.num_programs(0)):
+        p, at, keep = block(i, col, pooled, C, BR)
+        gradients = unpool(DP, WINNER, p, col, pooled, half, C)
+        for j in tl.static_range(4):
+            y = tl.load(Y + pixels(p, j, half, C, col), mask=keep, other=0.0).to(tl.float32)
+            a += gradients[j]
+            b += gradients[j] * (y - mean[None, :])
+    tl.atomic_add(NORM + DBETA * T + col, tl.sum(a, 0))
+    tl.atomic_add(NORM + DGAMMA * T + col, tl.sum(b, 0) * rstd)
+
+
+@triton.jit
+def pixels(p, j: tl.constexpr, half, C, col):
+    """Return the offsets of pixel j of 4, as in unpool, of windows p."""
+    pixel = (p // half) * (4 * half) + (p % half) * 2 + (j // 2) * (2 * half) + j % 2
+    return pixel[:, None] * C + col[None, :]
+
+
+@triton.jit
+def stem_bwd_kernel(
+    DP, WINNER, Y, NORM, DY, T, pooled, C, eps,
+    half: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Compute DY [4 pooled, C] from the sums of the kernel above."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    scale, shift, k2, k3 = gradient_factors(NORM, T, col, 4 * pooled, eps)
+    for i in range(tl.program_id(0), tl.cdiv(pooled, BR), tl.num_programs(0)):
+        p, at, keep = block(i, col, pooled, C, BR)
+        gradients = unpool(DP, WINNER, p, col, pooled, half, C)
+        for j in tl.static_range(4):
+            at = pixels(p, j, half, C, col)
+            y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
+            dy = gradients[j] * scale[None, :] - k2[None, :] - y * k3[None, :]
+            tl.store(DY + at, dy.to(DY.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def subsample_kernel(X, OUT, NORM, T, M, C, half: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
+    """Copy every second row and column of images X of 2 half x 2 half pixels to OUT [M, C]; add
+    its column sums to the table's TOTAL."""
+    col = tl.program_id(1) * BC + tl.arange(0, BC)
+    a = tl.zeros((BR, BC), tl.float32)
+    for i in range(tl.program_id(0), tl.cdiv(M, BR), tl.num_programs(0)):
+        rows, at, keep = block(i, col, M, C, BR)
+        x = tl.load(X + pixels(rows, 0, half, C, col), mask=keep, other=0.0)
+        tl.store(OUT + at, x, mask=keep)
+        a += x.to(tl.float32)
+    tl.atomic_add(NORM + TOTAL * T + col, tl.sum(a, 0))
+
+
+@triton.jit
 def pack(positive, BR: tl.constexpr, BC: tl.constexpr):
-    """Pack [BR, BC] booleans into [BR, BC/8] bytes: the ReLU's mask, one bit per element."""
-    bits = tl.reshape(positive.to(tl.int32), (BR, BC // 8, 8)) << tl.arange(0, 8)[None, None, :]
-    return tl.sum(bits, 2).to(tl.uint8)
+    """Pack [BR, BC] booleans into [BR, BC/8] bytes: the ReLU's mask, one bit per element.
+
+    Of each 64 columns, bit j of byte c is column 8j + c. In a matrix product, one thread has all
+    eight of them, so that packing moves nothing between threads.
+    """
+    G: tl.constexpr = min(BC, 64)
+    bits = tl.reshape(positive.to(tl.int32), (BR, BC // G, 8, G // 8))
+    bits = bits << tl.arange(0, 8)[None, None, :, None]
+    return tl.reshape(tl.sum(bits, 2).to(tl.uint8), (BR, BC // 8))
 
 
 @triton.jit
 def unpack(byte, BR: tl.constexpr, BC: tl.constexpr):
     """Unpack [BR, BC/8] bytes into [BR, BC] zeros and ones."""
-    bits = (byte.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-    return tl.reshape(bits, (BR, BC))
+    G: tl.constexpr = min(BC, 64)
+    byte = tl.reshape(byte.to(tl.int32), (BR, BC // G, 1, G // 8))
+    return tl.reshape((byte >> tl.arange(0, 8)[None, None, :, None]) & 1, (BR, BC))
 
 
 @triton.jit
@@ -262,25 +329,24 @@ def stem_pool_kernel(
     tl.atomic_add(NORM + TOTAL * T + col, tl.sum(tl.where(keep, p.to(tl.float32), 0.0), 0))
 
 
-def launch_over_rows(kernel, x: torch.Tensor, *arguments) -> None:
-    """Launch a kernel that loops over x [M, C] in blocks of 32 rows and 64 columns.
+def launch_over_rows(kernel, x: torch.Tensor, *arguments, rows: int = 32, share: int = 8) -> None:
+    """Launch a kernel that loops over x [M, C] in blocks of `rows` rows and 64 columns.
 
-    On an H100, no other block was faster for many sizes (benchmarks/tiles_h100.jsonl). `arguments`
-    are all arguments except the block's size.
+    `share` programs run on a multiprocessor. `arguments` are all arguments except the block's size.
     """
     M, C = x.shape
-    BR, BC = (max(2**16 // C, 1), C) if IS_INTERPRETED else (32, min(C, 64))
+    BR, BC = (max(2**16 // C, 1), C) if IS_INTERPRETED else (rows, min(C, 64))
     processors = 1
     if x.is_cuda:
         processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    walkers = max(1, min(triton.cdiv(M, BR), processors * 8 // (C // BC)))
+    walkers = max(1, min(triton.cdiv(M, BR), processors * share // (C // BC)))
     launch(kernel, (walkers, C // BC), *arguments, BR, BC, num_warps=4)
 
 
 def add_sums(y: torch.Tensor, norm: Norm, first: str = "sum") -> None:
     """Add sum(y) and sum(y*y) of y [M, C] to the norm's row `first` and to the row after it."""
     arguments = y, norm.table, norm.stride, *y.shape, ROWS.index(first)
-    launch_over_rows(stats_kernel, y, *arguments)
+    launch_over_rows(stats_kernel, y, *arguments, share=4)
 
 
 def norm_relu(y: torch.Tensor, norm: Norm, with_total: bool) -> torch.Tensor:
@@ -290,36 +356,41 @@ def norm_relu(y: torch.Tensor, norm: Norm, with_total: bool) -> torch.Tensor:
     return z
 
 
-def add_norm_gradients(
-    dz: torch.Tensor,
-    y: torch.Tensor,
-    norm: Norm,
-    winner: torch.Tensor | None = None,
-    height: int = 0,
-) -> None:
-    """Add the gradients of beta and gamma for z = relu(bn(y)), y [M, C].
-
-    With a winner (from `stem_pool`), dz is the gradient of the max-pooled images; y has height²
-    pixels per image.
-    """
-    inputs = dz, dz if winner is None else winner, y, norm.table
-    sizes = norm.stride, *y.shape, norm.eps, height
-    launch_over_rows(bn_relu_bwd_sums_kernel, y, *inputs, *sizes)
+def add_norm_gradients(dz: torch.Tensor, y: torch.Tensor, norm: Norm) -> None:
+    """Add the gradients of beta and gamma for z = relu(bn(y)), y [M, C]."""
+    arguments = dz, y, norm.table, norm.stride, *y.shape, norm.eps
+    launch_over_rows(bn_relu_bwd_sums_kernel, y, *arguments, share=4)
 
 
-def norm_relu_backward(
-    dz: torch.Tensor,
-    y: torch.Tensor,
-    norm: Norm,
-    winner: torch.Tensor | None = None,
-    height: int = 0,
-) -> torch.Tensor:
-    """Return the gradient of y [M, C] in dz's type. dbeta and dgamma must be complete."""
-    dy = torch.empty_like(y, dtype=dz.dtype)
-    inputs = dz, dz if winner is None else winner, y, norm.table
-    sizes = norm.stride, *y.shape, norm.eps, height
-    launch_over_rows(bn_relu_bwd_kernel, y, *inputs, dy, *sizes)
+def norm_relu_backward(dz: torch.Tensor, y: torch.Tensor, norm: Norm) -> torch.Tensor:
+    """Return the gradient of y [M, C]. dbeta and dgamma must be complete."""
+    dy = torch.empty_like(y)
+    arguments = dz, y, norm.table, dy, norm.stride, *y.shape, norm.eps
+    launch_over_rows(bn_relu_bwd_kernel, y, *arguments)
     return dy
+
+
+def stem_backward(
+    dp: torch.Tensor, winner: torch.Tensor, y: torch.Tensor, norm: Norm, height: int
+) -> torch.Tensor:
+    """Return the gradient of y [4 M, C], which `stem_pool` got, in dp's type; add dbeta and dgamma.
+
+    dp [M, C] is the gradient of its output; y has height² pixels per image.
+    """
+    dy = torch.empty_like(y, dtype=dp.dtype)
+    sizes = norm.stride, *dp.shape, norm.eps, height // 2
+    launch_over_rows(stem_bwd_sums_kernel, dp, dp, winner, y, norm.table, *sizes, rows=8)
+    launch_over_rows(stem_bwd_kernel, dp, dp, winner, y, norm.table, dy, *sizes, rows=8)
+    return dy
+
+
+def subsample(x: torch.Tensor, norm: Norm, height: int) -> torch.Tensor:
+    """Return every second row and column of images x [n height², C], as [n height²/4, C]; add its
+    column sums to the norm's row "total"."""
+    out = x.new_empty(len(x) // 4, x.shape[1])
+    arguments = x, out, norm.table, norm.stride, *out.shape, height // 2
+    launch_over_rows(subsample_kernel, out, *arguments)
+    return out
 
 
 def unpool_masked(gradient: torch.Tensor, bits: torch.Tensor, norm: Norm) -> torch.Tensor:

@@ -56,8 +56,7 @@ class State:
     modules: the network's convolutions and BatchNorms from input to output, and the last layer.
 
     These dictionaries have modules as keys: `weight` and `weight_gradient`, in dtype, are views of
-    flat buffers; `rounded` (only 1x1 convolutions) contains the weights that the convolution uses,
-    in fp32 [N, K]; `norms` contains the BatchNorms. The first layer's weights have four input
+    flat buffers; `norms` contains the BatchNorms. The first layer's weights have four input
     channels. Gradients of vectors (gamma, beta, the last bias) stay in fp32.
     """
 
@@ -97,17 +96,11 @@ class State:
             begin += size
         self._weights = torch.zeros(begin, device=self.device, dtype=dtype)
         self._gradients = torch.zeros_like(self._weights)
-        self._rounded = torch.zeros(begin, device=self.device)
         self.weight = {m: self._view(m, self._weights[self._at[m]]) for m in modules}
         self.weight_gradient = {m: self._view(m, self._gradients[self._at[m]]) for m in modules}
         later = [m for m in modules if m is not self.first]
         self._sources = [m.weight.data for m in later]
         self._halves = [self.weight[m] for m in later]
-        self.rounded = {
-            m: self._rounded[self._at[m]].view(m.out_channels, m.in_channels)
-            for m in convs
-            if m.kernel_size == (1, 1)
-        }
 
     def _view(self, module: nn.Module, flat: torch.Tensor) -> torch.Tensor:
         """View a part of a flat buffer with the shape and memory order of a weight."""
@@ -122,7 +115,6 @@ class State:
         _compat.copy_all(self._vector_rows, self._vectors)
         self.weight[self.first][:, :3].copy_(self.first.weight.data)
         _compat.copy_all(self._halves, self._sources)
-        self._rounded.copy_(self._weights)
         _compat.add_one(self._counters)
 
     def gradients(self, modules: list[nn.Module]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -279,14 +279,11 @@ def cancel(runs: Sequence[T]) -> list[T]:
     """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
-        JobError: Slurm does not take the requests now, or a run belongs to another user.
+        JobError: Slurm does not take the requests now; or as `refresh`.
     """
     # Include their repetitions, which no other run needs.
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
-    for run in active:
-        if not run.is_own:
-            raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
         # A job goes on for other members of a group: its supervisor sees the verdict, and ends
@@ -305,9 +302,13 @@ def cancel(runs: Sequence[T]) -> list[T]:
 
 
 def refresh(run: Run) -> str:
-    """Return the run's status; record how it ended if its job is gone without a record."""
-    if not run.is_own:
-        return run.status
+    """Return the run's status; record how it ended if its job is gone without a record.
+
+    Raises:
+        JobError: it is not over, and others can change its folder (`course.jobs.trust`).
+    """
+    if run.record is None:
+        trust.check_run(run.folder)
     if run.record is None and not engine(run.executor).is_alive(run) and run.record is None:
         status, error = engine(run.executor).ending(run)
         if status in ("queued", "running"):  # it was requeued, or its end is not known yet

@@ -54,8 +54,8 @@ class Plan:
         """Return the last attempt at this run, or None, and the folder for the next."""
         last, number, root = None, 1, runs.runs_root()
         while (folder := root / (self.name if number == 1 else f"{self.name}.{number}")).exists():
-            if (folder / "launch.json").exists():
-                last = Run(folder)
+            if (run := Run(folder)).is_own and (folder / "launch.json").exists():
+                last = run
             number += 1
         return last, folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from course.jobs import trust
 from course.jobs.launch import refresh, steps_done
 from course.jobs.plan import engine
 from course.runs.run import Run, all_jobs
@@ -26,6 +27,9 @@ def table() -> pd.DataFrame:
     (requested, or in use), gpus (0 if it computes on this machine's CPU), step (completed ones),
     steps (0 if the script reports none). elapsed_s and nodes may be missing. A run that turns out
     to be over is recorded, and left out.
+
+    Raises:
+        JobError: as `refresh`.
     """
     import pandas as pd
 
@@ -68,7 +72,8 @@ def as_page(table: pd.DataFrame | None) -> str:
 def _rows() -> list[dict[str, Any]]:
     open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
     by_engine: dict[str, list[Run]] = {}
-    for run in filter(lambda run: run.is_own, open_runs):
+    for run in open_runs:
+        trust.check_run(run.folder)
         by_engine.setdefault(run.executor, []).append(run)
     states: dict[str, dict[str, Any]] = {}
     for name, runs in by_engine.items():

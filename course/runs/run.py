@@ -96,8 +96,11 @@ class Run:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user launched it: another's files may name any process or command."""
-        return not self.folder.exists() or self.folder.lstat().st_uid == os.getuid()
+        """Whether this user launched it, as far as the disk shows: some show one owner of all."""
+        with suppress(OSError):  # it was removed, or is a disk that another user has mounted
+            owners = os.getuid(), self.folder.parent.stat().st_uid
+            return self.folder.lstat().st_uid in owners
+        return False
 
     @property
     def script(self) -> Path:
@@ -422,22 +425,24 @@ def _is_readable(run: Run) -> bool:
     except FileNotFoundError:  # it has no config yet
         return True
     except Exception as error:  # damaged files, or those of a different version
-        _report_skipped(run, str(error).split(": choose ")[0])
+        reason = str(error).split(": choose ")[0]
+        _report(
+            f"skipped {run.name}: {reason}. A different version of the course may have launched "
+            f"it; to hide this message, move {run.folder} elsewhere"
+        )
         return False
     return True
 
 
-@cache  # each run once in a process
-def _report_skipped(run: Run, reason: str) -> None:
-    print(
-        f"skipped {run.name}: {reason}. A different version of the course may have launched it; "
-        f"to hide this message, move {run.folder} elsewhere",
-        file=sys.stderr,
-    )
+@cache  # each line once in a process
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def all_jobs() -> list[Run]:
-    """Return every run, and every command that was put into the queue, by name.
+    """Return every run of this user, and every command that was put into the queue, by name.
+
+    Nothing is read of what else is in the folder: its files could name anything.
 
     Raises:
         ValueError: the runs folder cannot be read.
@@ -452,7 +457,10 @@ def all_jobs() -> list[Run]:
             f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
             f"folder of your own"
         ) from error
-    return [Run(root / name) for name in names if os.path.isfile(root / name / "launch.json")]
+    own = [run for name in names if (run := Run(root / name)).is_own]
+    if others := len(names) - len(own):
+        _report(f"{root} also has {others} files or folders of other accounts, which are not shown")
+    return [run for run in own if os.path.isfile(run.folder / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

@@ -84,7 +84,7 @@ def _check_owners(board: Path, track: str) -> None:
     """Raise ValueError if a different learner could replace entries."""
     owner = shared_files.user_name(board.stat().st_uid)
     try:
-        shared_files.list_folder(board, track)
+        next(shared_files.statuses(board, track), None)
     except FileNotFoundError as error:
         raise ValueError(
             f"{board} has no folder {track!r} yet. {owner}, who owns the board, creates it with: "

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from course.jobs import trust
 from course.jobs.launch import refresh, steps_done
 from course.jobs.plan import engine
-from course.runs.run import Run, all_jobs
+from course.runs.run import Run, all_jobs, is_readable
 from course.text import clock, printable
 
 if TYPE_CHECKING:
@@ -70,14 +69,14 @@ def as_page(table: pd.DataFrame | None) -> str:
 
 
 def _rows() -> list[dict[str, Any]]:
-    open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
-    by_engine: dict[str, list[Run]] = {}
+    unfinished = (run for run in all_jobs() if not (run.folder / "record.json").exists())
+    open_runs = [*filter(is_readable, unfinished)]
+    by_engine: dict[Any, list[Run]] = {}
     for run in open_runs:
-        trust.check_run(run.folder)
-        by_engine.setdefault(run.executor, []).append(run)
+        by_engine.setdefault(engine(run), []).append(run)
     states: dict[str, dict[str, Any]] = {}
-    for name, runs in by_engine.items():
-        states |= engine(name).queue_states(runs)
+    for module, runs in by_engine.items():
+        states |= module.queue_states(runs)
     rows = []
     for run in open_runs:
         with suppress(FileNotFoundError):  # a launch was refused meanwhile, and its folder removed
@@ -103,7 +102,7 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     step = 0 if state["state"] == "pending" else steps_done(run)
     written = (run.folder / "launch.json").stat().st_mtime_ns  # once, at its launch
     return {
-        "order": (request.get("launched_at", ""), written),
+        "order": (str(request.get("launched_at", "")), written),
         "job": str(request.get("job_id", "")),
         "name": run.name,
         "site": request.get("site", ""),

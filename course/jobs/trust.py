@@ -75,11 +75,7 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
 
 
 def check_run(folder: Path) -> None:
-    """Raise like `check` if others can change, or exchange, a run's folder.
-
-    Its files name processes to end, and what to start. In a folder without the sticky bit, another
-    account could exchange it after any check of its owner.
-    """
+    """Raise like `check` if others can change a run's folder, or exchange it after any check."""
     _accepted(_openings([folder], is_chosen=True).values())
 
 

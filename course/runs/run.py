@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course.config import Config, change, from_dict
 from course.runs import failures, rows
 from course.runs.evidence import Evidence, from_values
-from course.runs.files import PROJECT, read_dict, tail
+from course.runs.files import PROJECT, read_dict, read_regular, tail
 from course.runs.record import Record
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
-        return _config((self.folder / "config.json").read_text())
+        return _config(read_regular(self.folder / "config.json"))
 
     @property
     def config(self) -> Config:
@@ -214,7 +214,7 @@ class Run:
         """The record, or None while the run is not over."""
         path = self.folder / "record.json"
         try:
-            return Record.from_json(path.read_text())
+            return Record.from_json(read_regular(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -261,7 +261,7 @@ class Run:
         import pandas as pd
 
         path, steps = self.folder / steps_file(rank), []
-        with path.open("rb") if path.exists() else nullcontext([]) as lines:
+        with path.open("rb") if path.is_file() else nullcontext([]) as lines:
             for line in lines:
                 with suppress(ValueError):  # incomplete: it is being written, or the disk was full
                     steps.append(json.loads(line))
@@ -414,12 +414,13 @@ def rows_of(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
 
 def all_runs() -> list[Run]:
     """Return every run in the runs folder, by name; skip unreadable ones and print the reason."""
-    return [job for job in all_jobs() if not job.is_command and _is_readable(job)]
+    return [job for job in all_jobs() if not job.is_command and is_readable(job)]
 
 
-def _is_readable(run: Run) -> bool:
+def is_readable(run: Run) -> bool:
+    """Return whether a run's request can be read; if not, print the reason."""
     try:
-        run.requested_config, run.together, run.is_being_submitted  # noqa: B018 - they are parsed
+        run.together, run.is_being_submitted, run.requested_config  # noqa: B018 - they are parsed
         if run.executor not in EXECUTORS:
             raise ValueError(f"its executor is {run.executor!r}")
     except FileNotFoundError:  # it has no config yet

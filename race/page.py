@@ -164,10 +164,9 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
     if max(map(len, scripts)) > MAX_DIFF_LINES:
         return f"not shown: a script has more than {MAX_DIFF_LINES:,} lines"
     changes = difflib.unified_diff(*scripts, before.id, after.id, lineterm="", n=1)
-    lines = [shared_files.one_line(line[:MAX_WIDTH]) for line in islice(changes, MAX_CHANGES)]
-    text = "\n".join(lines)
+    cut = [x[:MAX_WIDTH] + " …" * (len(x) > MAX_WIDTH) for x in islice(changes, MAX_CHANGES)]
+    text = "\n".join(map(shared_files.one_line, cut))
     is_all = next(changes, None) is None and len(text) <= MAX_DIFF
-    is_all &= max(map(len, lines), default=0) < MAX_WIDTH
     return text if is_all else f"{text[:MAX_DIFF]}\n… the rest is not shown"
 
 

@@ -21,7 +21,7 @@ from course.jobs import queue as queues
 from course.jobs import trust
 from course.jobs.errors import JobError
 from course.jobs.launch import cancel, launch, refresh
-from course.runs.run import PROJECT, Run
+from course.runs.run import PROJECT, Run, all_jobs
 from labs.start_here import doctor
 
 ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
@@ -293,6 +293,24 @@ def test_nothing_acts_on_a_run_that_others_can_exchange_for_theirs(
     assert mine.record is None
     runs_root.chmod(0o3775)
     assert refresh(mine) == "lost"
+
+
+@needs_root
+def test_a_disk_that_shows_one_owner_of_all_has_own_runs(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does for root (65534), and CIFS with the option uid: waiting would never end."""
+    for uid, trusted in ((trust.HIDDEN, ""), (BOB, str(runs_root))):
+        (run := Run(runs_root / f"of-{uid}")).folder.mkdir(parents=True)
+        (run.folder / "launch.json").write_text("{}")
+        assert refresh(run) == "lost"
+        (run.folder / "record.json").unlink()
+        os.chown(run.folder, uid, uid)
+        assert run not in all_jobs()
+        os.chown(runs_root, uid, uid)
+        monkeypatch.setenv(trust.VARIABLE, trusted)
+        assert run in all_jobs() and refresh(run) == "lost"
+        os.chown(runs_root, ME, OWN)
 
 
 def test_all_that_commands_start_python_from_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

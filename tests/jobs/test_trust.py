@@ -286,13 +286,14 @@ def test_nothing_acts_on_a_run_that_others_can_exchange_for_theirs(
     (mine := Run(runs_root / "mine")).folder.mkdir(parents=True)
     request = {"launched_at": "2026-11-30T13:00:00", "job_id": "1", "ticket": "/nowhere/1"}
     (mine.folder / "launch.json").write_text(json.dumps(request))
+    (mine.folder / "config.json").write_text(CONFIG.to_json())
     change(runs_root, 0o2775, CLASS)
     for act in (queues.table, lambda: refresh(mine), lambda: cancel([mine])):
         with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
             act()
     assert mine.record is None
     runs_root.chmod(0o3775)
-    assert refresh(mine) == "lost"
+    assert refresh(mine) == mine.record.status == "lost"
 
 
 @needs_root
@@ -303,13 +304,12 @@ def test_a_disk_that_shows_one_owner_of_all_has_own_runs(
     for uid, trusted in ((trust.HIDDEN, ""), (BOB, str(runs_root))):
         (run := Run(runs_root / f"of-{uid}")).folder.mkdir(parents=True)
         (run.folder / "launch.json").write_text("{}")
-        assert refresh(run) == "lost"
-        (run.folder / "record.json").unlink()
+        (run.folder / "config.json").write_text(CONFIG.to_json())
         os.chown(run.folder, uid, uid)
         assert run not in all_jobs()
         os.chown(runs_root, uid, uid)
         monkeypatch.setenv(trust.VARIABLE, trusted)
-        assert run in all_jobs() and refresh(run) == "lost"
+        assert run in all_jobs() and refresh(run) == run.record.status == "lost"
         os.chown(runs_root, ME, OWN)
 
 

@@ -16,7 +16,8 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 from course import config
 from course.data import default_set
 from course.data.default_set import Recipe
-from course.jobs.local_queue import stop_runners
+from course.jobs import local_queue
+from course.runs.user_folder import user_folder
 
 # Small sizes are enough: no test asserts a speed.
 config.QUICK |= {"image_px": 64, "steps": 8, "budget_s": 0.0}
@@ -138,3 +139,12 @@ def user_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "my_sites.toml"
     monkeypatch.setenv("COURSE_SITES", str(path))
     return path
+
+
+def stop_runners() -> None:
+    """End this user's supervisors, and with them the jobs that compute."""
+    for queue in user_folder().glob("queue*"):
+        if local_queue.is_served(queue):
+            os.kill(int((queue / "pid").read_text()), signal.SIGTERM)
+    for runner in local_queue._runners:
+        runner.wait()

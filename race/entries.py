@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from course.runs import shared_files
 from race import tracks
 
 SCHEMA = Path(__file__).with_name("entry.schema.json")
+MOST_SEEDS = 20  # of an entry
+MOST_ID = 120  # bytes; the course's have 36, and a file system's names 255
 VERDICT = "referee.json"  # in a run's folder: what the referee writes
 
 
@@ -78,29 +81,37 @@ class Entry:
     def new(
         cls, track: str, name: str, by: str, script: str, settings: dict[str, Any], gpus: int
     ) -> Entry:
-        """Create an entry before its first run."""
+        """Create an entry before its first run; raise ValueError if a text is too long."""
         now, sha256 = datetime.now(), digest(script)
         suffix = f"{now:%m%d-%H%M%S}-{sha256[:4]}{secrets.token_hex(4)}"
         entered_at = now.isoformat(timespec="seconds")
         identity = f"{tracks.file_name(name)}-{suffix}"
         by = by or shared_files.user_name(os.getuid())
-        return cls(identity, track, name, by, entered_at, sha256, settings, gpus)
+        entry = cls(identity, track, name, by, entered_at, sha256, settings, gpus)
+        cls.from_json(json.dumps(asdict(entry)), track, identity)  # or no board would show it
+        return entry
 
     @classmethod
+    @lru_cache(
+        maxsize=1024
+    )  # validating takes up to 0.03 s, and a page that is live reads it often
     def from_json(cls, text: str, track: str, id: str, owner: str = "") -> Entry:
         """Read an entry of any version; unknown fields are ignored.
 
         Args:
-            track, id, owner: of the entry's folders; those in the text are ignored.
+            track, id, owner: of the entry's folders; those in the text are ignored. The id is
+                part of names of files.
 
         Raises:
             ValueError, RecursionError: the text is not an entry.
         """
         from jsonschema import Draft202012Validator  # imported here: it takes 0.25 s
 
+        if not re.fullmatch(r"[\w.-]+", id) or len(id.encode()) > MOST_ID:
+            raise ValueError(f"its id needs letters, digits and _.-, and at most {MOST_ID} bytes")
         values = _printable(json.loads(text, parse_constant=_refuse_constant))
         for error in Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(values):
-            raise ValueError(f"{error.json_path}: {shared_files.one_line(error.message)[-200:]}")
+            raise ValueError(f"{error.json_path}: {shared_files.one_line(error.message[-200:])}")
         trials = tuple(
             Trial(**_known(Trial, trial) | {"way": tuple(map(tuple, trial.get("way", ())))})
             for trial in values.get("trials", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -51,9 +52,11 @@ def _plot(
     names = [entry.name for entry in entries]
     for entry in entries:
         colour = colours[entry.id]
-        for trial in entry.trials:
-            axes.plot(*_points(trial, over), color=colour, lw=0.7, alpha=0.5)
-        name = entry.id if names.count(entry.name) > 1 else f"{entry.name[:40]}, by {entry.author}"
+        curves = zip(*(_points(trial, over) for trial in entry.trials))  # x and y; NaN parts them
+        parts = [[value for part in axis for value in (*part, math.nan)] for axis in curves]
+        axes.plot(*parts, color=colour, lw=0.7, alpha=0.5)  # one line per trial would take long
+        name = f"{entry.name[:40]}, by {entry.author[:40]}"
+        name = entry.id if names.count(entry.name) > 1 else name
         name += f": {entry.top1:.1%} {words.format(digits(getattr(entry, over)))}"
         name, style = (name, "-") if entry.counts else (f"{name}, does not count", ":")
         curve = {name: _points(_median_trial(entry, over), over)}

@@ -24,7 +24,7 @@ from course.lab import read_utf8
 from course.runs import PROJECT, Record, git_sha, read_dict, write_atomically
 from race import board
 from race.board import COURSE_ENTRIES
-from race.entries import VERDICT, Entry, Trial
+from race.entries import MOST_SEEDS, VERDICT, Entry, Trial
 from race.supervised_clock import RESULT
 from race.tracks import TRACKS, Track, find_track
 
@@ -108,8 +108,8 @@ def enter(
     source = course_script(str(script)) if is_course_entry else find_script(script)
     text, name = read_utf8(source), name or source.stem
     rules = find_track(track)
-    if seeds and seeds < rules.seeds:
-        raise ValueError(f"seeds={seeds}: track {track} needs {rules.seeds} or more")
+    if seeds and not rules.seeds <= seeds <= MOST_SEEDS:
+        raise ValueError(f"seeds={seeds}: track {track} needs {rules.seeds} to {MOST_SEEDS}")
     if gpus > rules.max_gpus:
         raise ValueError(f"gpus={gpus}: track {track} allows at most {rules.max_gpus}")
     settings = read_settings(text, track)

@@ -114,7 +114,7 @@ def read_outcomes(entry: Entry, folder: Path) -> list[str]:
     An outcome belongs to one version of an entry: if its author changes a number, it is ignored.
     """
     try:
-        names = shared_files.list_folder(folder, board.VERIFIED)
+        names = sorted(name for name, _ in shared_files.statuses(folder, board.VERIFIED))
     except (OSError, ValueError):  # none yet, or not the owner's folder
         return []
     lines = []

@@ -15,19 +15,22 @@ from functools import cache
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from course.analysis.fresh_compiler import fresh_compiler
 from course.training import models
 from course.training.precision import set_tf32
-from electives.inference.latency import time_calls
+from electives.inference.latency import Call, latencies
 from electives.inference.variants import LADDER, Variant, create_call, prepare, random_images
 from research.sweep import command, device
 
 NETWORK, PX, BUDGET_S = "resnet50", 224, 0.5
 EXTREME_BATCHES = (1, 256)  # one image, and many
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+WARM_UP_CALLS = 5
+MIN_CALLS, MAX_CALLS = 50, 500  # a 99th percentile needs many
 COMPILED = (1, 16, 256)  # each is compiled separately, which is slow
 FLOATS = {
     "TF32": Variant(),
@@ -47,6 +50,20 @@ GRADIENTS = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
 }
+
+
+def time_calls(call: Call, device: torch.device, budget_s: float) -> dict[str, float]:
+    """Time as many calls as fit into the budget: p50_s, p99_s, and calls."""
+
+    def wait() -> None:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+    first = latencies(call, wait, 1, WARM_UP_CALLS)[0]
+    count = int(np.clip(budget_s / first, MIN_CALLS, MAX_CALLS))
+    times = latencies(call, wait, count, 0)
+    median, late = (float(value) for value in np.percentile(times, [50, 99]))
+    return {"p50_s": median, "p99_s": late, "calls": count}
 
 
 def plan() -> Iterator[dict[str, Any]]:

@@ -31,8 +31,9 @@ FIXES = {
     "resolve host|unable to access|onnect|timed out|unreachable": "check the network",
     "(?i)no space left|quota": "free some space on the disk of the clone",
     r"\.lock'": "if no other git is at work in this clone, one was killed: remove that file",
-    "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile": "the "
-    "file is damaged or incomplete: try again, and then ask the person who gave you the course",
+    "early EOF|index-pack|unrecognized header|bad pack|unpack-objects|invalid gitfile|"
+    "find remote ref": "the file is damaged or incomplete: try again, and then ask the person who "
+    "gave you the course",
 }
 MOST_PACKS = 3
 INTERRUPTED = "-interrupted"  # ends the name of a backup until its update is complete
@@ -64,7 +65,7 @@ def update(project: Path = PROJECT) -> str:
 
     Raises:
         ValueError: not a clone with an upstream branch, or a branch that has commits which are
-            not upstream, or git failed. No file has changed then.
+            not upstream, or is newer; or git failed. No file has changed then.
     """
     upstream = _upstream(project)
     lock = project / _git(project, "rev-parse", "--git-path", "course-update.lock").strip()
@@ -145,12 +146,15 @@ def _upstream(project: Path) -> str:
 
 def _fetch(project: Path, upstream: str) -> None:
     """Fetch; if that fails, raise ValueError with the cause."""
+    remote, _, branch = upstream.partition("/")
     try:
+        # Of a bundle that was cut in its header, a fetch of all branches finds none, and succeeds.
+        wanted = [remote, branch] if branch else []
         # A class's bundle comes as a whole each time: git then joins the copies.
         gc = ("-c", f"gc.autoPackLimit={MOST_PACKS}", "-c", "gc.autoDetach=false")
-        _git(project, *gc, "fetch", "--quiet")
+        _git(project, *gc, "fetch", "--quiet", *wanted)
     except ValueError:
-        url = _git(project, "config", f"remote.{upstream.partition('/')[0]}.url").strip()
+        url = _git(project, "config", f"remote.{remote}.url").strip()
         if url.startswith("/"):
             _check_readable(url)
         raise
@@ -181,6 +185,11 @@ def _move(project: Path, upstream: str) -> list[str]:
     with suppress(ValueError):  # as far as git remembers where the upstream branch was
         published = _git(project, "merge-base", "--fork-point", upstream, "HEAD")
     if published == _git(project, "rev-parse", "HEAD"):  # the upstream branch was rewritten
+        if not int(_git(project, "rev-list", "--count", f"HEAD..{upstream}")):
+            raise ValueError(
+                f"{upstream} is older than what you have, by {own_commits} commits. Tell the "
+                f"person who hands it out; to go back to it anyway: git reset --keep {upstream}"
+            )
         return ["reset", "--quiet", "--keep"]
     raise ValueError(
         f"this branch has {own_commits} commits that {upstream} does not have. To keep them, "

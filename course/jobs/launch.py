@@ -22,7 +22,6 @@ from course.jobs import local, slurm, trust
 from course.jobs.batch_script import UnknownJobError
 from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
-from course.jobs.sites import Site
 from course.runs import record as records
 from course.runs import recordings
 from course.runs import run as runs
@@ -178,16 +177,6 @@ def resume(
     return _launch([planned], rerun=False, resumed=run)[0]
 
 
-def _common(site: Site) -> dict[str, Any]:
-    """Return the fields that the request of every launch has."""
-    return {
-        "time_min": site.time_min,
-        "git_sha": runs.git_sha(),
-        "executor": site.executor,
-        "launched_at": datetime.now().isoformat(timespec="seconds"),
-    }
-
-
 def _answer(planned: Plan) -> RecordedLaunch | None:
     """Return and print the recorded run if the site has recordings; None on other sites."""
     if planned.site.executor != "recorded":
@@ -279,14 +268,11 @@ def cancel(runs: Sequence[T]) -> list[T]:
     """End runs that wait or compute, together: none starts because another made room.
 
     Raises:
-        JobError: Slurm does not take the requests now, or a run belongs to another user.
+        JobError: Slurm does not take the requests now; or as `refresh`.
     """
     # Include their repetitions, which no other run needs.
     active = [member for run in runs for member in (run, *run.repeats)]
     active = [run for run in active if refresh(run) in ("queued", "running")]
-    for run in active:
-        if not run.is_own:
-            raise JobError(f"{run.folder} belongs to another user: set COURSE_RUNS to your folder")
     for run in active:
         remaining = [member for member in run.together if member not in active]
         # A job goes on for other members of a group: its supervisor sees the verdict, and ends
@@ -305,11 +291,13 @@ def cancel(runs: Sequence[T]) -> list[T]:
 
 
 def refresh(run: Run) -> str:
-    """Return the run's status; record how it ended if its job is gone without a record."""
-    if not run.is_own:
-        return run.status
-    if run.record is None and not engine(run.executor).is_alive(run) and run.record is None:
-        status, error = engine(run.executor).ending(run)
+    """Return the run's status; record how it ended if its job is gone without a record.
+
+    Raises:
+        JobError: it is not over, and others can exchange its folder.
+    """
+    if run.record is None and not engine(run).is_alive(run) and run.record is None:
+        status, error = engine(run).ending(run)
         if status in ("queued", "running"):  # it was requeued, or its end is not known yet
             return status
         values = {"status": status, "error": error}
@@ -325,7 +313,7 @@ def refresh(run: Run) -> str:
 
 
 def _queue_state(run: Run) -> dict[str, Any]:
-    return engine(run.executor).queue_states([run]).get(run.name, {})
+    return engine(run).queue_states([run]).get(run.name, {})
 
 
 def _start(
@@ -337,14 +325,20 @@ def _start(
         earlier: by folder, an attempt at the same run that did not end ok.
     """
     started, site = [LaunchedRun(folder) for folder in folders], group[0].site
-    common = _common(site) | _trusted(group, earlier.values())
+    common = {
+        "time_min": site.time_min,
+        "git_sha": runs.git_sha(),
+        "executor": site.executor,
+        "launched_at": datetime.now().isoformat(timespec="seconds"),
+        **_trusted(group, earlier.values()),
+    }
     try:
         for run, planned in zip(started, group):
             _write_folder(run, planned, common | _group_folders(run, started))
             if run.folder in earlier:
                 take_over(earlier[run.folder].folder, run.folder)
         most = {"gpus": max(planned.request["gpus"] for planned in group)}
-        job = engine(site.executor).submit(folders[0], started[0].launched | most, site)
+        job = engine(started[0]).submit(folders[0], started[0].launched | most, site)
         for run in started:
             write_atomically(run.folder / runs.JOB_FILE, json.dumps(job, indent=1))
     except UnknownJobError as error:  # the job may have begun, and write into its folder
@@ -423,9 +417,7 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
 
 def why_queued(run: Run, status: str) -> str:
     """Return why a run with this status has not begun; "" if it has, or is about to."""
-    if status != "queued":
-        return ""
-    return _queue_state(run).get("reason", "")
+    return _queue_state(run).get("reason", "") if status == "queued" else ""
 
 
 def _state(run: Run, status: str, steps: int) -> str:
@@ -438,7 +430,7 @@ def _state(run: Run, status: str, steps: int) -> str:
 def steps_done(run: Run) -> int:
     """Return how many training steps the run has completed."""
     path = run.folder / "steps.jsonl"
-    if not path.exists():
+    if not path.is_file():
         return 0
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - PART_BYTES))

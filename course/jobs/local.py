@@ -78,7 +78,8 @@ def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
             elapsed_s = max(0, round((datetime.now() - began).total_seconds()))
             state, reason = "running", f"on {started['host']}"
         rows[run.name] = {"state": state, "reason": reason, "elapsed_s": elapsed_s, "nodes": 1}
-        if not _on_gpu(run):
+        may_use_gpu = run.is_command or run.config.device != "cpu"
+        if not (may_use_gpu and has_gpu()):  # its `gpus` are processes
             rows[run.name]["gpus"] = 0
     _explain_waiting(rows, living)
     return rows
@@ -96,11 +97,6 @@ def _explain_waiting(rows: dict[str, dict[str, Any]], runs: Sequence[Run]) -> No
         elif read_dict(Path(run.launched["ticket"])).get("shared"):
             reason = "next in the queue: all users of this machine take turns"
         rows[run.name]["reason"] = reason
-
-
-def _on_gpu(run: Run) -> bool:
-    """Return whether the run may use a GPU of this machine; if not, its `gpus` are processes."""
-    return has_gpu() and (run.is_command or run.config.device != "cpu")
 
 
 def has_gpu() -> bool:

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -218,12 +217,3 @@ def first_in_queue() -> Run | None:
             if job := read_dict(ticket):
                 return Run(Path(job["folder"]))
     return None
-
-
-def stop_runners() -> None:
-    """End this user's supervisors, and with them the jobs that compute."""
-    for queue in user_folder().glob("queue*"):
-        if is_served(queue):
-            os.kill(int((queue / "pid").read_text()), signal.SIGTERM)
-    for runner in _runners:
-        runner.wait()

@@ -12,7 +12,7 @@ from typing import Any
 from course.config import FULL_SIZE, SCRIPTS, Config, change
 from course.data import folders
 from course.jobs import batch_script as slurm_script
-from course.jobs import local, sites, slurm
+from course.jobs import local, sites, slurm, trust
 from course.jobs.sites import Site
 from course.runs import run as runs
 from course.runs.files import read_dict
@@ -54,8 +54,8 @@ class Plan:
         """Return the last attempt at this run, or None, and the folder for the next."""
         last, number, root = None, 1, runs.runs_root()
         while (folder := root / (self.name if number == 1 else f"{self.name}.{number}")).exists():
-            if (folder / "launch.json").exists():
-                last = Run(folder)
+            if (run := Run(folder)).is_own and (folder / "launch.json").exists():
+                last = run
             number += 1
         return last, folder
 
@@ -77,18 +77,10 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     """
     config = against.requested_config
     _check_budgets([planned.config, config])
-    values = {
-        "rung": config.rung,
-        "site": planned.site.name,
-        "gpus": against.gpus,
-    }
-    launched = against.launched
-    values |= {
-        name: launched[name]
-        for name in ("added", "hooks", "arguments", "folder")
-        if name in launched
-    }
-    source = Path(against.launched["script"])
+    launched, kept = against.launched, ("added", "hooks", "arguments", "folder")
+    values = {name: launched[name] for name in kept if name in launched}
+    values |= {"rung": config.rung, "site": planned.site.name, "gpus": against.gpus}
+    source = Path(launched["script"])
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
     both = {"beside": [repeat.name]}
@@ -285,9 +277,14 @@ def _batch_script(folder: Path, request: dict[str, Any], site: Site) -> str:
     return write(folder, request, site)
 
 
-def engine(executor: str) -> Any:
-    """Return the module that submits jobs for an executor, and knows whether they are alive."""
-    return {"local": local, "slurm": slurm}[executor]
+def engine(run: Run) -> Any:
+    """Return the module that submits a run's job, and knows whether it is alive.
+
+    Raises:
+        JobError: others can exchange the run's folder, whose files name what to start and end.
+    """
+    trust.check_run(run.folder)
+    return {"local": local, "slurm": slurm}[run.executor]
 
 
 def _with_data_root(config: Config, site: Site) -> Config:

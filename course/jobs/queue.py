@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from course.jobs.launch import refresh, steps_done
 from course.jobs.plan import engine
-from course.runs.run import Run, all_jobs
+from course.runs.run import Run, all_jobs, is_readable
 from course.text import clock, printable
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ def table() -> pd.DataFrame:
     (requested, or in use), gpus (0 if it computes on this machine's CPU), step (completed ones),
     steps (0 if the script reports none). elapsed_s and nodes may be missing. A run that turns out
     to be over is recorded, and left out.
+
+    Raises:
+        JobError: as `refresh`.
     """
     import pandas as pd
 
@@ -66,13 +69,14 @@ def as_page(table: pd.DataFrame | None) -> str:
 
 
 def _rows() -> list[dict[str, Any]]:
-    open_runs = [run for run in all_jobs() if not (run.folder / "record.json").exists()]
-    by_engine: dict[str, list[Run]] = {}
-    for run in filter(lambda run: run.is_own, open_runs):
-        by_engine.setdefault(run.executor, []).append(run)
+    unfinished = (run for run in all_jobs() if not (run.folder / "record.json").exists())
+    open_runs = [*filter(is_readable, unfinished)]
+    by_engine: dict[Any, list[Run]] = {}
+    for run in open_runs:
+        by_engine.setdefault(engine(run), []).append(run)
     states: dict[str, dict[str, Any]] = {}
-    for name, runs in by_engine.items():
-        states |= engine(name).queue_states(runs)
+    for module, runs in by_engine.items():
+        states |= module.queue_states(runs)
     rows = []
     for run in open_runs:
         with suppress(FileNotFoundError):  # a launch was refused meanwhile, and its folder removed
@@ -98,7 +102,7 @@ def _row(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     step = 0 if state["state"] == "pending" else steps_done(run)
     written = (run.folder / "launch.json").stat().st_mtime_ns  # once, at its launch
     return {
-        "order": (request.get("launched_at", ""), written),
+        "order": (str(request.get("launched_at", "")), written),
         "job": str(request.get("job_id", "")),
         "name": run.name,
         "site": request.get("site", ""),

@@ -244,7 +244,9 @@ def queue_states(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
         elif known and number in known and known[number][-1] == run.job.name:
             state, reason, used, nodes, where, _ = known[number]
             words = f"on {where}" if where else _explain(reason)
-            rows[run.name] = _row(state.lower(), words, _elapsed(used), int(nodes))
+            used_s = seconds(used)
+            used_s = int(used_s) if math.isfinite(used_s) else 0
+            rows[run.name] = _row(state.lower(), words, used_s, int(nodes))
     return rows
 
 
@@ -258,8 +260,3 @@ def _explain(reason: str) -> str:
     """Return Slurm's word for why a job waits, with its meaning if that is known."""
     meaning = next((text for word, text in REASONS.items() if reason.startswith(word)), "")
     return f"{reason}: {meaning}" if meaning else reason
-
-
-def _elapsed(used: str) -> int:
-    passed_s = seconds(used)
-    return 0 if math.isinf(passed_s) else int(passed_s)

@@ -1,4 +1,4 @@
-"""Find what a launch executes and a different account can change, and refuse to launch.
+"""Find what a different account can change of what is executed, and refuse to go on.
 
 This finds folders that were left open, as with umask 002 in a group's folder. It can't find a
 change that was already made: then this module may have been changed, too.
@@ -71,16 +71,26 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
         JobError: a different account can change what the launch would execute.
         ValueError: COURSE_TRUST names a path that does not exist.
     """
-    certain = [opening for opening in openings(scripts, folders) if opening.is_certain]
+    return _accepted(openings(scripts, folders))
+
+
+def check_run(folder: Path) -> None:
+    """Raise like `check` if others can change a run's folder, or exchange it after any check."""
+    _accepted(_openings([folder], is_chosen=True).values())
+
+
+def _accepted(found: Iterable[Opening]) -> list[str]:
+    """Return the openings that COURSE_TRUST accepts; raise JobError if there are others."""
+    certain = [opening for opening in found if opening.is_certain]
     if refused := [opening for opening in certain if not opening.is_trusted]:
         lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
         places = {opening.path for opening in refused}
         paths = [str(place) for place in sorted(places) if places.isdisjoint(place.parents)]
         options = " ".join(f"--trust-folder {shlex.quote(path)}" for path in paths)
         raise JobError(
-            f"other people could change what this launch executes as you. Nothing was launched.\n"
-            f"{lines}\nIf you trust all of them, add {options}; or in a notebook, "
-            f"os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
+            f"other people could change what runs as you. Nothing was launched, ended or recorded."
+            f"\n{lines}\nIf you trust all of them, add {options} to a launch, or set the variable "
+            f"{VARIABLE}; in a notebook, os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
         )
     return [str(opening) for opening in certain]
 

@@ -72,10 +72,17 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         shutil.copyfile(source, target)
 
 
+def read_regular(path: Path) -> str:
+    """Read a text file; raise OSError or ValueError if it is none: a pipe would block."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path.name} is not a regular file")
+    return path.read_text()
+
+
 def read_dict(path: Path) -> dict[str, Any]:
     """Read a JSON object; return {} if the file has none."""
     try:
-        value = json.loads(path.read_text()) if path.is_file() else {}  # a pipe would block
+        value = json.loads(read_regular(path))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

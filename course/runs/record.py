@@ -99,6 +99,11 @@ class Record:
         if not isinstance(values, dict) or values.get("status") not in STATUSES:
             raise ValueError(f"a record needs a status, one of {', '.join(STATUSES)}")
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        blank = vars(cls("ok")) | {"evidence": values.get("evidence")}
+        for name, value in known.items():
+            kind = float | int | None if blank[name] is None else type(blank[name])
+            if not isinstance(value, kind):
+                raise ValueError(f"{name} has a wrong type: {shortened(repr(value), 80)}")
         return cls(**known | {"evidence": from_values(Evidence, values.get("evidence"))})
 
     def to_values(self) -> dict[str, Any]:

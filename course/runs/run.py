@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course.config import Config, change, from_dict
 from course.runs import failures, rows
 from course.runs.evidence import Evidence, from_values
-from course.runs.files import PROJECT, read_dict, tail
+from course.runs.files import PROJECT, read_dict, read_regular, tail
 from course.runs.record import Record
 
 if TYPE_CHECKING:
@@ -96,8 +96,11 @@ class Run:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user launched it: another's files may name any process or command."""
-        return not self.folder.exists() or self.folder.lstat().st_uid == os.getuid()
+        """Whether this user launched it, as far as the disk shows: some show one owner of all."""
+        with suppress(OSError):  # it was removed, or is a disk that another user has mounted
+            owners = os.getuid(), self.folder.parent.stat().st_uid
+            return self.folder.lstat().st_uid in owners
+        return False
 
     @property
     def script(self) -> Path:
@@ -127,7 +130,7 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
-        return _config((self.folder / "config.json").read_text())
+        return _config(read_regular(self.folder / "config.json"))
 
     @property
     def config(self) -> Config:
@@ -211,7 +214,7 @@ class Run:
         """The record, or None while the run is not over."""
         path = self.folder / "record.json"
         try:
-            return Record.from_json(path.read_text())
+            return Record.from_json(read_regular(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -258,7 +261,7 @@ class Run:
         import pandas as pd
 
         path, steps = self.folder / steps_file(rank), []
-        with path.open("rb") if path.exists() else nullcontext([]) as lines:
+        with path.open("rb") if path.is_file() else nullcontext([]) as lines:
             for line in lines:
                 with suppress(ValueError):  # incomplete: it is being written, or the disk was full
                     steps.append(json.loads(line))
@@ -411,33 +414,36 @@ def rows_of(runs: Iterable[Run] | pd.DataFrame) -> list[dict[str, Any]]:
 
 def all_runs() -> list[Run]:
     """Return every run in the runs folder, by name; skip unreadable ones and print the reason."""
-    return [job for job in all_jobs() if not job.is_command and _is_readable(job)]
+    return [job for job in all_jobs() if not job.is_command and is_readable(job)]
 
 
-def _is_readable(run: Run) -> bool:
+def is_readable(run: Run) -> bool:
+    """Return whether a run's request can be read; if not, print the reason."""
     try:
-        run.requested_config, run.together, run.is_being_submitted  # noqa: B018 - they are parsed
+        run.together, run.is_being_submitted, run.requested_config  # noqa: B018 - they are parsed
         if run.executor not in EXECUTORS:
             raise ValueError(f"its executor is {run.executor!r}")
     except FileNotFoundError:  # it has no config yet
         return True
     except Exception as error:  # damaged files, or those of a different version
-        _report_skipped(run, str(error).split(": choose ")[0])
+        reason = str(error).split(": choose ")[0]
+        _report(
+            f"skipped {run.name}: {reason}. A different version of the course may have launched "
+            f"it; to hide this message, move {run.folder} elsewhere"
+        )
         return False
     return True
 
 
-@cache  # each run once in a process
-def _report_skipped(run: Run, reason: str) -> None:
-    print(
-        f"skipped {run.name}: {reason}. A different version of the course may have launched it; "
-        f"to hide this message, move {run.folder} elsewhere",
-        file=sys.stderr,
-    )
+@cache  # each line once in a process
+def _report(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def all_jobs() -> list[Run]:
-    """Return every run, and every command that was put into the queue, by name.
+    """Return every run of this user, and every command that was put into the queue, by name.
+
+    Nothing is read of what else is in the folder: its files could name anything.
 
     Raises:
         ValueError: the runs folder cannot be read.
@@ -452,7 +458,10 @@ def all_jobs() -> list[Run]:
             f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
             f"folder of your own"
         ) from error
-    return [Run(root / name) for name in names if os.path.isfile(root / name / "launch.json")]
+    own = [run for name in names if (run := Run(root / name)).is_own]
+    if others := len(names) - len(own):
+        _report(f"{root} also has {others} files or folders of other accounts, which are not shown")
+    return [run for run in own if os.path.isfile(run.folder / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

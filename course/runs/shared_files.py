@@ -50,12 +50,6 @@ def read_text(root: Path, *names: str, owner: int | None = None, limit: int = LI
         return data.decode()
 
 
-def list_folder(root: Path, name: str) -> list[str]:
-    """Return the names in the folder root/name, sorted. Raises like `read_text`."""
-    with _open_folder(root, name) as folder:
-        return sorted(os.listdir(folder))
-
-
 def statuses(root: Path, name: str) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yield each name in the folder root/name with its status, not that of a link's target.
 

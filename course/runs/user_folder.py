@@ -77,8 +77,7 @@ def protect_compile_cache() -> None:
 
 def _create(folder: Path) -> None:
     """Create a folder that only this user can read and write, or check the one that is there."""
-    if not folder.parent.exists():
-        folder.parent.mkdir(mode=0o700, parents=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check(folder)

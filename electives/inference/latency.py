@@ -6,16 +6,12 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
 from course.runs import recorded_table
 
 Call = Callable[[], Any]
 Latencies = Callable[[Call, Call, int, int], list[float]]
-WARM_UP_CALLS = 5
-MIN_CALLS, MAX_CALLS = 50, 500  # a 99th percentile needs many
 KNEE_SHARE = 0.9  # of the highest throughput
 
 
@@ -36,20 +32,6 @@ def latencies(call: Call, wait: Call, count: int, warm_up: int) -> list[float]:
         wait()
         times.append(perf_counter() - begin)
     return times
-
-
-def time_calls(call: Call, device: torch.device, budget_s: float) -> dict[str, float]:
-    """Time as many calls as fit into the budget: p50_s, p99_s, and calls."""
-
-    def wait() -> None:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-
-    first = latencies(call, wait, 1, WARM_UP_CALLS)[0]
-    count = int(np.clip(budget_s / first, MIN_CALLS, MAX_CALLS))
-    times = latencies(call, wait, count, 0)
-    median, late = (float(value) for value in np.percentile(times, [50, 99]))
-    return {"p50_s": median, "p99_s": late, "calls": count}
 
 
 def find_knee(table: pd.DataFrame) -> int:

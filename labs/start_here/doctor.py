@@ -233,7 +233,7 @@ def ten_second_job(site: str) -> Result:
     try:
         run.wait(timeout_s=60 * JOB_LIMIT_MIN)
     except JobError as error:
-        row = engine(run.executor).queue_states([run]).get(run.name, {})
+        row = engine(run).queue_states([run]).get(run.name, {})
         run.cancel()
         if row.get("state") == "pending":
             result = f"not started within {JOB_LIMIT_MIN} minutes: {row['reason']}"
@@ -243,7 +243,7 @@ def ten_second_job(site: str) -> Result:
     record = run.record
     result = f"{record.status} on {record.machine} with {sites.user_file()} as your sites"
     deadline = time.monotonic() + ENDS_WITHIN_S  # its supervisor still writes
-    while engine(run.executor).is_alive(run) and time.monotonic() < deadline:
+    while engine(run).is_alive(run) and time.monotonic() < deadline:
         time.sleep(0.1)
     shutil.rmtree(run.folder, ignore_errors=True)
     if run.executor == "slurm" and record.device == "cpu":

@@ -25,7 +25,7 @@ from course.data import default_set
 from course.data.default_set import Recipe
 from course.jobs import launch as jobs, sites
 from course.jobs.batch_script import submit_job
-from course.jobs.local_queue import stop_runners
+from conftest import stop_runners
 from race import board
 from race.entries import Entry
 

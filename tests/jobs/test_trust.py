@@ -1,6 +1,7 @@
 """A launch refuses what a different account could change of it, and nothing else."""
 
 import grp
+import json
 import os
 import pwd
 import shutil
@@ -16,10 +17,11 @@ import pytest
 from job_helpers import CONFIG, over
 from race_helpers import as_user
 
+from course.jobs import queue as queues
 from course.jobs import trust
 from course.jobs.errors import JobError
-from course.jobs.launch import launch
-from course.runs.run import PROJECT
+from course.jobs.launch import cancel, launch, refresh
+from course.runs.run import PROJECT, Run, all_jobs
 from labs.start_here import doctor
 
 ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
@@ -274,6 +276,41 @@ def test_a_queued_job_in_a_shared_runs_folder_is_refused(
     assert doctor.trust()[0] == "note"
     runs_root.chmod(0o755)
     assert doctor.trust()[0] == "ok"
+
+
+@needs_root
+def test_nothing_acts_on_a_run_that_others_can_exchange_for_theirs(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the sticky bit, they can do so between any check of its owner and what follows."""
+    (mine := Run(runs_root / "mine")).folder.mkdir(parents=True)
+    request = {"launched_at": "2026-11-30T13:00:00", "job_id": "1", "ticket": "/nowhere/1"}
+    (mine.folder / "launch.json").write_text(json.dumps(request))
+    (mine.folder / "config.json").write_text(CONFIG.to_json())
+    change(runs_root, 0o2775, CLASS)
+    for act in (queues.table, lambda: refresh(mine), lambda: cancel([mine])):
+        with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
+            act()
+    assert mine.record is None
+    runs_root.chmod(0o3775)
+    assert refresh(mine) == mine.record.status == "lost"
+
+
+@needs_root
+def test_a_disk_that_shows_one_owner_of_all_has_own_runs(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS does for root (65534), and CIFS with the option uid: waiting would never end."""
+    for uid, trusted in ((trust.HIDDEN, ""), (BOB, str(runs_root))):
+        (run := Run(runs_root / f"of-{uid}")).folder.mkdir(parents=True)
+        (run.folder / "launch.json").write_text("{}")
+        (run.folder / "config.json").write_text(CONFIG.to_json())
+        os.chown(run.folder, uid, uid)
+        assert run not in all_jobs()
+        os.chown(runs_root, uid, uid)
+        monkeypatch.setenv(trust.VARIABLE, trusted)
+        assert run in all_jobs() and refresh(run) == run.record.status == "lost"
+        os.chown(runs_root, ME, OWN)
 
 
 def test_all_that_commands_start_python_from_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

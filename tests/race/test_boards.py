@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from course.__main__ import app
 from course.runs import shared_files
-from race import board, page, submission, verification
-from race.entries import Entry, digest
+from race import board, figures, page, submission, verification
+from race.entries import MOST_SEEDS, Entry, digest
 
 INSTRUCTOR, ALICE, MALLORY = 41001, 41002, 41003
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as other users")
@@ -95,7 +95,7 @@ WRONG = {
     "nested": (write("entry.json", b"[" * 30_000), "nested too deeply"),
     "endless": (edit(seconds=float("inf")), "Infinity is not a number"),
     "too-fast": (edit(seconds=5e-324), "5e-324 is less than the minimum of 0.001"),
-    "too-frugal": (edit(joules=5e-324), "5e-324 is not valid"),
+    "too-frugal": (edit(joules=5e-324), "5e-324 should not be valid"),
     "too-good": (edit(top1=2), "2 is greater than the maximum of 1"),
     "other-names": (edit(id="../../secret", track="gpu"), ""),  # only the folders' names count
     "a-formula": (edit(name="$\\bad$ <script>"), ""),
@@ -298,7 +298,7 @@ def test_a_changed_script_is_reported_and_not_verified(tmp_path: Path) -> None:
     first, entry = posted(tmp_path, "first"), posted(tmp_path, "mine", "SETTINGS = {'lr': 2}\n")
     assert "+SETTINGS = {'lr': 2}" in page.diff(tmp_path, first, entry)
     large = posted(tmp_path, "large", "# long" * 40_000)
-    assert page.MAX_DIFF < len(page.diff(tmp_path, entry, large)) < page.MAX_DIFF + 100
+    assert len(page.diff(tmp_path, entry, large)) < page.MAX_DIFF / 10
     warning, script = "is not the one that was entered", tmp_path / "quick" / entry.id / "script.py"
     assert board.is_as_entered(entry, tmp_path) and warning not in page.render_page(tmp_path)
     script.write_text("SETTINGS = {}  # clean now\n")
@@ -323,3 +323,27 @@ def test_an_interrupted_entry_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (entry,) = enter_until(KeyboardInterrupt)
     assert not entry.counts and "interrupted by its author" in entry.verdict
     assert len(entry.seeds) == 3 and entry.id in page.render_page(tmp_path)
+
+
+def test_an_entry_is_small_enough_for_a_page_of_200(tmp_path: Path) -> None:
+    """Of its size depend the time and the size of everyone's page, and names of files."""
+    one = entry_of([0.3 + seed / 1000 for seed in range(MOST_SEEDS)])
+    (axes,) = figures.plot_accuracies([one], 0.15)["seconds"].axes
+    assert len(axes.lines) == 3  # all trials, their median, and the target
+    first = posted(tmp_path, one)
+    many = replace(one, id="many", trials=(*one.trials, one.trials[0]))
+    changed = posted(tmp_path, "changed", "\n".join(f"{line:0250}" for line in range(900)))
+    text = page.diff(tmp_path, first, changed)
+    assert len(text) < page.MAX_DIFF + 100 and text.endswith("the rest is not shown")
+    short = posted(tmp_path, "short", "\n".join(map(str, range(900))))
+    assert page.diff(tmp_path, first, short).count("\n") == page.MAX_CHANGES
+    posted(tmp_path, many)
+    posted(tmp_path, replace(one, id="i" * 121))
+    entries, problems = board.read_board(tmp_path)
+    assert len(entries) == 3 and len(problems) == 2
+    assert "at most 120 bytes" in problems[0] and "$.trials" in problems[1]
+    with pytest.raises(ValueError, match="track quick needs 3 to 20"):
+        submission.enter("quick", "plain", seeds=21, to=tmp_path)
+    for options in ({"name": "n" * 95}, {"name": "é" * 50}, {"by": "b" * 81}):
+        with pytest.raises(ValueError, match=r"at most 120 bytes|\$\.(by|name)"):
+            submission.enter("quick", "plain", to=tmp_path, **options)

@@ -110,7 +110,7 @@ def test_settings_and_arguments_that_are_refused(tmp_path: Path) -> None:
             submission.read_settings(script, "quick")
     for arguments, words in (
         ({"track": "fun"}, "choose quick, cpu, gpu, node"),
-        ({"seeds": 2}, "needs 3 or more"),
+        ({"seeds": 2}, "needs 3 to 20"),
         ({"script": "nothing.py"}, "no script"),
     ):
         with pytest.raises(ValueError, match=words):

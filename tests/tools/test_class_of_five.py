@@ -243,7 +243,7 @@ def refuses_open_folders(place: Path, accounts: dict[str, Account], first: str) 
     (group,) = (x.gr_name for x in grp.getgrall() if {ann.name, dee.name} <= {*x.gr_mem})
     shutil.chown(shared, group=group)
     shared.chmod(0o2775)
-    elsewhere = first.removeprefix("cd; ")
+    elsewhere = first.removeprefix("cd && ")
     assert "no sticky bit" in dee.types(f"cd {shared}; {elsewhere}", ok=False)
     dee.types(
         f'mkdir {shared}/trap; echo \'open("{evidence}", "w")\' > {shared}/trap/sitecustomize.py'

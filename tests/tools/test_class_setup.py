@@ -427,7 +427,7 @@ class TestStart:
         unset = ["", ":relative", *[""] * 6, "/usr/bin:/bin"]
         assert (status, umask.lstrip("0"), values) == ("1", "2", unset)
         assert re.search(reason, errors), errors
-        assert "umask g-w,o-w; git clone '" in errors  # what to do
+        assert "umask g-w,o-w && git clone '" in errors  # what to do
 
     @as_others
     def test_the_line_that_init_prints_makes_a_safe_clone(

@@ -322,6 +322,19 @@ def test_an_upstream_that_was_rewritten_is_followed(upstream: Path, clone: Path)
     assert git(clone, "rev-parse", "HEAD") == git(upstream, "rev-parse", "HEAD")
 
 
+def test_an_older_upstream_moves_no_one_back(upstream: Path, clone: Path) -> None:
+    commit(upstream, fixed_files())
+    update(clone)
+    git(upstream, "branch", "newer")
+    git(upstream, "reset", "-q", "--hard", "HEAD~1")  # such as an old copy of a class's bundle
+    for _ in range(2):
+        with pytest.raises(ValueError, match="origin/main is older than what you have, by 1 "):
+            update(clone)
+    assert (clone / SCRIPT).read_text() == git(upstream, "show", f"newer:{SCRIPT}")
+    git(upstream, "reset", "-q", "--hard", "newer")
+    assert "already up to date" in update(clone)
+
+
 def test_a_shallow_clone_is_updated(upstream: Path, tmp_path: Path) -> None:
     commit(upstream, {"notes.txt": "second\n"})
     shallow = tmp_path / "shallow"
@@ -553,7 +566,7 @@ def test_looking_for_an_update_uses_no_network_and_waits_for_no_disk(
 def test_a_fetch_that_fails_names_the_cause(upstream: Path, learner: Path) -> None:
     commit(upstream, fixed_files())
     file = bundle(upstream)
-    for part in (file.read_bytes()[:2000], b"no bundle"):
+    for part in (file.read_bytes()[:2000], file.read_bytes()[:40], b"no bundle"):
         file.write_bytes(part)
         with pytest.raises(ValueError, match="damaged or incomplete: try again"):
             update(learner)

@@ -87,7 +87,7 @@ def first_line(folder: Path) -> str:
     # In a folder that others can write to, they could exchange the clone while git works, and git
     # would run their hook; so it is in the home. Without the umask, its group could write there.
     clone = f"git clone {_quoted(folder / BUNDLE)} course"
-    return f"cd; umask g-w,o-w; {clone} && {next_line(folder)}"
+    return f"cd && umask g-w,o-w && {clone} && {next_line(folder)}"
 
 
 def next_line(folder: Path) -> str:

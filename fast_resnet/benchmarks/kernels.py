@@ -145,6 +145,8 @@ def flat(values: Any) -> Iterator[Any]:
 
 def triton_flops(name: str, arguments: dict[str, Any]) -> int:
     """Return a Triton kernel's FLOPs in matrix products."""
+    if name == "gram_product_kernel":  # two products in TF32
+        return 4 * arguments["N"] * arguments["K"] ** 2
     if name not in ("conv3_kernel", "dgrad1_kernel", "dz_kernel"):
         return 0
     M, N, K = (arguments[size] for size in "MNK")

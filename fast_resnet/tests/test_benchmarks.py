@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,13 +76,16 @@ def test_a_training_step_is_recorded_with_its_optimizer(kernels) -> None:
     assert record.bytes["_fused_sgd_"] == pytest.approx(5 * 4 * weights, rel=1e-3)
 
 
-def event(name: str, above=None, kernels=(), shapes=(), device=DeviceType.CPU, us=0.0):
+def event(
+    name: str, above=None, kernels=(), shapes=(), device=DeviceType.CPU, us=0.0, annotation=False
+):
     return SimpleNamespace(
         name=name,
         cpu_parent=above,
         input_shapes=list(shapes),
         kernels=[SimpleNamespace(name=name, duration=us) for name, us in kernels],
         device_type=device,
+        is_user_annotation=annotation,
         time_range=SimpleNamespace(elapsed_us=lambda: us),
     )
 
@@ -97,6 +101,7 @@ def test_each_kernel_of_a_profile_counts_once(kernels) -> None:
     ]
     times = {"wgrad": 5, "sm90_dgrad": 7, "copy": 2, "gemm": 3, "stray": 4, "dz_kernel": 11}
     events += [event(name, device=DeviceType.CUDA, us=us) for name, us in times.items()]
+    events.append(event("Optimizer.step", device=DeviceType.CUDA, us=9, annotation=True))
     names = ["convolution_backward", "copy_", "mm", "mm over pixels"]
     seconds = kernels.device_seconds(events, names, steps=1)
     assert {name: round(1e6 * value) for name, value in seconds.items()} == {
@@ -123,13 +128,14 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
     import bound
 
     text, record = README.read_text(encoding="utf-8"), kernels.of_shapes("resnet50", 256)
+    measured = {row["kernel"]: row["ms"] for row in recorded("kernels_h200") if row["batch"] == 256}
     assert all(f"| {' | '.join(row)} |" in text for row in bound.table())
     assert f"{1e12 * bound.joules_per_byte():.0f} pJ" in text
     rows = {row["kernel"]: row for row in record.table()}
     for name, row in rows.items():
         if f"`{name}`" in text:
             shown = f"{row['calls']} | {row['mb'] / 1e3:.1f} | {row['gflop'] / 1e3:.2f} |"
-            assert f"`{name}`) | {shown} {row['least_ms']:.2f}" in text
+            assert f"`{name}`) | {shown} {row['least_ms']:.2f} | {measured[name]:.2f} |" in text
     every = rows["all"]
     shown = re.findall(r"\| (\d+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \| [\d.–]+ \|", text)
     assert sum(int(calls) for calls, _ in shown) == every["calls"]
@@ -139,3 +145,27 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
     assert all(f"{number}" in text for number in (f"{every['calls']} kernel calls", moved, flops))
     between = 256 * 2 * sum(bound.traffic(False).values()) / 1e6
     assert 0.95 < between / every["mb"] < 1
+    shown = re.findall(
+        r"\| ([\d.]+) \|$", text[text.index("| least, ms |") :].split("\n\n")[0], re.M
+    )
+    assert sum(map(float, shown)) == pytest.approx(measured["all"], abs=0.05)
+
+
+def test_readme_has_the_speeds_on_an_h200() -> None:
+    rows = [row for row in recorded("measured_h200") if row["fast_resnet"] == "0.2.0"]
+    assert len(rows) == 10
+    for graphs, fast in zip(rows[::2], rows[1::2], strict=True):
+        speeds = [row["images_per_s"] for row in (graphs, fast)]
+        watts = [row["images_per_s"] * row["joules_per_image"] for row in (graphs, fast)]
+        shown = [f"{speed:,.0f}" for speed in speeds]
+        shown[1] = f"**{shown[1]}**" if speeds[1] > speeds[0] else shown[1]
+        start = " | ".join([fast["dtype"], str(fast["batch"]), *shown])
+        pattern = rf"| {start} | {speeds[1] / speeds[0]:.2f} |"
+        line = next(line for line in README.read_text().splitlines() if line.startswith(pattern))
+        assert line.endswith(f"| {watts[0]:.0f} | {watts[1]:.0f} |")
+
+
+def recorded(name: str) -> list[dict]:
+    """Return the rows of a file of measurements."""
+    lines = (BENCHMARKS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]

@@ -403,6 +403,18 @@ def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyP
     assert steps or falls_back or batchnorm_frozen
 
 
+def test_products_by_address_as_on_cards_before_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fast_resnet import products
+
+    stock, images, labels = quiet_network()
+    results = []
+    for tma in (True, False):
+        monkeypatch.setattr(products, "has_tma", lambda device, tma=tma: tma)
+        results.append(gradients(convert(copy.deepcopy(stock)), images, labels))
+    assert relative(*results) < 1e-6
+    assert relative(results[0], gradients(copy.deepcopy(stock), images, labels)) < OFF
+
+
 @pytest.mark.parametrize("kind", [{"base_width": 128}, {"groups": 4, "base_width": 16 * 4}])
 def test_wide_and_grouped_bottlenecks(kind: dict[str, int]) -> None:
     stock, images, labels = network_and_batch([slice(0, 4)], **kind)

@@ -8,14 +8,11 @@ import numpy as np
 import pandas as pd
 
 from course import Run, recorded_runs
-from course.analysis import communication, read_trace
+from course.analysis import read_trace
 from course.runs import recordings
-from trainspeed import traces
 
-# FSDP2's operators that copy shards into messages and out of them.
-COPIES = r"fsdp::|aten::(?:split_with_sizes_copy|_chunk_cat|_foreach_copy_)"
-CASTS = r"aten::(?:_to_copy|copy_|to)$"
 TARGET_SPEED, TARGET_MEMORY = 0.8, 0.75  # the lab's goal, as shares of DDP's images/s and peak
+OFTEN = 10  # messages of one size: those of the blocks that are alike
 
 
 def sharding_runs() -> dict[str, Run]:
@@ -55,35 +52,16 @@ def compare_with_ddp(runs: Mapping[str, Run], model: str = "coatnet_5_224") -> p
     return table
 
 
-def step_parts(runs: Mapping[str, Run]) -> pd.DataFrame:
-    """Split the mean traced step of each run on a GPU into parts, in ms: a column per run.
+def message_times(run: Run) -> pd.DataFrame:
+    """Return how long a traced run's messages of each size took, if they were sent often.
 
-    step: from its first kernel to its last. computing: kernels other than NCCL's run; these
-    include copies (of shards into messages and out of them) and casts. exposed: only NCCL runs.
-    idle: no kernel runs.
+    Rows: operation, megabytes that a rank puts in, phase. Columns: messages (their number),
+    median_ms, which includes the wait for the slowest rank.
     """
-    return pd.DataFrame({name: _step_parts(read_trace(run)) for name, run in runs.items()})
-
-
-def _step_parts(trace: traces.Trace) -> pd.Series:
-    steps = traces.steps(trace)["step"]
-    kernels = trace.kernels[trace.kernels["step"].isin(steps)]
-    begin = kernels["start_s"].min()
-    end = (kernels["start_s"] + kernels["duration_s"]).max()
-    computing_s = traces.overlap_s((begin, end), communication.computing(trace))
-    running_s = traces.overlap_s((begin, end), traces.merge_intervals(traces.intervals_of(kernels)))
-    own_kernels = kernels[~kernels["kernel"].str.match(traces.NCCL).astype(bool)]
-
-    def seconds_of(pattern: str) -> float:
-        is_match = own_kernels["operator"].str.contains(pattern)
-        return own_kernels.loc[is_match, "duration_s"].sum()
-
-    parts = {
-        "step": end - begin,
-        "computing": computing_s,
-        "copies": seconds_of(COPIES),
-        "casts": seconds_of(CASTS),
-        "exposed": running_s - computing_s,
-        "idle": end - begin - running_s,
-    }
-    return pd.Series(parts) * 1e3 / len(steps)
+    collectives = read_trace(run).collectives
+    sent = collectives.assign(
+        megabytes=(collectives["bytes"] / 1e6).round(1), ms=1e3 * collectives["duration_s"]
+    )
+    groups = sent.groupby(["operation", "megabytes", "phase"])["ms"]
+    times = groups.agg(messages="size", median_ms="median")
+    return times[times["messages"] >= OFTEN].round(2)

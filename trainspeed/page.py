@@ -10,7 +10,7 @@ from trainspeed.parts import Parts, parts_of
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
 from trainspeed.rates import rates_of
-from trainspeed.text import digits, flop_rate
+from trainspeed.text import digits, flop_rate, percent
 
 NO_LIMIT = "Nothing that is known here would gain 5 %."
 NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
@@ -134,7 +134,7 @@ def _times(values: dict[str, Any]) -> list[str]:
     if values["flop_per_s"]:
         rate = f"{flop_rate(values['flop_per_s'])} in products"
         share = values["peak_share"]
-        lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
+        lines.append(f"{rate}: {percent(share)} of this machine's rate." if share else f"{rate}.")
     if values["waiting"]:
         waiting = Waiting(**values["waiting"])
         slowest, longest = waiting.slowest, waiting.longest
@@ -179,7 +179,8 @@ def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
         if share >= 0.001:
             lines.append(f"{name:17}{share:5.0%}  {'█' * round(WIDTH * share)}")
     for row in parts.top[:3]:
-        lines.append(f"    {row['name'][:40]:40}{row['seconds'] / parts.step:5.0%}")
+        if (share := row["seconds"] / parts.step) >= 0.005:  # or it says 0%
+            lines.append(f"    {row['name'][:40]:40}{share:5.0%}")
     return lines
 
 

@@ -426,6 +426,8 @@ def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
         return "none"
     if isinstance(value, float):
         return f"{value:.{digits}g}"
+    if isinstance(value, int) and abs(value) >= 1_000_000:  # such as weights
+        return f"{value:,}"
     if isinstance(value, dict | list) and len(value) > most:
         return f"{len(value)} entries"
     if isinstance(value, dict):

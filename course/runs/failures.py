@@ -30,7 +30,8 @@ _ADVICE = {
 }
 # Not of a GPU's memory, which PyTorch names.
 _HOST_MEMORY = (
-    " If Slurm ended it, request more memory for the host, as with mem-per-gpu in your site's entry."
+    " If Slurm ended it, request more memory for the host, as with mem-per-gpu in your site's "
+    "entry."
 )
 _NOT_THE_SCRIPT = {
     "disk": "This is not the script's fault: free some disk space, and launch it again.",

@@ -353,4 +353,6 @@ def test_figures_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     times = pd.DataFrame([*rows, slow])
     assert rows[5]["method"] == "Triton"
     assert measurements.fastest(times)["seconds"].max() < 1
-    assert "written out: from 1 to 32" in figures.plot_times(times).alt
+    assert "written out: from 1 to 32" in (picture := figures.plot_times(times)).alt
+    styles = {line.get_label(): line.get_linestyle() for line in picture.axes[0].lines}
+    assert styles["Triton"] != styles["SDPA, FlashAttention"]  # which have nearly the same times

@@ -426,8 +426,6 @@ def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
         return "none"
     if isinstance(value, float):
         return f"{value:.{digits}g}"
-    if isinstance(value, int) and abs(value) >= 1_000_000:  # such as weights
-        return f"{value:,}"
     if isinstance(value, dict | list) and len(value) > most:
         return f"{len(value)} entries"
     if isinstance(value, dict):
@@ -438,4 +436,4 @@ def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict | list) else ", "
         return separator.join(in_words(item, most, digits) for item in value)
-    return str(value)[:200]
+    return f"{value:,}" if isinstance(value, int) and value >= 1e6 else str(value)[:200]

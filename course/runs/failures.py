@@ -23,16 +23,12 @@ SHARED_LOW = 64 * 1024**2  # bytes: with less, "no space left on device" refers 
 PATIENCE_S = 120  # a batch that takes longer will not arrive
 _ADVICE = {
     "oom": "It needs more memory than is available: lower batch_size, or the size of an image or "
-    "a sequence.",
+    "a sequence. If Slurm ended it, request more memory for the host, as with mem-per-gpu in your "
+    "site's entry.",
     "timeout": "Give it more time (time_min=…) or fewer steps.",
     "cancelled": "Launch it again if you still need it.",
     "lost": "If memory ran out, lower batch_size; otherwise, launch it again.",
 }
-# Not of a GPU's memory, which PyTorch names.
-_HOST_MEMORY = (
-    " If Slurm ended it, request more memory for the host, as with mem-per-gpu in your site's "
-    "entry."
-)
 _NOT_THE_SCRIPT = {
     "disk": "This is not the script's fault: free some disk space, and launch it again.",
     "data": "The cause is the data, not the script: follow the message, and launch it again.",
@@ -138,8 +134,8 @@ def what_to_do(status: str, error: str, source: str) -> str:
         source: the script that was launched, with its folder.
     """
     if status in _ADVICE:
-        is_host = status == "oom" and "out of memory. Tried" not in error
-        return _ADVICE[status] + _HOST_MEMORY * is_host
+        is_gpu = "out of memory. Tried" in error  # Slurm has no part in its memory
+        return _ADVICE[status].partition(" If Slurm")[0] if is_gpu else _ADVICE[status]
     if fault := fault_of(error):
         return _NOT_THE_SCRIPT[fault]
     name = blamed_file(error)

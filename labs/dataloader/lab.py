@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from course import Config, rung
-from course.config import RUNGS
 from course.lab import FULL_SIZE, Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs
 from labs.dataloader import mechanism
 from trainspeed.resources import core_count
@@ -63,7 +62,7 @@ def loader_settings(
     if site != "local":
         return LOADER_SETTINGS | _SHORTER
     # PyTorch warns of more workers than cores, for which the lab's rule doesn't hold, either.
-    count = min(RUNGS["dataloader"].workers, core_count())
+    count = min(rung("dataloader").workers, core_count())
     partial_round = (2 * _SHORTER["steps"] - _SHORTER["warmup_steps"]) % count
     warmup_steps = _SHORTER["warmup_steps"] + partial_round
     return LOADER_SETTINGS | _SHORTER | {"workers": count, "warmup_steps": warmup_steps}

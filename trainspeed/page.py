@@ -10,7 +10,7 @@ from trainspeed.parts import Parts, parts_of
 from trainspeed.profile import Profile
 from trainspeed.ranks import Waiting, waiting_of
 from trainspeed.rates import rates_of
-from trainspeed.text import digits, flop_rate, percent
+from trainspeed.text import digits, flop_rate
 
 NO_LIMIT = "Nothing that is known here would gain 5 %."
 NO_TRACE = "Without a trace, only the data and the optimizer are judged: neither would gain 5 %."
@@ -134,7 +134,7 @@ def _times(values: dict[str, Any]) -> list[str]:
     if values["flop_per_s"]:
         rate = f"{flop_rate(values['flop_per_s'])} in products"
         share = values["peak_share"]
-        lines.append(f"{rate}: {percent(share)} of this machine's rate." if share else f"{rate}.")
+        lines.append(f"{rate}: {_percent(share)} of this machine's rate." if share else f"{rate}.")
     if values["waiting"]:
         waiting = Waiting(**values["waiting"])
         slowest, longest = waiting.slowest, waiting.longest
@@ -160,6 +160,11 @@ def _times(values: dict[str, Any]) -> list[str]:
         lines.append("No iteration was traced: the script has its own profiler, or ended early.")
         lines.append("If it ended early, use --seconds 0, or let it train for longer.")
     return lines
+
+
+def _percent(share: float) -> str:
+    """Format a share; a small one is not 0%, which would mean that there is nothing."""
+    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def _bars(values: dict[str, Any], parts: Parts) -> list[str]:

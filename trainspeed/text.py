@@ -14,11 +14,6 @@ def digits(value: float) -> str:
     return f"{value:.3g}"
 
 
-def percent(share: float) -> str:
-    """Format a share in percent; a small one is not 0%, which would mean that there is nothing."""
-    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
-
-
 def flop_rate(flop_per_s: float) -> str:
     """Format FLOP/s in the unit that fits."""
     power, unit = (1e12, "TFLOP/s") if flop_per_s >= 1e12 else (1e9, "GFLOP/s")

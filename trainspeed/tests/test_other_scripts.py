@@ -16,13 +16,12 @@ from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import direct_line_of, is_own, own_line_of
-from trainspeed.page import _bars, count_inputs
+from trainspeed.page import _bars, _percent, count_inputs
 from trainspeed.parts import FUSIBLE, Parts, is_small, usual_windows
 from trainspeed.probe import OTHERS, Probe
 from trainspeed.profile import Profile, read_processes
 from trainspeed.recorder import Iteration, Plan, Recorder, Waits
 from trainspeed.sampler import StackSampler
-from trainspeed.text import percent
 
 BATCH = torch.zeros(8, 4)
 
@@ -348,4 +347,4 @@ def test_a_small_share_is_not_shown_as_nothing() -> None:
     parts = Parts(1.0, data=0.86, compute=0.02, launch=0.12, top=top)
     page = "\n".join(_bars({"machine": {"device": "cuda"}, "has_trace": True}, parts))
     assert "aten::conv2d" in page and "aten::mm" not in page and " 0%" not in page
-    assert (percent(0.004), percent(0.006), percent(0)) == ("less than 1%", "1%", "0%")
+    assert (_percent(0.004), _percent(0.006), _percent(0)) == ("less than 1%", "1%", "0%")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -183,9 +184,10 @@ class Entry:
             return f"only {len(self.trials)} of {track.seeds} runs are complete"
         if self.p >= tracks.SIGNIFICANCE:
             place = "below" if self.top1 <= track.target else "not significantly above"
+            p = math.ceil(1e4 * self.p) / 1e4  # rounded up, or 0.0104 would be 0.01
             return (
                 f"the mean accuracy, {self.top1:.2%}, is {place} the target of {track.target:.0%} "
-                f"(p = {self.p:.2g}; it must be less than {tracks.SIGNIFICANCE:g})"
+                f"(p = {p:g}; it must be less than {tracks.SIGNIFICANCE:g})"
             )
         return ""
 

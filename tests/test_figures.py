@@ -118,3 +118,13 @@ def test_a_figure_is_drawn_from_records(name: str) -> None:
     picture = FIGURES[name]()
     picture.draw_without_rendering()
     assert len(picture.alt) > 20
+
+
+def test_no_name_is_on_the_power_limit_of_the_fast_step() -> None:
+    picture = FIGURES["limits of the fast step"]()
+    picture.draw_without_rendering()
+    (axes,) = picture.axes
+    power = axes.lines[1].get_window_extent().y0
+    extents = [text.get_window_extent() for text in axes.texts]
+    near = [box for box in extents if box.y0 - 4 < power < box.y1 + 4]  # pixels
+    assert len(extents) == 3 and not near

@@ -134,7 +134,7 @@ def _times(values: dict[str, Any]) -> list[str]:
     if values["flop_per_s"]:
         rate = f"{flop_rate(values['flop_per_s'])} in products"
         share = values["peak_share"]
-        lines.append(f"{rate}: {share:.0%} of this machine's rate." if share else f"{rate}.")
+        lines.append(f"{rate}: {_percent(share)} of this machine's rate." if share else f"{rate}.")
     if values["waiting"]:
         waiting = Waiting(**values["waiting"])
         slowest, longest = waiting.slowest, waiting.longest
@@ -162,6 +162,11 @@ def _times(values: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _percent(share: float) -> str:
+    """Format a share; a small one is not 0%, which would mean that there is nothing."""
+    return "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
 def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
     is_gpu = values["machine"]["device"] != "cpu"
     names = {
@@ -179,7 +184,8 @@ def _bars(values: dict[str, Any], parts: Parts) -> list[str]:
         if share >= 0.001:
             lines.append(f"{name:17}{share:5.0%}  {'█' * round(WIDTH * share)}")
     for row in parts.top[:3]:
-        lines.append(f"    {row['name'][:40]:40}{row['seconds'] / parts.step:5.0%}")
+        if (share := row["seconds"] / parts.step) >= 0.005:  # or it says 0%
+            lines.append(f"    {row['name'][:40]:40}{share:5.0%}")
     return lines
 
 

@@ -436,4 +436,4 @@ def in_words(value: Any, most: int = 8, digits: int = 6) -> str:
     if isinstance(value, list):
         separator = " and " if isinstance(value[0], dict | list) else ", "
         return separator.join(in_words(item, most, digits) for item in value)
-    return str(value)[:200]
+    return f"{value:,}" if isinstance(value, int) and value >= 1e6 else str(value)[:200]

@@ -64,7 +64,7 @@ def ladder(beside: str = BESIDE) -> Ladder:
         row = {"rung": name, "lab": _lab_of(name), **_predicted(name, run), "noise": ""}
         if run is not None:
             machine = run.record.machine
-            row |= {"images_per_s": run.record.images_per_s, "setup": run.config.setup}
+            row |= {"images_per_s": _images_per_s(run), "setup": run.config.setup}
             if partner is not None:
                 speedup = ratio(run, partner)
                 row |= {"ratio": speedup.value, "low": speedup.low, "high": speedup.high}
@@ -77,6 +77,14 @@ def ladder(beside: str = BESIDE) -> Ladder:
             }
         rows.append(row)
     return Ladder(pd.DataFrame(rows, columns=COLUMNS), machine, _machine_name(recorded))
+
+
+def _images_per_s(run: Run) -> float:
+    """Return the speed of the median step; with workers of the mean, as some steps wait long."""
+    measured = run.steps[run.config.warmup_steps :]
+    if not run.config.workers or measured.empty:
+        return run.record.images_per_s
+    return run.config.batch_size / measured["step_s"].mean()
 
 
 def _pairs() -> Iterator[tuple[str, str]]:

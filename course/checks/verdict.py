@@ -37,7 +37,7 @@ from course.jobs import sites, trust
 from course.jobs.launch import launch, launch_all, refresh, wait
 from course.jobs.plan import check_syntax, device_for, find_script
 from course.runs import failures
-from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio
+from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio, why_not
 from course.runs.run import Run
 from course.text import read_utf8
 
@@ -354,22 +354,24 @@ def _effect(wanted: Exercise, run: Run, against: Run) -> Part:
     if reason := wanted.obstacle(run.config, Place(run.record.device, units, run.record.machine)):
         return Part("effect", UNMEASURABLE, reason)
     speedup, reason = ratio(run, against), idle_gpu_warning(run, against)
-    part = judge(speedup, faster=wanted.faster)
+    part = judge(speedup, faster=wanted.faster, why="" if speedup.turns else why_not(run))
     if part.verdict == PASSED or not reason:
         return part
     return Part("effect", UNMEASURABLE, f"{speedup} as fast; but {reason}")
 
 
-def judge(speedup: Ratio, *, faster: bool) -> Part:
+def judge(speedup: Ratio, *, faster: bool, why: str = "") -> Part:
     """Judge the effect by its interval: passed if it is above 1, failed if it is below.
 
     An interval with both, and one of too few steps or turns, is too noisy to judge.
 
     Args:
         faster: False for a TODO that must cost nothing: the limit is then 1 − SURE.
+        why: why the runs took no turns.
     """
     line = 1 if faster else 1 - SURE
     how = f"in {speedup.turns} turns" if speedup.turns else "one run after the other"
+    how += f" ({why})" * bool(why)
     evidence = f"{speedup} as fast, {how}"
     if speedup.low is None:
         return Part("effect", UNMEASURABLE, f"{evidence}: no steps were kept")

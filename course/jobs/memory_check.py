@@ -62,8 +62,8 @@ def _upper_bound_gib(config: Config) -> float:
     """Return what a step needs at most: of images, without weights, which are small."""
     if not config.tokens:
         return IMAGE_GIB * config.batch_size * (config.image_px / 224) ** 2
-    scores = 4 * config.heads * config.context  # written out, as long as the exercise is open
-    values = 3 * config.vocabulary + config.layers * (40 * config.width + scores)  # of a token
+    scores = 2 * config.heads * config.context  # written out, as long as the exercise is open
+    values = 4 * config.vocabulary + config.layers * (20 * config.width + scores)  # of a token
     sequences = config.micro_batch or config.batch_size
     # Weights, gradients, AdamW's two means and what its update computes; all in fp32.
     return 4 * (6 * config.weights + sequences * config.context * values) / GIB

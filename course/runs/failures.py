@@ -134,7 +134,8 @@ def what_to_do(status: str, error: str, source: str) -> str:
         source: the script that was launched, with its folder.
     """
     if status in _ADVICE:
-        return _ADVICE[status]
+        is_gpu = "out of memory. Tried" in error  # Slurm has no part in its memory
+        return _ADVICE[status].partition(" If Slurm")[0] if is_gpu else _ADVICE[status]
     if fault := fault_of(error):
         return _NOT_THE_SCRIPT[fault]
     name = blamed_file(error)

@@ -44,7 +44,7 @@ def fastest(times: pd.DataFrame) -> pd.DataFrame:
 def time_on_gpu(step: Any) -> pd.DataFrame | None:
     """Time the lab's kernel with this step next to FlashAttention on this GPU; None without one.
 
-    Columns: method, tokens, queries and keys (of a tile), seconds.
+    One row per context, with the ms of each method, the kernel's with its fastest tile.
 
     Raises:
         RuntimeError: the step could not be compiled, or failed; the message is the end of the log.
@@ -63,8 +63,8 @@ def time_on_gpu(step: Any) -> pd.DataFrame | None:
         rows = pd.DataFrame(map(json.loads, out.read_text().splitlines()))
     if "failed" in rows and (failed := rows.query("method == 'Triton'")["failed"].dropna()).any():
         raise RuntimeError(failed.iloc[0])
-    columns = ["method", "tokens", "queries", "keys", "seconds"]
-    return fastest(rows)[columns].sort_values(["tokens", "method"])
+    times = fastest(rows).assign(ms=1e3 * rows["seconds"])
+    return times.pivot(index="tokens", columns="method", values="ms").add_suffix(", ms")
 
 
 def kernels_with(step: Any) -> str:

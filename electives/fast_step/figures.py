@@ -20,6 +20,7 @@ from course.charts import (
     legend,
     limit,
     lines,
+    mark,
     scatter_fit,
     words_on,
 )
@@ -121,9 +122,9 @@ def plot_limits(
     power = watts / measurements.loc["fast", "joules_per_image"]
     limit(axes, power, f"power, {watts:.0f} W at the fast step's joules per image")
     for method, speed in measurements["images_per_s"].items():
-        point, words = ([megabytes[method]], [speed]), [f"{method}, {speed:,.0f}"]
-        colour = COLOURS[method]
-        scatter_fit(axes, {"": point}, colours=colour, size=9, words={"": words})
+        colour, place = COLOURS[method], megabytes[method]
+        scatter_fit(axes, {"": ([place], [speed])}, colours=colour, size=9)
+        mark(axes, place, speed, f"{method}, {speed:,.0f}", "below", colour=colour)
     label(axes, xlabel="MB per image that the blocks move", ylabel="images/s", ylim=(0, 16000))
     legend(picture)
     return picture

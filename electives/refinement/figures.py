@@ -59,7 +59,9 @@ def plot_gpu_speedup(table: pd.DataFrame) -> Picture:
         for precision in PRECISIONS:
             curve = rows[rows["precision"] == precision].sort_values(column)
             colour, failed = PRECISION_COLOURS[precision], curve.query("corrections < 0")
-            lines(axes, {precision: (curve[column], curve["speedup"])}, colours=colour, marker=".")
+            style = "--" if precision == "fp16" else "-"  # it covers other lines
+            points = {precision: (curve[column], curve["speedup"])}
+            lines(axes, points, colours=colour, styles=(style,), marker=".")
             crosses = {"": (failed[column], failed["speedup"])}
             scatter_fit(axes, crosses, colours=colour, markers="x", hollow=True)
         axes.set(xscale="log", ylim=(0, None))

@@ -8,6 +8,7 @@ from typing import Any
 from course import Config, rung
 from course.lab import FULL_SIZE, Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs
 from labs.dataloader import mechanism
+from trainspeed.resources import core_count
 
 # As recorded. Warm-up is the first epoch and the start of the second, where workers start again: in
 # an epoch of a million images, that does not count.
@@ -20,8 +21,8 @@ LOADER_SETTINGS = {
 }
 
 # Fewer steps, so that all jobs of the lab end within 150 s on an H100 with 16 cores. The measured
-# steps are four rounds of eight workers. A run without workers takes half a second per step and
-# has no rounds, so it needs fewer.
+# steps are complete rounds, such as four of eight workers. A run without workers takes half a
+# second per step and has no rounds, so it needs fewer.
 _SHORTER = {"steps": 40, "warmup_steps": 48}
 _WITHOUT_WORKERS = {"steps": 12, "warmup_steps": 16}
 
@@ -44,6 +45,8 @@ def loader_settings(
 ) -> dict[str, Any]:
     """Return the size of a trial: small if quick, else as recorded, shorter on other sites.
 
+    On this machine, it has at most one worker per core.
+
     Args:
         workers: whether the trial has any.
         synthetic: the network without a loader.
@@ -54,7 +57,15 @@ def loader_settings(
         return SMALL
     if site.startswith("recorded-"):
         return LOADER_SETTINGS
-    return LOADER_SETTINGS | (_SHORTER if workers else _WITHOUT_WORKERS)
+    if not workers:
+        return LOADER_SETTINGS | _WITHOUT_WORKERS
+    if site != "local":
+        return LOADER_SETTINGS | _SHORTER
+    # PyTorch warns of more workers than cores, for which the lab's rule doesn't hold, either.
+    count = min(rung("dataloader").workers, core_count())
+    partial_round = (2 * _SHORTER["steps"] - _SHORTER["warmup_steps"]) % count
+    warmup_steps = _SHORTER["warmup_steps"] + partial_round
+    return LOADER_SETTINGS | _SHORTER | {"workers": count, "warmup_steps": warmup_steps}
 
 
 def _trial_configs() -> Iterator[Config]:

@@ -97,12 +97,15 @@ def test_effect_is_judged_by_its_interval(speedup: Ratio, faster: bool, verdict:
 def test_a_gpu_that_waited_for_python_fails_nothing(monkeypatch, held, speedup, verdict) -> None:
     monkeypatch.setattr(checks, "ratio", lambda *_: speedup)
     monkeypatch.setattr(checks, "idle_gpu_warning", lambda *_: held)
+    monkeypatch.setattr(checks, "why_not", lambda _: "the GPU's memory is too small")
     wanted = replace(discovery.exercises()["amp"], limits=lambda cfg, place: "")
     record = SimpleNamespace(device="cuda", hardware={}, machine="a GPU")
     run = SimpleNamespace(record=record, config=rung("amp"))
     part = checks._effect(wanted, run, None)
     assert part.verdict == verdict
     assert (held in part.evidence) == (verdict == UNMEASURABLE) or not held
+    if verdict != UNMEASURABLE:
+        assert "one run after the other (the GPU's memory is too small)" in part.evidence
 
 
 @pytest.mark.parametrize("site, alone", [("local", [["fused"]]), ("jean-zay-a100", [])])

@@ -410,6 +410,14 @@ def test_the_learners_ladder_grows_with_each_run(make_run) -> None:
     assert 'alt="yours: here' in result._repr_mimebundle_()["text/html"]
 
 
+def test_the_learners_ladder_counts_the_steps_that_wait_for_workers(make_run) -> None:
+    last, loads = (replace(CONFIG, rung="channels_last"), replace(CONFIG, rung="dataloader"))
+    make_run("last", [1, 1, *[0.4] * 4], last, started_at="1")
+    make_run("loads", [1, 1, 0.7, *[0.1] * 3], replace(loads, workers=4), "last", started_at="2")
+    rows = ladder().table.set_index("rung")
+    assert rows.loc["dataloader", "images_per_s"] == pytest.approx(CONFIG.batch_size / 0.25)
+
+
 def test_the_learners_ladder_shows_a_rung_that_equals_a_skipped_one(make_run) -> None:
     last = rung("channels_last", quick=True)
     make_run("base", [1, 1, *[0.2] * 6], started_at="1")

@@ -78,6 +78,7 @@ def test_failed_runs_and_networks_of_your_own(
     [
         ([0.20, 0.21, 0.19], ""),
         ([0.151, 0.16, 0.145], "not significantly above the target of 15%"),
+        ([0.17177, 0.18177, 0.18677], "(p = 0.0104; it must be less than 0.01)"),  # and not 0.01
         ([0.13, 0.14, 0.12], "is below the target of 15%"),
         ([0.9, 0.9], "only 2 of 3 runs are complete"),
         ([0.16, 0.16, 0.16], "not significantly above"),  # without a spread nothing is certain

@@ -11,7 +11,7 @@ from course import compare, report, rung
 from course.analysis import read_trace
 from course.config import DEFAULTS, all_settings, from_dict
 from course.jobs import launch
-from course.runs import recordings, rows
+from course.runs import failures, recordings, rows
 from course.runs import run as runs
 from course.runs.run import RECORDED
 from labs.dataloader import loading
@@ -94,6 +94,8 @@ def test_a_launch_is_answered_at_once_and_nothing_is_written(runs_root: Path, ca
     assert run.wait() is run and run.cancel().status == "ok"
     too_large = of("nvidia-h100", "channels_last", batch_size=2048)
     assert "lower batch_size" in (why := too_large.explain()) and "Logs" not in why
+    assert "Slurm" not in why  # which has no part in a GPU's memory
+    assert "If Slurm" in failures.what_to_do("oom", "exceeded memory limit", "train.py")
     assert not runs_root.exists()
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from trainspeed.limits import Limit, limits_of
 from trainspeed.lines import direct_line_of, is_own, own_line_of
-from trainspeed.page import count_inputs
+from trainspeed.page import _bars, _percent, count_inputs
 from trainspeed.parts import FUSIBLE, Parts, is_small, usual_windows
 from trainspeed.probe import OTHERS, Probe
 from trainspeed.profile import Profile, read_processes
@@ -340,3 +340,11 @@ def test_steps_of_another_profiler_are_no_windows(tmp_path: Path) -> None:
     steps = pd.DataFrame({"step": [0, 13, 1, 14, 2], "start_s": [0, 1, 10, 11, 20]})
     windows = usual_windows(profile, steps.assign(end_s=steps["start_s"] + 10))
     assert list(windows["step"]) == [0, 1, 2]
+
+
+def test_a_small_share_is_not_shown_as_nothing() -> None:
+    top = [{"name": "aten::conv2d", "seconds": 0.015}, {"name": "aten::mm", "seconds": 0.004}]
+    parts = Parts(1.0, data=0.86, compute=0.02, launch=0.12, top=top)
+    page = "\n".join(_bars({"machine": {"device": "cuda"}, "has_trace": True}, parts))
+    assert "aten::conv2d" in page and "aten::mm" not in page and " 0%" not in page
+    assert (_percent(0.004), _percent(0.006), _percent(0)) == ("less than 1%", "1%", "0%")

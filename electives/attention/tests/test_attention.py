@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -270,6 +271,28 @@ def test_a_kernel_for_the_gpu_has_the_step_of_the_learner(tmp_path: Path) -> Non
     assert kernels.launch.__globals__["attend"].fn.__globals__["add_tile"] is kernels.add_tile
 
 
+def test_a_learners_times_are_a_row_per_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    def time_kernels(command: list[str], **_: object) -> SimpleNamespace:
+        rows = [
+            {"step": "forward", "method": method, "tokens": tokens, "seconds": seconds} | tile
+            for tokens in (1024, 512)
+            for method, seconds, tile in (
+                ("SDPA, FlashAttention", 2e-4, {}),
+                ("Triton", 9e-4, {"queries": 128, "keys": 128}),
+                ("Triton", 3e-4, {"queries": 64, "keys": 64}),
+            )
+        ]
+        Path(command[2]).write_text("\n".join(map(json.dumps, rows)))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(measurements.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(measurements.subprocess, "run", time_kernels)
+    monkeypatch.setattr(measurements, "kernels_with", lambda step: "")
+    table = measurements.time_on_gpu(None)
+    assert list(table.index) == [512, 1024] and not table.isna().any().any()
+    assert list(table["Triton, ms"]) == pytest.approx([0.3, 0.3])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_nothing_is_timed() -> None:
     assert measurements.time_on_gpu(None) is None
@@ -330,4 +353,6 @@ def test_figures_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     times = pd.DataFrame([*rows, slow])
     assert rows[5]["method"] == "Triton"
     assert measurements.fastest(times)["seconds"].max() < 1
-    assert "written out: from 1 to 32" in figures.plot_times(times).alt
+    assert "written out: from 1 to 32" in (picture := figures.plot_times(times)).alt
+    styles = {line.get_label(): line.get_linestyle() for line in picture.axes[0].lines}
+    assert styles["Triton"] != styles["SDPA, FlashAttention"]  # which have nearly the same times

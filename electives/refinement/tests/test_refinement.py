@@ -51,4 +51,7 @@ def test_figures_describe_what_they_draw() -> None:
     plain = lab.solve_by_condition("fp16", conditions, size=40)
     assert "up to κ = 1e+02" in lab.plot_convergence({"fp16": plain}).alt
     recorded = lab.load_measurements("nvidia-h100")
-    assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in lab.plot_gpu_speedup(recorded).alt
+    picture = lab.plot_gpu_speedup(recorded)
+    assert "fp64: from 1 to 1; fp32: from 1.09 to 0.986; " in picture.alt
+    styles = {line.get_label(): line.get_linestyle() for line in picture.axes[1].lines}
+    assert styles["fp16"] != styles["tf32"]  # which have nearly the same times

@@ -1,6 +1,5 @@
 """The bottleneck test: right and wrong answers; sizes of the trials; the drawn schedule."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -101,10 +100,16 @@ def test_the_schedule_shows_bursts_and_the_queue() -> None:
     assert len(waits) == 1 and waits[0][1] == pytest.approx(3.0, abs=0.1)  # for the first batch
 
 
-def test_trials_are_shorter_where_they_are_not_recorded() -> None:
+@pytest.mark.parametrize(
+    "site, cores, count", [("local", 16, 8), ("local", 5, 5), ("local", 1, 1), ("slurm", 1, 8)]
+)
+def test_trials_are_shorter_where_they_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, site: str, cores: int, count: int
+) -> None:
     assert lab.loader_settings("recorded-nvidia-h200") == lab.LOADER_SETTINGS
+    monkeypatch.setattr(lab, "core_count", lambda: cores)
     for workers in (True, False):
-        config = rung("dataloader", **lab.loader_settings("local", workers=workers))
+        config = rung("dataloader", **lab.loader_settings(site, workers=workers))
         measured = config.epochs * config.steps - config.warmup_steps
         assert measured >= 8 and config.warmup_steps > config.steps  # into the second epoch
-        assert not workers or math.gcd(measured, 16) == 16  # complete rounds of 8 or 16 workers
+        assert not workers or (config.workers, measured % count) == (count, 0)  # complete rounds

@@ -188,6 +188,15 @@ def test_one_account_cannot_make_a_board_slow(
     assert [entry.name for entry in board.read_entries(shared)] == ["owner"]
 
 
+def test_a_folder_that_others_can_write_is_no_entry_of_its_owner(shared: Path) -> None:
+    """In a group's folder, a classmate can fill your folder, and move it to the board."""
+    board.prepare(shared)
+    entry = posted(shared, "alice")
+    (shared / "quick" / entry.id).chmod(0o775)
+    entries, (line,) = board.read_board(shared)
+    assert entries == [] and "others can write to its folder" in line
+
+
 @needs_root
 def test_the_account_is_shown_if_an_entry_has_another_name(shared: Path) -> None:
     page.render_page(shared)  # imports what the other user needs

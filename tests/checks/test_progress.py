@@ -1,5 +1,6 @@
 """Predictions that can no longer change, a store that loses nothing, and its tables."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -192,6 +193,16 @@ class TestStore:
         predict("amp", 2.0)
         assert prediction("amp").value == 2
         assert [file.read_text() for file in runs_root.glob("progress.unreadable-*")] == [content]
+
+    def test_that_is_broken_is_copied_through_no_link(self, runs_root: Path) -> None:
+        """A classmate who can write in the folder could make a file of yours from it."""
+        runs_root.mkdir()
+        path().write_text("a command")
+        digest = hashlib.sha256(path().read_bytes()).hexdigest()[:8]
+        copy, profile = runs_root / f"progress.unreadable-{digest}.json", runs_root / "profile"
+        copy.symlink_to(profile)
+        assert progress().predictions.empty
+        assert copy.read_text() == "a command" and not profile.exists()
 
     def test_that_a_failure_interrupts_keeps_what_it_held(self) -> None:
         predict("amp", 2.0)

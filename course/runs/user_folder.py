@@ -41,8 +41,7 @@ def _private_folder(place: Path, prefix: str) -> Path:
             with suppress(OSError):
                 is_named = entry.name.startswith(prefix)
                 if is_named and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                    _check(place / entry.name)
-                    own.append(place / entry.name)
+                    own.append(_check(place / entry.name))
         if own:
             return min(own)
         tempfile.mkdtemp(prefix=prefix, dir=place)  # another process may create one, too
@@ -82,12 +81,11 @@ def _create(folder: Path) -> Path:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    _check(folder)
-    return folder
+    return _check(folder)
 
 
-def _check(folder: Path) -> None:
-    """Raise PermissionError unless this is a folder that only this user can write to."""
+def _check(folder: Path) -> Path:
+    """Return the folder; raise PermissionError unless it is a folder that only this user can write to."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(
@@ -96,6 +94,7 @@ def _check(folder: Path) -> None:
         )
     if status.st_mode & 0o022:
         raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
+    return folder
 
 
 def _user_name() -> str:

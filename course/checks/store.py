@@ -91,9 +91,8 @@ def answers(quiz: str) -> dict[int, dict[str, Any]]:
 def _copy_unreadable(content: bytes, error: Exception) -> None:
     # The name depends on the content, so a file that is read twice gives one copy.
     copy = path().with_name(f"progress.unreadable-{hashlib.sha256(content).hexdigest()[:8]}.json")
-    if not copy.exists():
-        with complete_file(copy, mode=0o600) as file:  # replaces a link, instead of following it
-            file.write(content)
+    with complete_file(copy, mode=0o600) as file:  # replaces a link, instead of following it
+        file.write(content)
     print(
         f"{path()} is unreadable ({error!r}). A copy is {copy.name}; predictions, checks and "
         f"answers start from zero. To get them back, repair the copy and rename it to "

@@ -35,8 +35,9 @@ def user_folder() -> Path:
 @cache  # the queue asks often, and a classmate can create a million such names in seconds
 def _private_folder(place: Path, prefix: str) -> Path:
     """Return the first folder PREFIX… that only this user can read and write; create it first."""
+    made: list[Path] = []
     while True:
-        own = []
+        own = [*made]
         for entry in os.scandir(place):
             with suppress(OSError):
                 is_named = entry.name.startswith(prefix)
@@ -44,7 +45,7 @@ def _private_folder(place: Path, prefix: str) -> Path:
                     own.append(_check(place / entry.name))
         if own:
             return min(own)
-        tempfile.mkdtemp(prefix=prefix, dir=place)  # another process may create one, too
+        made = [Path(tempfile.mkdtemp(prefix=prefix, dir=place))]  # others may make one, too
 
 
 def protect_compile_cache() -> None:
@@ -85,7 +86,7 @@ def _create(folder: Path) -> Path:
 
 
 def _check(folder: Path) -> Path:
-    """Return the folder; raise PermissionError unless it is a folder that only this user can write to."""
+    """Return the folder; raise PermissionError unless only this user can write to it."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(

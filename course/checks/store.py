@@ -41,10 +41,9 @@ def read() -> Store:
     predictions: key → entry; checks: name → outcome; answers: quiz → question number → entry.
     An unreadable file counts as empty: a copy is stored, and a message says so.
     """
-    try:
-        content = path().read_bytes()
-    except FileNotFoundError:
+    if not path().is_file():  # not written yet; or a classmate's pipe, which would block
         return {name: {} for name in SECTIONS}
+    content = path().read_bytes()
     try:
         values = json.loads(content)
         if values["schema"] != SCHEMA:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -193,6 +194,14 @@ class TestStore:
         predict("amp", 2.0)
         assert prediction("amp").value == 2
         assert [file.read_text() for file in runs_root.glob("progress.unreadable-*")] == [content]
+
+    def test_that_is_a_pipe_blocks_nothing(self, runs_root: Path) -> None:
+        runs_root.mkdir()
+        os.mkfifo(path())
+        command = [sys.executable, "-P", "-m", "course", "progress"]
+        subprocess.run(command, check=True, timeout=20, stdout=subprocess.DEVNULL)
+        predict("amp", 2.0)  # takes its place
+        assert prediction("amp").value == 2
 
     def test_that_is_broken_is_copied_through_no_link(self, runs_root: Path) -> None:
         """A classmate who can write in the folder could make a file of yours from it."""

@@ -176,7 +176,10 @@ def _read(root: Path, track: str, name: str) -> Entry:
     is_recorded = root == RECORDED_ENTRIES
     if not is_recorded and (RECORDED_ENTRIES / track / name).exists():
         raise ValueError("an entry that comes with the course has the same name")
-    owner = "" if is_recorded else shared_files.user_name((root / track / name).lstat().st_uid)
+    status = (root / track / name).lstat()
+    if not is_recorded and status.st_mode & 0o022:
+        raise ValueError("others can write to its folder, and may have moved it here")
+    owner = "" if is_recorded else shared_files.user_name(status.st_uid)
     entry = Entry.from_json(text, track, name, owner)
     try:
         script_of(entry, root)

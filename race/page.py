@@ -25,7 +25,7 @@ from race.verification import read_outcomes
 PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 PUBLISHED = Path(__file__).with_name("published.csv")
-MAX_DIFF_LINES = 1000  # of a script: comparing longer ones could take hours
+MAX_COMPARED = 10**6  # pairs of lines, at most 0.1 s: otherwise, repeated lines could take minutes
 # Of a difference: with complete ones, an account could make the page 500 MB large.
 MAX_CHANGES, MAX_WIDTH, MAX_DIFF = 300, 300, 12_000  # lines, characters in each, and in all
 MAX_BOARDS = 24  # on a page: each takes 0.2 s and 110 KB, and anyone can write a machine's name
@@ -161,8 +161,10 @@ def diff(folder: Path, before: Entry, after: Entry) -> str:
         scripts = [board.script_of(entry, folder).splitlines() for entry in (before, after)]
     except (OSError, ValueError):
         return ""
-    if max(map(len, scripts)) > MAX_DIFF_LINES:
-        return f"not shown: a script has more than {MAX_DIFF_LINES:,} lines"
+    counts, lengths = Counter(scripts[0]), [*map(len, scripts)]
+    same = sum(counts[line] for line in scripts[1])  # each may be looked at once for each match
+    if (sum(lengths) + same) * min(lengths) > MAX_COMPARED:
+        return "not shown: the scripts are long, or repeat too many lines"
     changes = difflib.unified_diff(*scripts, before.id, after.id, lineterm="", n=1)
     cut = [x[:MAX_WIDTH] + " …" * (len(x) > MAX_WIDTH) for x in islice(changes, MAX_CHANGES)]
     text = "\n".join(map(shared_files.one_line, cut))

@@ -31,6 +31,7 @@ from filelock import FileLock
 from course.checks import store
 from course.checks.causes import cause_of
 from course.checks.store import FAILED, PASSED, state_of
+from course.jobs import trust
 from course.runs.files import complete_file, read_dict, write_atomically
 from course.runs.run import runs_root
 from course.runs.shared_files import ACL_OWNING_GROUP, access_list, user_name
@@ -206,8 +207,9 @@ def save_state(state: dict[str, Any]) -> None:
 
 
 def write_file(state: dict[str, Any]) -> Path:
-    """Write the file; return its path. Raises ValueError or OSError if that is unsafe or fails."""
+    """Write the file; return its path. Raises ValueError, OSError or JobError if it is unsafe."""
     folder = Path(state["folder"])
+    trust.check_run(runs_root())  # or a classmate could have written which class was joined
     with alone():
         check_drop_box(folder)
         if (owner := folder.stat().st_uid) != state.get("owner", owner):

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from course.runs.files import write_atomically
+from course.runs.files import complete_file, write_atomically
 from course.runs.run import runs_root
 
 SCHEMA = 1
@@ -41,10 +41,9 @@ def read() -> Store:
     predictions: key → entry; checks: name → outcome; answers: quiz → question number → entry.
     An unreadable file counts as empty: a copy is stored, and a message says so.
     """
-    try:
-        content = path().read_bytes()
-    except FileNotFoundError:
+    if not path().is_file():  # not written yet; or a classmate's pipe, which would block
         return {name: {} for name in SECTIONS}
+    content = path().read_bytes()
     try:
         values = json.loads(content)
         if values["schema"] != SCHEMA:
@@ -91,9 +90,8 @@ def answers(quiz: str) -> dict[int, dict[str, Any]]:
 def _copy_unreadable(content: bytes, error: Exception) -> None:
     # The name depends on the content, so a file that is read twice gives one copy.
     copy = path().with_name(f"progress.unreadable-{hashlib.sha256(content).hexdigest()[:8]}.json")
-    if not copy.exists():
-        copy.touch(mode=0o600)
-        copy.write_bytes(content)
+    with complete_file(copy, mode=0o600) as file:  # replaces a link, instead of following it
+        file.write(content)
     print(
         f"{path()} is unreadable ({error!r}). A copy is {copy.name}; predictions, checks and "
         f"answers start from zero. To get them back, repair the copy and rename it to "

@@ -73,9 +73,9 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def read_regular(path: Path) -> str:
-    """Read a text file; raise OSError or ValueError if it is none: a pipe would block."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path.name} is not a regular file")
+    """Read a text file; raise OSError or ValueError if it is huge or none: a pipe would block."""
+    if path.exists() and not (path.is_file() and path.stat().st_size < 2**24):
+        raise ValueError(f"{path.name} is not a regular file of less than 16 MiB")
     return path.read_text()
 
 

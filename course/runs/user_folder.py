@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -26,23 +27,25 @@ def user_folder() -> Path:
     """
     place, name = Path(tempfile.gettempdir()), f"make-training-fast-{os.getuid()}"
     try:
-        _create(place / name)
-        return place / name
+        return _create(place / name)
     except PermissionError:
-        if not (folders := _private_folders(place, name)):
-            tempfile.mkdtemp(prefix=f"{name}-", dir=place)
-            folders = _private_folders(place, name)  # another process may have created one, too
-        return folders[0]
+        return _create(_private_folder(place, f"{name}-"))
 
 
-def _private_folders(place: Path, name: str) -> list[Path]:
-    """Return the folders NAME-… that only this user can read and write, in a fixed order."""
-    folders = []
-    for folder in sorted(place.glob(f"{name}-*")):
-        with suppress(OSError):
-            _check(folder)
-            folders.append(folder)
-    return folders
+@cache  # the queue asks often, and a classmate can create a million such names in seconds
+def _private_folder(place: Path, prefix: str) -> Path:
+    """Return the first folder PREFIX… that only this user can read and write; create it first."""
+    made: list[Path] = []
+    while True:
+        own = [*made]
+        for entry in os.scandir(place):
+            with suppress(OSError):
+                is_named = entry.name.startswith(prefix)
+                if is_named and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    own.append(_check(place / entry.name))
+        if own:
+            return min(own)
+        made = [Path(tempfile.mkdtemp(prefix=prefix, dir=place))]  # others may make one, too
 
 
 def protect_compile_cache() -> None:
@@ -66,8 +69,7 @@ def protect_compile_cache() -> None:
     try:
         _create(chosen)
     except OSError as problem:
-        folder = user_folder() / "compile"
-        _create(folder)
+        folder = _create(user_folder() / "compile")
         os.environ[CACHE] = str(folder)
         print(
             f"{problem}. torch.compile would run what others put there: its cache is {folder}",
@@ -75,16 +77,16 @@ def protect_compile_cache() -> None:
         )
 
 
-def _create(folder: Path) -> None:
-    """Create a folder that only this user can read and write, or check the one that is there."""
+def _create(folder: Path) -> Path:
+    """Create a folder that only this user can read and write, or check it; return it."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    _check(folder)
+    return _check(folder)
 
 
-def _check(folder: Path) -> None:
-    """Raise PermissionError unless this is a folder that only this user can write to."""
+def _check(folder: Path) -> Path:
+    """Return the folder; raise PermissionError unless only this user can write to it."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise PermissionError(
@@ -93,6 +95,7 @@ def _check(folder: Path) -> None:
         )
     if status.st_mode & 0o022:
         raise PermissionError(f"other users can write to {folder}: remove it, or chmod 700")
+    return folder
 
 
 def _user_name() -> str:

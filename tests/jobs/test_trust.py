@@ -17,6 +17,7 @@ import pytest
 from job_helpers import CONFIG, over
 from race_helpers import as_user
 
+from course.checks.script_variants import script_variant
 from course.jobs import queue as queues
 from course.jobs import trust
 from course.jobs.errors import JobError
@@ -276,6 +277,16 @@ def test_a_queued_job_in_a_shared_runs_folder_is_refused(
     assert doctor.trust()[0] == "note"
     runs_root.chmod(0o755)
     assert doctor.trust()[0] == "ok"
+
+
+@needs_root
+def test_no_variant_is_written_where_others_could_put_a_link(runs_root: Path) -> None:
+    """It would lead to another file of yours, which the variant would replace."""
+    runs_root.mkdir()
+    change(runs_root, 0o2775, CLASS)
+    with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
+        script_variant("hot", {"import torch": "print(1)"})
+    assert not (runs_root / "variants").exists()
 
 
 @needs_root

@@ -95,3 +95,22 @@ def test_all_processes_of_a_user_find_the_same_folder_also_if_its_name_is_taken(
     assert first == second
     status = Path(first).stat()
     assert (status.st_uid, status.st_mode & 0o777) == (LEARNER, 0o700)
+
+
+def test_many_names_that_begin_like_the_folders_cost_no_minutes(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A classmate can create a million of them in seconds, and the queue asks often."""
+    assert as_user(CLASSMATE, lambda: squat_all(temporary)) == ""
+    looks, scandir = [], os.scandir
+
+    def look_all(place: Path) -> Iterator[os.DirEntry]:
+        looks.append(place)
+        return scandir(place)
+
+    def ask_often() -> None:
+        monkeypatch.setattr(os, "scandir", look_all)
+        assert len({user_folder.user_folder() for _ in range(9)}) == 1
+        assert len(looks) == 2  # before the folder is created, and after
+
+    assert as_user(LEARNER, ask_often) == ""

@@ -188,6 +188,25 @@ def test_one_account_cannot_make_a_board_slow(
     assert [entry.name for entry in board.read_entries(shared)] == ["owner"]
 
 
+def test_a_folder_that_others_can_write_is_no_entry_of_its_owner(shared: Path) -> None:
+    """In a group's folder, a classmate can fill your folder, and move it to the board."""
+    board.prepare(shared)
+    entry = posted(shared, "alice")
+    (shared / "quick" / entry.id).chmod(0o775)
+    entries, (line,) = board.read_board(shared)
+    assert entries == [] and "others can write to its folder" in line
+
+
+def test_repeated_lines_cost_a_page_no_minutes(tmp_path: Path) -> None:
+    """Each match of one line would be looked for among all that are equal: 0.9 s an entry."""
+    board.prepare(tmp_path)
+    lines = ["x = 1"] * 1000, ["x = 1", "y = 1"] * 100
+    entries = [posted(tmp_path, f"entry{n}", "\n".join(text)) for n, text in enumerate(lines)]
+    assert page.diff(tmp_path, *entries).startswith("not shown")
+    short = posted(tmp_path, "short", "x = 1\n" * 50)
+    assert page.diff(tmp_path, short, entries[1]).count("\n") > 50
+
+
 @needs_root
 def test_the_account_is_shown_if_an_entry_has_another_name(shared: Path) -> None:
     page.render_page(shared)  # imports what the other user needs

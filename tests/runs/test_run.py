@@ -80,14 +80,17 @@ def test_damaged_files_of_a_run_are_reported_and_block_nothing(runs_root: Path) 
         run = make_run(runs_root, name.partition(".")[0])
         (run.folder / name).unlink(missing_ok=True)
         os.mkfifo(run.folder / name)
+    with (make_run(runs_root, "huge").folder / "record.json").open("w") as file:
+        file.truncate(2**24)  # takes no space on the disk
     launched_at = make_run(runs_root, "launched").folder / "launch.json"
     launched_at.write_text('{"launched_at": 5, "job_id": "1"}')
     result = CliRunner().invoke(app, ["runs", "--json"])
     assert result.exit_code == 0, result.exception
     rows = {row["run"]: row for row in json.loads(result.stdout)}
-    assert rows.keys() == {"good", "number", "record", "steps", "launched"}
+    assert rows.keys() == {"good", "number", "record", "steps", "launched", "huge"}
     assert "started_at has a wrong type: 5" in rows["number"]["error"]
-    assert "record.json is not a regular file" in rows["record"]["error"]
+    for name in ("record", "huge"):
+        assert "record.json is not a regular file" in rows[name]["error"]
     assert "skipped config: config.json is not a regular file" in result.stderr
     assert CliRunner().invoke(app, ["queue"]).exit_code == 0
 

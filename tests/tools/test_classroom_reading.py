@@ -155,8 +155,8 @@ def hard_link(path: Path, secret: Path) -> None:
 
 # What Mallory can make instead of a regular file of her own.
 MADE = {
-    "a link": (link, "is a link"),
-    "a dangling link": (lambda path, _: path.symlink_to("/nothing"), "is a link"),
+    "a link": (link, "1 links"),
+    "a dangling link": (lambda path, _: path.symlink_to("/nothing"), "1 links"),
     "a pipe": (lambda path, _: os.mkfifo(path), "is not a regular file"),
     "a folder": (lambda path, _: path.mkdir(), "is not a regular file"),
     "a gigabyte": (lambda path, _: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 10**9),
@@ -207,6 +207,16 @@ def test_a_name_of_someone_else_counts_for_no_one(place: Path) -> None:
         put(place, MALLORY, message(hand=hand), shared_files.user_name(ALICE), number=number)
     (alice,), (line,) = drop_box.read(place)
     assert alice.hand is None and line.startswith(f"{shared_files.user_name(MALLORY)}: 3 ")
+
+
+@needs_root
+def test_a_file_that_a_group_can_write_is_no_message_of_its_owner(place: Path) -> None:
+    """With umask 002, a classmate can write a text into your file, and move it into the box."""
+    put(place, ALICE, message())
+    hand = {"text": "I am Alice", "check": "", "at": ago(0)}
+    put(place, ALICE, message(hand=hand), number=1).chmod(0o664)
+    (alice,), (line,) = drop_box.read(place)
+    assert alice.hand is None and "files that others can write" in line
 
 
 @needs_root

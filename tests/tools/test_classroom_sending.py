@@ -459,6 +459,18 @@ def test_progress_is_private_in_a_home_that_is_open(place: Path) -> None:
 
 
 @needs_root
+def test_nothing_is_sent_if_a_classmate_could_have_joined(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    membership.join(place)
+    before = sent(place)
+    monkeypatch.setenv("COURSE_TRUST", "")
+    os.chown(place.parent / "runs", MALLORY, -1)
+    fail("amp")
+    assert sent(place) == before and "can change it" in capsys.readouterr().err
+
+
+@needs_root
 def test_a_folder_that_a_classmate_creates_in_the_place_of_the_class_gets_nothing(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,8 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
             uid = uid if names[uid] else NO_ACCOUNT
             owners[uid] += 1
             match = FILE_NAME.fullmatch(name)
-            if match and match[1] == names[uid]:
+            is_own = status and match and match[1] == names[uid]
+            if is_own and not status.st_mode & 0o022:  # or a classmate may have moved it here
                 own[uid].append((status.st_mtime_ns, name))
             elif not name.startswith("."):  # a draft
                 foreign[uid] += 1
@@ -138,7 +139,8 @@ def _newest_files(folder: Path) -> tuple[dict[int, str], list[str]]:
     return {uid: max(files)[1] for uid, files in own.items()}, [
         *_floods(folder, owners, names),
         *(
-            f"{one_line(names[uid])}: {count:,} files with a name that is not theirs are not shown"
+            f"{one_line(names[uid])}: {count:,} links, files of another user's name, or files that "
+            f"others can write are not shown"
             for uid, count in foreign.items()
         ),
     ]

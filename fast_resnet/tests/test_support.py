@@ -87,6 +87,12 @@ def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None
     assert unsupported_reason(net) == "layer1.0.conv2 has a stride"
 
 
+def test_a_wider_stem_is_refused_because_its_kernel_takes_powers_of_two() -> None:
+    net = on_meta(resnet50)
+    net.conv1 = nn.Conv2d(3, 384, 7, 2, 3, bias=False, device="meta")
+    assert unsupported_reason(net) == "conv1 has out_channels=384, not 64"
+
+
 @pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
 def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
     assert wrong_weights(on_meta(resnet50)) == ""

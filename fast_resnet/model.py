@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EAGER_STEPS = 3  # steps on images of one shape before CUDA graphs are captured
 STRIDE = 32  # an image's height must be a multiple of this, because it is halved five times
-MAX_ELEMENTS = 2**30  # elements of the stem's output; other tensors have up to 2x; 32-bit indices
+MAX_ELEMENTS = 2**30  # of a tensor: kernels have 32-bit indices
 CAPABILITY = (8, 0)  # compute capability of an A100
 HALF = (torch.float16, torch.bfloat16)
 
@@ -103,7 +103,7 @@ class Kernels(nn.Module):
             return "a forward method is replaced"
         if _compat.is_transformed(images) or _compat.is_transformed(self.conv1.weight):
             return "torch.func transforms it"
-        return unavailable(images.device) or _wrong_images(self, images, dtype)
+        return unavailable(images.device) or wrong_images(self, images, dtype)
 
     def _warn(self, reason: str) -> None:
         latest.update(form=self.library, why=reason)
@@ -170,13 +170,24 @@ def wrong_dtype(dtype: torch.dtype) -> str:
     return f"the kernels compute in fp16 or bf16, and autocast gives {str(dtype).split('.')[-1]}"
 
 
-def _wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> str:
+def _largest(model: nn.Module, height: int) -> int:
+    """Return how many elements the largest tensor has per image: in the stem or a first block."""
+    sizes, height = [model.conv1.out_channels * (height // 2) ** 2], height // 4
+    for block in (getattr(model, name)[0] for name in structure.LAYERS):
+        sizes.append(block.conv1.out_channels * height**2)
+        height //= block.conv2.stride[0]
+        sizes.append(block.conv3.out_channels * height**2)
+    return max(sizes)
+
+
+def wrong_images(model: nn.Module, images: torch.Tensor, dtype: torch.dtype) -> str:
+    """Return why kernels do not take these images; "" if they do."""
     if images.dim() != 4 or images.shape[1] != 3:
         return f"images have shape {tuple(images.shape)}, not [n, 3, height, width]"
     n, _, height, width = images.shape
     if width != height or height % STRIDE:
         return f"images of {height} x {width} pixels are not square, or not a multiple of {STRIDE}"
-    if n * (height // 2) ** 2 * model.conv1.out_channels >= MAX_ELEMENTS:
+    if n * _largest(model, height) >= MAX_ELEMENTS:
         return f"a batch of {n} images of {height} pixels is too large for 32-bit indices"
     if n * (height // STRIDE) ** 2 < 2:
         return "the last layer would get a single pixel"  # torchvision raises an error

@@ -193,7 +193,8 @@ def dz_kernel(
 def gram_product_kernel(W, G, WG, N, K, BN: tl.constexpr, BJ: tl.constexpr, BK: tl.constexpr):
     """Compute WG = W G [N, K] in about fp32, from two products in TF32.
 
-    TF32 has fp16's ten bits, so W is exact in it, and G is the sum of two such numbers.
+    TF32 has fp16's ten bits, so W is exact in it, and G is the sum of two such numbers up to its
+    last two bits: the error is that of a loop in fp32.
     """
     c, j = tl.program_id(0) * BN + tl.arange(0, BN), tl.program_id(1) * BJ + tl.arange(0, BJ)
     acc = tl.zeros((BN, BJ), tl.float32)

@@ -66,8 +66,8 @@ def block(i, col, M, C, BR: tl.constexpr):
 
 
 @triton.jit
-def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr):
-    """Add sum(y) and sum(y*y) over the rows of Y [M, C] to the table's rows FIRST and FIRST + 1."""
+def stats_kernel(Y, NORM, T, M, C, BR: tl.constexpr, BC: tl.constexpr):
+    """Add sum(y) and sum(y*y) over the rows of Y [M, C] to the table's SUM and SQUARES."""
     col = tl.program_id(1) * BC + tl.arange(0, BC)
     a = tl.zeros((BR, BC), tl.float32)
     b = tl.zeros((BR, BC), tl.float32)
@@ -76,8 +76,8 @@ def stats_kernel(Y, NORM, T, M, C, FIRST: tl.constexpr, BR: tl.constexpr, BC: tl
         y = tl.load(Y + at, mask=keep, other=0.0).to(tl.float32)
         a += y
         b += y * y
-    tl.atomic_add(NORM + FIRST * T + col, tl.sum(a, 0))
-    tl.atomic_add(NORM + (FIRST + 1) * T + col, tl.sum(b, 0))
+    tl.atomic_add(NORM + SUM * T + col, tl.sum(a, 0))
+    tl.atomic_add(NORM + SQUARES * T + col, tl.sum(b, 0))
 
 
 @triton.jit
@@ -286,19 +286,9 @@ def unpool_mask_kernel(
 
 @triton.jit
 def stem_pool_kernel(
-    Y,
-    NORM,
-    P,
-    WINNER,
-    T,
-    M,
-    pooled,
-    eps,
-    momentum,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BP: tl.constexpr,
-):
+    Y, NORM, P, WINNER, T, M, pooled, eps, momentum,
+    H: tl.constexpr, C: tl.constexpr, BP: tl.constexpr,
+):  # fmt: skip
     """Compute P = maxpool3x3 stride 2 (relu(bn(Y))) [pooled, C]; add its column sums to TOTAL.
 
     Y [M, C] contains H x H images. WINNER stores which tap 0..8 had the maximum, or 9 where P is 0
@@ -343,10 +333,9 @@ def launch_over_rows(kernel, x: torch.Tensor, *arguments, rows: int = 32, share:
     launch(kernel, (walkers, C // BC), *arguments, BR, BC, num_warps=4)
 
 
-def add_sums(y: torch.Tensor, norm: Norm, first: str = "sum") -> None:
-    """Add sum(y) and sum(y*y) of y [M, C] to the norm's row `first` and to the row after it."""
-    arguments = y, norm.table, norm.stride, *y.shape, ROWS.index(first)
-    launch_over_rows(stats_kernel, y, *arguments, share=4)
+def add_sums(y: torch.Tensor, norm: Norm) -> None:
+    """Add sum(y) and sum(y*y) of y [M, C] to the norm's rows."""
+    launch_over_rows(stats_kernel, y, y, norm.table, norm.stride, *y.shape, share=4)
 
 
 def norm_relu(y: torch.Tensor, norm: Norm, with_total: bool) -> torch.Tensor:

@@ -22,7 +22,6 @@ ROWS = (
     "sum",  # sum of BatchNorm's input y over all pixels
     "squares",  # sum of y * y
     "total",  # sum of the output z = relu(bn(y)), over all pixels or every second one
-    "total_squares",
     "constant",  # in dz = d A + z B + constant
     "gamma",
     "beta",

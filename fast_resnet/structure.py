@@ -55,6 +55,7 @@ def _outside_blocks(model: nn.Module) -> str:
             return f"{name} is {getattr(model, name)}"
     return (
         _convolution("conv1", model.conv1, in_channels=3, kernel_size=7, stride=2, padding=3)
+        or _settings("conv1", model.conv1, out_channels=64)
         or _norm("bn1", model.bn1)
         or _relus("", model, "relu", "act1")
         or _layer("maxpool", model.maxpool, nn.MaxPool2d)

@@ -28,7 +28,7 @@ import torch
 import torchvision
 from torch.utils.flop_counter import flop_registry
 
-from fast_resnet import _compat, products, rows
+from fast_resnet import __version__, _compat, products, rows
 from fast_resnet.network import Segments
 from fast_resnet.structure import HEAD
 
@@ -234,7 +234,7 @@ def main() -> None:
     show(table)
     if arguments.out:
         setting = {"network": arguments.network, "batch": arguments.batch, "dtype": "fp16"}
-        setting |= {"gpu": machine, "torch": torch.__version__}
+        setting |= {"gpu": machine, "torch": torch.__version__, "fast_resnet": __version__}
         with arguments.out.open("a") as file:
             file.writelines(json.dumps(setting | row) + "\n" for row in table)
 

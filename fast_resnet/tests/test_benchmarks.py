@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +20,7 @@ from torchvision.models.resnet import Bottleneck
 
 from fast_resnet import convert
 from fast_resnet.model import is_interpreted
+from fast_resnet.state import ROWS
 
 pytest.importorskip("triton", reason="the kernels are written in Triton, which is not here")
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -47,8 +50,8 @@ def test_forwards_flops_are_torchvisions_and_bytes_are_those_of_its_tensors(kern
         block.bn1.num_features * height**2 + block.bn2.num_features * (height // block.stride) ** 2
         for block, height in inputs(stock)
     )
-    tables = sum(15 * 4 * (b.bn1.num_features + b.bn2.num_features) for b, _ in inputs(stock))
-    assert record.bytes["bn_relu_kernel"] == 2 * 2 * elements + tables
+    channels = sum(block.bn1.num_features + block.bn2.num_features for block, _ in inputs(stock))
+    assert record.bytes["bn_relu_kernel"] == 2 * 2 * elements + 4 * len(ROWS) * channels
 
 
 def inputs(net):
@@ -128,7 +131,12 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
     import bound
 
     text, record = README.read_text(encoding="utf-8"), kernels.of_shapes("resnet50", 256)
-    measured = {row["kernel"]: row["ms"] for row in recorded("kernels_h200") if row["batch"] == 256}
+    of = {"0.1.0": {}, "0.2.0": {}}
+    for row in recorded("kernels_h200"):
+        if row["batch"] == 256:
+            of[row["fast_resnet"]][row["kernel"]] = row["ms"]
+    measured = of["0.2.0"]
+    assert f"0.1.0 adds up to {of['0.1.0']['all']:.1f} ms" in text
     assert all(f"| {' | '.join(row)} |" in text for row in bound.table())
     assert f"{1e12 * bound.joules_per_byte():.0f} pJ" in text
     rows = {row["kernel"]: row for row in record.table()}
@@ -152,7 +160,12 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
 
 
 def test_readme_has_the_speeds_on_an_h200() -> None:
-    rows = [row for row in recorded("measured_h200") if row["fast_resnet"] == "0.2.0"]
+    measured, before = recorded("measured_h200"), defaultdict(list)
+    for graphs, fast in pairwise(measured):
+        if (graphs["way"], fast["way"], fast["fast_resnet"]) == ("graphs", "fast", "0.1.0"):
+            gain = fast["images_per_s"] / graphs["images_per_s"]
+            before[fast["network"], fast["dtype"], fast["batch"]].append(f"{gain:.2f}")
+    rows = [row for row in measured if row["fast_resnet"] == "0.2.0"]
     assert len(rows) == 10
     for graphs, fast in zip(rows[::2], rows[1::2], strict=True):
         speeds = [row["images_per_s"] for row in (graphs, fast)]
@@ -160,9 +173,10 @@ def test_readme_has_the_speeds_on_an_h200() -> None:
         shown = [f"{speed:,.0f}" for speed in speeds]
         shown[1] = f"**{shown[1]}**" if speeds[1] > speeds[0] else shown[1]
         start = " | ".join([fast["dtype"], str(fast["batch"]), *shown])
-        pattern = rf"| {start} | {speeds[1] / speeds[0]:.2f} |"
-        line = next(line for line in README.read_text().splitlines() if line.startswith(pattern))
-        assert line.endswith(f"| {watts[0]:.0f} | {watts[1]:.0f} |")
+        gains = sorted(before["resnet50", fast["dtype"], fast["batch"]]) or ["–"]
+        start += f" | {speeds[1] / speeds[0]:.2f} | {' and '.join(gains)}"
+        line = f"| {start} | {watts[0]:.0f} | {watts[1]:.0f} |"
+        assert line in README.read_text(encoding="utf-8").splitlines()
 
 
 def recorded(name: str) -> list[dict]:

@@ -8,7 +8,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50, resnext50_32x4d, vit_b_16, wide_resnet50_2
 
 from fast_resnet import convert, fallback_reason, last_conversion, unsupported_reason
-from fast_resnet.model import is_interpreted, wrong_weights
+from fast_resnet.model import is_interpreted, wrong_images, wrong_weights
 
 
 def on_meta(make: Any) -> nn.Module:
@@ -87,11 +87,27 @@ def test_a_block_that_is_used_twice_or_begins_with_a_stride_is_refused() -> None
     assert unsupported_reason(net) == "layer1.0.conv2 has a stride"
 
 
+def test_a_wider_stem_is_refused_because_its_kernel_takes_powers_of_two() -> None:
+    net = on_meta(resnet50)
+    net.conv1 = nn.Conv2d(3, 384, 7, 2, 3, bias=False, device="meta")
+    assert unsupported_reason(net) == "conv1 has out_channels=384, not 64"
+
+
 @pytest.mark.skipif(is_interpreted(), reason="the interpreter takes any number of channels")
 def test_other_numbers_of_channels_are_left_to_torchvision() -> None:
     assert wrong_weights(on_meta(resnet50)) == ""
     narrow = on_meta(lambda: resnet50(width_per_group=48))
     assert wrong_weights(narrow).startswith("a layer has 48 channels")
+
+
+def test_a_batch_whose_largest_tensor_needs_longer_indices_is_left_to_torchvision() -> None:
+    """In a ResNet eight times as wide, this is layer2.0.conv1's output, and not the stem's."""
+    images = torch.empty(700, 3, 224, 224, device="meta")
+    wide, reason = on_meta(lambda: resnet50(width_per_group=512)), "too large for 32-bit indices"
+    assert reason in wrong_images(wide, images, torch.float16)
+    assert wrong_images(wide, images[:300], torch.float16) == ""
+    assert wrong_images(on_meta(resnet50), images, torch.float16) == ""
+    assert reason in wrong_images(on_meta(resnet50), images.repeat(2, 1, 1, 1), torch.float16)
 
 
 @pytest.mark.parametrize("make", [resnext50_32x4d, wide_resnet50_2])

@@ -403,16 +403,20 @@ def test_it_does_the_same_as_torchvisions(name: str, monkeypatch: pytest.MonkeyP
     assert steps or falls_back or batchnorm_frozen
 
 
-def test_products_by_address_as_on_cards_before_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fast_resnet import products
+@pytest.mark.parametrize("tma", [True, False])
+def test_tiles_of_a_gpus_size_by_descriptor_and_by_address(
+    tma: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tiles in each direction, the last one incomplete, and several steps in depth."""
+    from fast_resnet import products, rows
 
-    stock, images, labels = quiet_network()
-    results = []
-    for tma in (True, False):
-        monkeypatch.setattr(products, "has_tma", lambda device, tma=tma: tma)
-        results.append(gradients(convert(copy.deepcopy(stock)), images, labels))
-    assert relative(*results) < 1e-6
-    assert relative(results[0], gradients(copy.deepcopy(stock), images, labels)) < OFF
+    stock, images, labels = network_and_batch([slice(0, 3)])
+    ours, theirs = (convert(copy.deepcopy(stock)), stock)
+    for module in (products, rows):
+        monkeypatch.setattr(module, "IS_INTERPRETED", False)
+    monkeypatch.setattr(products, "has_tma", lambda device: tma)
+    results = [gradients(net, images[:3], labels[:3]) for net in (ours, theirs)]
+    assert ours._step is not None and relative(*results) < OFF
 
 
 @pytest.mark.parametrize("kind", [{"base_width": 128}, {"groups": 4, "base_width": 16 * 4}])

@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from course.jobs import trust
 from course.runs.files import complete_file, write_atomically
 from course.runs.run import runs_root
 
@@ -31,7 +32,8 @@ Store = dict[str, dict[str, Any]]
 
 
 def path() -> Path:
-    """Return the path of the file."""
+    """Return the path of the file; raise JobError if others can change what is in its folder."""
+    trust.check_run(runs_root())
     return runs_root() / "progress.json"
 
 
@@ -41,7 +43,7 @@ def read() -> Store:
     predictions: key → entry; checks: name → outcome; answers: quiz → question number → entry.
     An unreadable file counts as empty: a copy is stored, and a message says so.
     """
-    if not path().is_file():  # not written yet; or a classmate's pipe, which would block
+    if not path().is_file():  # not written yet; or a pipe, which would block
         return {name: {} for name in SECTIONS}
     content = path().read_bytes()
     try:
@@ -57,8 +59,8 @@ def read() -> Store:
 @contextmanager
 def changing() -> Iterator[Store]:
     """Yield the store for changes, and write it at the end if it changed."""
-    runs_root().mkdir(parents=True, exist_ok=True)
-    with FileLock(runs_root() / ".progress.lock", mode=0o600, timeout=60):
+    path().parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path().with_name(".progress.lock"), mode=0o600, timeout=60):
         store = read()
         before = json.dumps(store)
         yield store

@@ -23,6 +23,7 @@ from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
 from course.checks.verdict import Part
+from course.jobs.errors import JobError
 from course.runs.run import PROJECT
 from tools.classroom import membership
 
@@ -460,14 +461,17 @@ def test_progress_is_private_in_a_home_that_is_open(place: Path) -> None:
 
 @needs_root
 def test_nothing_is_sent_if_a_classmate_could_have_joined(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     membership.join(place)
     before = sent(place)
     monkeypatch.setenv("COURSE_TRUST", "")
     os.chown(place.parent / "runs", MALLORY, -1)
-    fail("amp")
-    assert sent(place) == before and "can change it" in capsys.readouterr().err
+    with pytest.raises(JobError, match="can change it"):  # nor is their progress.json read
+        fail("amp")
+    with pytest.raises(JobError, match="can change it"):
+        store.read()
+    assert sent(place) == before
 
 
 @needs_root

@@ -356,10 +356,10 @@ def linear_norm(
     out = torch.empty(M, N, device=z.device, dtype=z.dtype)
     joins = identity is not None
     bits = torch.empty(M, N // 8, device=z.device, dtype=torch.uint8) if joins else None
-    others = norm.table, identity if joins else out, bits if joins else out
-    others += T, M, K, N, N // 8, joins
+    epilogue = norm.table, identity if joins else out, bits if joins else out
+    epilogue += T, M, K, N, N // 8, joins
     rows = 64 if joins else 128
-    product_launch(conv3_kernel, rows, 3, K, [z], [W], out, *others, transposed=True)
+    product_launch(conv3_kernel, rows, 3, K, [z], [W], out, *epilogue, transposed=True)
     return out, bits, Linear(conv, norm, z, below, WG)
 
 
@@ -381,9 +381,9 @@ def linear_norm_backward(
     arguments = P, W, linear.WG, *norms, *results, T, M, K, BN, BK
     launch(gram_bwd_kernel, (N // BN,), *arguments, num_warps=4)
     dz = torch.empty_like(z)
-    others = below.table, z if y is None else y, T, M, N, K, below.eps, y is not None
+    epilogue = below.table, z if y is None else y, T, M, N, K, below.eps, y is not None
     rows, rights = 128 if y is None else 64, [A, W.t() @ KW]
-    product_launch(dz_kernel, rows, 3, N, [d, z], rights, dz, *others)
+    product_launch(dz_kernel, rows, 3, N, [d, z], rights, dz, *epilogue)
     return dz
 
 
@@ -403,6 +403,6 @@ def input_gradient(
     """
     (M, K), N = dy.shape, W.shape[1]
     d = torch.empty(M, N, device=dy.device, dtype=dy.dtype)
-    others = shortcut, bits, norm.table, norm.stride, M, K, N, N // 8, height, strided
-    product_launch(dgrad1_kernel, 64, 2, K, [dy], [W], d, *others)
+    epilogue = shortcut, bits, norm.table, norm.stride, M, K, N, N // 8, height, strided
+    product_launch(dgrad1_kernel, 64, 2, K, [dy], [W], d, *epilogue)
     return d

@@ -43,9 +43,10 @@ def read() -> Store:
     predictions: key → entry; checks: name → outcome; answers: quiz → question number → entry.
     An unreadable file counts as empty: a copy is stored, and a message says so.
     """
-    if not path().is_file():  # not written yet; or a pipe, which would block
+    file = path()
+    if not file.is_file():  # not written yet; or a pipe, which would block
         return {name: {} for name in SECTIONS}
-    content = path().read_bytes()
+    content = file.read_bytes()
     try:
         values = json.loads(content)
         if values["schema"] != SCHEMA:

@@ -79,9 +79,9 @@ def check_run(folder: Path) -> None:
     _accepted(_openings([folder], is_chosen=True).values())
 
 
-def _accepted(found: Iterable[Opening]) -> list[str]:
+def _accepted(candidates: Iterable[Opening]) -> list[str]:
     """Return the openings that COURSE_TRUST accepts; raise JobError if there are others."""
-    certain = [opening for opening in found if opening.is_certain]
+    certain = [opening for opening in candidates if opening.is_certain]
     if refused := [opening for opening in certain if not opening.is_trusted]:
         lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
         places = {opening.path for opening in refused}

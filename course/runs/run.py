@@ -458,10 +458,10 @@ def all_jobs() -> list[Run]:
             f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
             f"folder of your own"
         ) from error
-    own = [run for name in names if (run := Run(root / name)).is_own]
-    if others := len(names) - len(own):
-        _report(f"{root} also has {others} files or folders of other accounts, which are not shown")
-    return [run for run in own if os.path.isfile(run.folder / "launch.json")]
+    runs = [run for name in names if (run := Run(root / name)).is_own]
+    if hidden := len(names) - len(runs):
+        _report(f"{root} also has {hidden} files or folders of other accounts, which are not shown")
+    return [run for run in runs if os.path.isfile(run.folder / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

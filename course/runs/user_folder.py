@@ -35,17 +35,17 @@ def user_folder() -> Path:
 @cache  # the queue asks often, and a classmate can create a million such names in seconds
 def _private_folder(place: Path, prefix: str) -> Path:
     """Return the first folder PREFIX… that only this user can read and write; create it first."""
-    made: list[Path] = []
+    created: list[Path] = []
     while True:
-        own = [*made]
+        folders = [*created]
         for entry in os.scandir(place):
             with suppress(OSError):
                 is_named = entry.name.startswith(prefix)
                 if is_named and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                    own.append(_check(place / entry.name))
-        if own:
-            return min(own)
-        made = [Path(tempfile.mkdtemp(prefix=prefix, dir=place))]  # others may make one, too
+                    folders.append(_check(place / entry.name))
+        if folders:
+            return min(folders)
+        created = [Path(tempfile.mkdtemp(prefix=prefix, dir=place))]  # others may make one, too
 
 
 def protect_compile_cache() -> None:

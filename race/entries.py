@@ -93,9 +93,7 @@ class Entry:
         return entry
 
     @classmethod
-    @lru_cache(
-        maxsize=1024
-    )  # validating takes up to 0.03 s, and a page that is live reads it often
+    @lru_cache(maxsize=1024)  # validating takes up to 0.03 s, and a live page reads it often
     def from_json(cls, text: str, track: str, id: str, owner: str = "") -> Entry:
         """Read an entry of any version; unknown fields are ignored.
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema  # noqa: F401 - another user could not import it if Python is in root's home
+
 from race import board
 from race.entries import Entry, Trial, digest
 

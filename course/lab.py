@@ -4,7 +4,6 @@ Nothing here imports PyTorch, so a lab's `lab.py` stays fast to import.
 """
 
 # ruff: noqa: F401, I001 - they are offered here
-from trainspeed import resources
 from course.checks import facts, lab_configs as configs, results
 from course.checks.facts import Fact, Rank
 from course.checks.lab import Exercise, Function, FunctionCheck, Lab, Place, Recording, Unexpected

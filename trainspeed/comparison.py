@@ -26,7 +26,6 @@ import psutil
 
 from trainspeed import run
 from trainspeed.ratio import FEW_TURNS, MIN_TURNS, SURE, Ratio, centre
-from trainspeed.resources import core_count
 from trainspeed.turns import (
     ENDED,
     Block,
@@ -538,7 +537,7 @@ def _show(sides: Sequence[Side], progress: TextIO | None) -> None:
 
 def _ratio(side: Side, base: Side, factor: float = 1.0) -> Ratio | None:
     values = factor * ratios(side, base)
-    load = os.getloadavg()[0] / core_count()
+    load = os.getloadavg()[0] / os.cpu_count()  # both of the whole machine
     return Ratio(*centre(values), turns=len(values), load=load) if len(values) else None
 
 

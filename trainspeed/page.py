@@ -146,8 +146,7 @@ def _times(values: dict[str, Any]) -> list[str]:
         lines.append(
             f"The slowest rank is {values['slowest_rank']}: {seconds(values['slowest_step_s'])}."
         )
-    if (machine := values["machine"]).get("load", 0) > BUSY * machine["cores"]:
-        load = machine["load"] / machine["cores"]
+    if (load := values["machine"].get("load_per_core", 0)) > BUSY:
         lines.append(
             f"The machine is busy: {load:.1f} processes want each core, and times scatter."
         )

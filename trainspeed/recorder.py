@@ -501,7 +501,7 @@ def machine() -> dict[str, Any]:
         "device_bytes": torch.cuda.mem_get_info()[1] if device == "cuda" else 0,
         "cores": core_count(),
         "threads": torch.get_num_threads(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+        "load_per_core": os.getloadavg()[0] / os.cpu_count() if hasattr(os, "getloadavg") else 0.0,
         "torch": torch.__version__,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32) if device == "cuda" else False,

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from course.charts import (
-    FORMAT_COLOURS,
-    SKY,
-    Picture,
-    bars,
-    heading,
-    label,
-    plot_bar_panels,
-)
+from course.charts import FORMAT_COLOURS, SKY, Picture, bars, heading, label, plot_bar_panels
 from course.lab import digits
 from electives.networks.catalogue import NETWORKS
 from electives.networks.cost import network_costs

@@ -7,6 +7,7 @@ from typing import Any
 
 from course import Config, rung
 from course.lab import Exercise, Lab, Recording, configs
+from labs.dataloader.lab import fit_workers
 from labs.large_batch import configs as learning
 
 # For both runs of a check: enough images that some pairs have two classes.
@@ -40,7 +41,7 @@ def run_settings(quick: bool, site: str, stored: str = "files") -> dict[str, Any
     """Return the settings of the notebook's runs, with images stored in a format if not quick."""
     # The recorded runs are longer than needed to see what a change costs.
     shorter = {} if site.startswith("recorded") else {"steps": 160}
-    return SMALL if quick else AUGMENTATION_CONFIG | shorter | {"format": stored}
+    return SMALL if quick else fit_workers(AUGMENTATION_CONFIG | shorter, site) | {"format": stored}
 
 
 # Crops of 128, 160, 192 and 224 pixels, or of 224 in all epochs.

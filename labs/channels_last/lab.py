@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from course import Run, rung
-from course.lab import (
-    Exercise,
-    Function,
-    FunctionCheck,
-    Lab,
-    Recording,
-    configs,
-    expect,
-)
+from course.lab import Exercise, Function, FunctionCheck, Lab, Recording, configs, expect
 from labs.channels_last import mechanism
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from course import Config, rung
+from course.jobs import sites
 from course.lab import FULL_SIZE, Exercise, Fact, Function, FunctionCheck, Lab, Recording, configs
 from labs.dataloader import mechanism
 from trainspeed.resources import core_count
@@ -45,7 +47,7 @@ def loader_settings(
 ) -> dict[str, Any]:
     """Return the size of a trial: small if quick, else as recorded, shorter on other sites.
 
-    On this machine, it has at most one worker per core.
+    It has at most one worker per core of its job.
 
     Args:
         workers: whether the trial has any.
@@ -59,13 +61,29 @@ def loader_settings(
         return LOADER_SETTINGS
     if not workers:
         return LOADER_SETTINGS | _WITHOUT_WORKERS
-    if site != "local":
-        return LOADER_SETTINGS | _SHORTER
     # PyTorch warns of more workers than cores, for which the lab's rule doesn't hold, either.
-    count = min(rung("dataloader").workers, core_count())
+    count = min(rung("dataloader").workers, _job_cores(site))
     partial_round = (2 * _SHORTER["steps"] - _SHORTER["warmup_steps"]) % count
     warmup_steps = _SHORTER["warmup_steps"] + partial_round
     return LOADER_SETTINGS | _SHORTER | {"workers": count, "warmup_steps": warmup_steps}
+
+
+def fit_workers(settings: dict[str, Any], site: str) -> dict[str, Any]:
+    """Return settings with at most as many workers as the site's jobs have cores, less one.
+
+    Fewer workers load fewer batches ahead, so warm-up and measured part are shorter, too.
+    """
+    if site.startswith("recorded-"):
+        return settings
+    count = max(1, min(settings["workers"], _job_cores(site) - 1))
+    sizes = {name: settings[name] * count for name in ("steps", "warmup_steps")}
+    shorter = {name: math.ceil(size / settings["workers"]) for name, size in sizes.items()}
+    return settings | shorter | {"workers": count}
+
+
+def _job_cores(site: str) -> int:
+    place = sites.get(site)
+    return place.cpus_per_gpu if place.executor == "slurm" else core_count()
 
 
 def _trial_configs() -> Iterator[Config]:

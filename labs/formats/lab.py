@@ -7,7 +7,7 @@ from typing import Any
 
 from course import Config, Run, rung
 from course.lab import CHOICES, FULL_SIZE, Exercise, Lab, Recording, configs
-from labs.dataloader.lab import SMALL
+from labs.dataloader.lab import SMALL, fit_workers
 
 # While the network compiles, workers load batches ahead. Warm-up is twice as long as these last,
 # and the measured part four times.
@@ -29,10 +29,11 @@ def format_configs(quick: bool, site: str) -> list[Config]:
     from torch import accelerator  # which would slow down the list of labs
 
     recorded = site.startswith("recorded-")
-    base, settings = ("compile", FED) if recorded else ("dataloader", SMALL if quick else SHORTER)
+    quick = quick and not recorded
+    base, settings = ("compile", FED) if recorded else ("dataloader", SHORTER)
+    settings = SMALL if quick else fit_workers(settings, site)
     has_gpu = recorded or accelerator.is_available()
     names = [name for name in CHOICES["format"] if has_gpu or name != "gpu_decode"]
-    quick = quick and not recorded
     return [rung(base, quick=quick, **settings, format=name, rung=name) for name in names]
 
 

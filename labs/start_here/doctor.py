@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from course import launch, rung
 from course.data import default_set
 from course.jobs import JobError, engine, openings, sites
-from course.lab import resources
 from course.runs import PROJECT, runs_root
+from trainspeed import resources
 
 JOB_LIMIT_MIN = 3
 ENDS_WITHIN_S = 30  # for a job to end after its record is written

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from course.lab import resources
+from trainspeed import resources
 
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gluster", "gpfs", "lustre", "nfs", "panfs", "weka")
 

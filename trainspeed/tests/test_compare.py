@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trainspeed import compare, comparison, turns
+from trainspeed import compare, comparison, recorder, turns
 from trainspeed.comparison import CompareError, parse_command
 from trainspeed.run import PLAN
 from trainspeed.turns import Block, Side, SideEnded
@@ -71,6 +72,17 @@ def test_the_ratio_is_of_iterations_and_ends_once_it_is_certain() -> None:
     assert (found.turns, found.unit, found.is_noisy) == (8, "iterations/s", False)
     assert str(found) == "b: 2× (2 to 2) the iterations/s of a; 8 turns"
     assert json.loads(json.dumps(found.to_dict()))["ratios"]["b"]["noise"] == ""
+
+
+def test_a_process_with_few_cores_does_not_call_a_half_idle_machine_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The load counts the processes of all cores; a job may use only one of them."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (8.0, 8.0, 8.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    assert compare_paced(Paced("a", 0.02), Paced("b", 0.01)).ratio.load == 0.5
+    assert recorder.machine()["load_per_core"] == 0.5
 
 
 def test_other_batch_sizes_are_compared_by_samples() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from course.config import rung
 from course.runs.recordings import recorded_runs
+from labs import augmentation, formats
 from labs.dataloader import figures, lab, loading, verify
 
 
@@ -101,7 +102,8 @@ def test_the_schedule_shows_bursts_and_the_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    "site, cores, count", [("local", 16, 8), ("local", 5, 5), ("local", 1, 1), ("slurm", 1, 8)]
+    "site, cores, count",
+    [("local", 16, 8), ("local", 5, 5), ("local", 1, 1), ("slurm", 16, 1), ("jean-zay-h100", 1, 8)],
 )
 def test_trials_are_shorter_where_they_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, site: str, cores: int, count: int
@@ -113,3 +115,21 @@ def test_trials_are_shorter_where_they_are_not_recorded(
         measured = config.epochs * config.steps - config.warmup_steps
         assert measured >= 8 and config.warmup_steps > config.steps  # into the second epoch
         assert not workers or (config.workers, measured % count) == (count, 0)  # complete rounds
+
+
+@pytest.mark.parametrize("site, cores", [("local", 16), ("local", 5), ("local", 1), ("slurm", 16)])
+def test_full_size_runs_have_no_more_workers_than_cores(
+    monkeypatch: pytest.MonkeyPatch, site: str, cores: int
+) -> None:
+    """A job may use only some of the machine's cores: other workers only delay its own."""
+    monkeypatch.setattr(lab, "core_count", lambda: cores)
+    usable = 1 if site == "slurm" else cores  # as in sites.toml
+    augmented = [
+        rung("dataloader", **augmentation.run_settings(False, site, stored))
+        for stored in ("files", "raw")
+    ]
+    for config in formats.format_configs(False, site) + augmented:
+        ahead = config.workers * config.prefetch_factor
+        assert config.workers == max(1, usable - 1)
+        assert config.steps - config.warmup_steps >= 2 * ahead <= config.warmup_steps
+    assert formats.format_configs(False, "recorded-nvidia-h200")[0].workers == 15

@@ -20,13 +20,7 @@ from course.config import Config
 from course.jobs.launch import launch
 from course.runs import rows
 from course.runs.files import write_atomically
-from course.runs.recordings import (
-    INDEX,
-    LOCK,
-    SITE,
-    VARIANT,
-    origin,
-)
+from course.runs.recordings import INDEX, LOCK, SITE, VARIANT, origin
 from course.runs.run import TRACES, RecordedRun, Run, all_runs, git_sha, runs_root
 from labs.search import configs as tuned
 from tools import thin_trace

@@ -58,6 +58,7 @@ class Exercise:
     limits: Callable[[Config, Place], str] = lambda cfg, place: ""
     changes: dict[str, Any] = field(default_factory=dict)  # of the rung's config
     settings: dict[str, Any] = field(default_factory=dict)  # of both runs' configs
+    full_size: dict[str, Any] = field(default_factory=dict)  # of both, if the check is not quick
     # Changes on a machine without 16-bit hardware, where `half` would change nothing.
     emulated: dict[str, Any] = field(default_factory=dict)
     faster: bool = True  # False: the run must only not be slower

@@ -250,7 +250,7 @@ def _configs(
         small: allow small sizes, if the check launches both runs.
         emulates: use a format that the site has no hardware for, only to check that it is used.
     """
-    settings = dict(wanted.settings)
+    settings = wanted.settings | ({} if quick else wanted.full_size)
     if wanted.gpus > 1:
         settings["device"] = device_for(wanted.gpus, site)
     config = rung(wanted.rung, quick=quick, **settings | wanted.changes)

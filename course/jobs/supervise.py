@@ -40,14 +40,7 @@ from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON, interruptions, step_of
-from course.runs.run import (
-    ENDED,
-    FOLDER_VARIABLE,
-    OPEN,
-    TAKES_TURNS,
-    Run,
-    record_of,
-)
+from course.runs.run import ENDED, FOLDER_VARIABLE, OPEN, TAKES_TURNS, Run, record_of
 from course.runs.scripts import calls
 from course.training import hooks
 from course.training.attempts import attempt

@@ -56,6 +56,7 @@ EXERCISES = {
             {"compile": "default"},
         ),
         settings=COMPILED,
+        full_size=FULL_SIZE | {"epochs": 2, "steps": 30},  # else a GPU waits for images
     ),
 }
 

@@ -128,6 +128,17 @@ def test_a_check_that_begins_waits_for_the_step_before_where_both_would_share_th
         checks.launch_check("kompile")
 
 
+def test_at_full_size_compiling_is_timed_without_a_loader_for_which_a_gpu_would_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "_place", lambda config, site: Place("cuda", ("bf16",), site))
+    wanted = discovery.exercises()["compile"]
+    for quick, data, epochs in ((True, "default", 2), (False, "synthetic", 2)):
+        before, config, is_timed = checks._configs(wanted, "local", quick=quick, small=True)
+        assert is_timed and {before.data, config.data} == {data} and config.epochs == epochs
+    assert (config.batch_size, config.image_px, before.compile) == (256, 224, "")
+
+
 @pytest.mark.parametrize(
     "name, script, rungs",
     [

@@ -138,7 +138,7 @@ def plot_convolution_times(machine: str, precision: str = "bf16", channels: int 
     words = {"xlabel": "channels, in and out (grey: multiples of 8)", "ylabel": "TFLOP/s"}
     label(axes, title, xticks=counts, **words)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc=(0.74, 0.75))
     return picture
 
 

@@ -94,7 +94,7 @@ def plot_updates_needed(
         label(axes, f"{quantity} until the loss is reached", xscale="log", yscale="log")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
         axes.set_xticks([], minor=True)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: digits(value))
         axes.set_yticks([], minor=True)
         axes.set_xlabel("images in a batch")

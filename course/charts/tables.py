@@ -71,21 +71,20 @@ def _width(value: Any) -> str:
 
 
 def _formatter(name: Any, column: pd.Series) -> Callable[[Any], str]:
-    """Return a function that formats all values of a column in the same way."""
+    """Return a function that formats a column's values alike, without digits they don't have."""
     ending = str(name[-1] if isinstance(name, tuple) else name)
     numbers = [float(value) for value in column if _is_number(value)]
+    places = next((n for n in range(9) if all(round(x, n) == x for x in numbers)), 9)
     form = next((form for end, form in FORMATS.items() if ending.endswith(end)), None)
     if ending.endswith(SHARES) and all(abs(number) <= 1.5 for number in numbers):
         form = "{:.1%}"
-    elif form is None and all(number.is_integer() for number in numbers):
+    elif form is None and places == 0:
         form = "{:.0f}" if ending in IDENTIFIERS else "{:,.0f}"
 
     def text(value: Any) -> str:
-        if not _is_number(value):
-            return str(value)
-        if abs(value) >= LARGE:
-            return f"{float(value):.3g}"
-        return form.format(float(value)) if form else _three_digits(float(value))
+        if not _is_number(value) or abs(value) >= LARGE:
+            return f"{float(value):.3g}" if _is_number(value) else str(value)
+        return form.format(float(value)) if form else _three_digits(float(value), places)
 
     return text
 
@@ -94,8 +93,8 @@ def _is_number(value: Any) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, bool | np.bool_) and value == value
 
 
-def _three_digits(value: float) -> str:
-    """Format like `digits`, but keep trailing zeros, as the column's other values have them."""
+def _three_digits(value: float, places: int) -> str:
+    """Format like `digits`, but keep trailing zeros, up to the column's decimal places."""
     if value == 0 or abs(value) >= 100 or abs(value) < 1e-4:
         return digits(value)
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:.{min(places, 2 - math.floor(math.log10(abs(value))))}f}"

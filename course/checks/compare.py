@@ -322,4 +322,4 @@ def error_of(run: Run) -> str:
 
 def _printed(run: Run) -> str:
     lines = tail(run.folder / "printed-0.txt", PRINTED_LINES).split("\n")
-    return "\n".join(line for line in lines if not re.match(r"epoch \d+ (of|validated)", line))
+    return "\n".join(x for x in lines if not re.match(r"epoch \d+ (of|validated)|asked to end", x))

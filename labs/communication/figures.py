@@ -133,7 +133,7 @@ def plot_timeline(trace: traces.Trace) -> Picture:
     }
     picture = Picture(10, 1.9 + 0.42 * len(lanes))
     axes = picture.panel()
-    timeline(axes, lanes, heights=(0.6, 0.8, 0.6))
+    timeline(axes, lanes, heights=[0.6])
     for name, marks in sizes.items():
         for centre, words in marks:
             mark(axes, centre, list(lanes).index(name) - 0.3, words, "above", size=8)

@@ -52,7 +52,7 @@ NAMES = {
     INPUT: "backward: inputs",
     WEIGHT: "backward: weights",
 }
-COLUMNS = {"weights_m": "weights", "gflop": "GFLOP", "ms": "ms, measured here"}
+COLUMNS = {"weights_m": "weights", "gflop": "GFLOP", "ms": "time on this CPU"}
 
 
 def plot_run(run: Run) -> Picture:

@@ -22,6 +22,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
             "rung": ["a", "b <c>"],
             "images_per_s": [907.986264, 0.0123456],
             "peak_gib": [10.98765, np.nan],
+            "bubble": [0.33, 4.7],  # rounded: no digit is added
             "last_loss": [6.90912, 6.9],
             "steps": [3, 12_345],
             "sms": pd.array([132, None], dtype="Int64"),
@@ -35,6 +36,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
         "a",
         "908",
         "11.0",
+        "0.33",
         "6.9091",
         "3",
         "132",
@@ -42,6 +44,7 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
         "b &lt;c&gt;",
         "0.0123",
         "–",
+        "4.70",
         "6.9000",
         "12345",
         "–",

@@ -57,9 +57,11 @@ def checked(trained: tuple[Run, Run], tmp_path: Path, runs_root: Path) -> Callab
 
 
 def test_the_solution_passes_and_what_it_prints_appears_once(checked, capsys) -> None:
-    done = checked(SOLVED.replace(MODEL, f"{MODEL}    print('my own print')\n"))
+    lines = "    print('my own print')\n    print('asked to end')\n"  # the second: a Recorder's
+    done = checked(SOLVED.replace(MODEL, MODEL + lines))
     assert (verdicts(done)["correct"], verdicts(done)["mechanism"]) == (PASSED, PASSED), done
-    assert capsys.readouterr().out.count("my own print") == 1
+    shown = capsys.readouterr().out
+    assert shown.count("my own print") == 1 and "asked to end" not in shown
 
 
 def test_a_todo_that_is_open_is_named(checked) -> None:

@@ -77,10 +77,10 @@ def _summary(report: pd.DataFrame) -> str:
     """Describe a mean step in words."""
     mean = compare_reports({"": report}).iloc[0]
     lines = [
-        f"{mean['collectives']:g} collectives a step, over {report['group_size'].max():g} ranks: "
-        f"{mean['megabytes']:.1f} MB from each rank, under way for {mean['under_way_ms']:.1f} ms",
-        f"computing hides {mean['hidden']:.0%} of that; for {mean['exposed_ms']:.1f} ms of a step "
-        f"this rank only waits for it",
+        f"{mean['collectives']:g} collectives per step, over {report['group_size'].max():g} ranks: "
+        f"{mean['megabytes']:.1f} MB from each rank, {mean['under_way_ms']:.1f} ms if added up",
+        f"computing hides {mean['hidden']:.0%} of that; for {mean['exposed_ms']:.1f} ms per step, "
+        f"this rank only waits (for two at once, the time counts once)",
     ]
     for phase, rows in report.groupby("phase", sort=False):
         kinds = rows.groupby(["operation", "type"], sort=False)["bytes"].agg(["size", "sum"])

@@ -1,6 +1,8 @@
 """A ResNet whose training steps run as Triton kernels, below autograd.
 
-For autograd, the network is six functions, one per segment. So criterion, loss scale, optimizer,
+For autograd, the network is one function, because each function costs time on the host. It is six,
+one per segment, with DDP, which sends each segment's gradients at once, and with frozen weights,
+below which backward stops. Hooks split it around their stage. So criterion, loss scale, optimizer,
 schedule, weight averages, checkpoints and DDP work as in any other training loop.
 """
 
@@ -10,6 +12,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +71,11 @@ class Kernels(nn.Module):
             return self._by_layers(images, average)
         dtype = step_dtype(images)
         reason = self._unsupported_step(images, dtype, modules)
-        if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
+        is_split = self._average is not None or _compat.any_frozen(modules)
+        if not reason and (self._step is None or self._step.is_outdated(dtype, modules, is_split)):
             self._step = None
             if not (reason := structure.difference(self) or wrong_weights(self)):
-                self._step = Step(self, dtype)
+                self._step = Step(self, dtype, is_split)
         if reason:
             self._warn(reason)
             return self._by_layers(images, average)
@@ -216,19 +220,19 @@ def wrong_weights(model: nn.Module) -> str:
     return ""
 
 
-class _Segment(torch.autograd.Function):
-    """One segment of a step. Its parameters are arguments so that autograd gives them gradients."""
+class _Span(torch.autograd.Function):
+    """Segments of a step. Their parameters are arguments so that autograd gives them gradients."""
 
     @staticmethod
-    def forward(ctx, step: Step, number: int, x: torch.Tensor, *parameters: torch.Tensor):
-        ctx.step, ctx.number, ctx.count = step, number, step.count
-        return step.forward(number, x)
+    def forward(ctx, step: Step, span: range, x: torch.Tensor, *parameters: torch.Tensor):
+        ctx.step, ctx.span, ctx.count = step, span, step.count
+        return step.forward(span, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d: torch.Tensor):
         is_last = not ctx.needs_input_grad[2]
-        below, gradients = ctx.step.backward(ctx.number, d, ctx.count, is_last)
+        below, gradients = ctx.step.backward(ctx.span, d, ctx.count, is_last)
         return None, None, below, *gradients
 
 
@@ -250,7 +254,7 @@ class _Features(torch.autograd.Function):
 class Step:
     """State of a network's training steps: its segments, the last tape, and CUDA graphs."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, is_split: bool) -> None:
         from fast_resnet.network import Segments  # imported here because it needs Triton
 
         self.device = model.conv1.weight.device
@@ -258,7 +262,13 @@ class Step:
         self._hooked = [n for n, name in stages if _compat.has_hooks([getattr(model, name)])]
         tapped = {boundary for number in self._hooked for boundary in (number - 1, number)}
         self.segments = Segments(model, dtype, tapped)
-        self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
+        self._is_split, ends = is_split, range(HEAD + 1)
+        begins = [n for n in ends if is_split or n == STEM or n - 1 in tapped]
+        self.spans = [range(*pair) for pair in pairwise([*begins, HEAD + 1])]
+        self.parameters = {
+            span: [p for m in self.segments.modules_in(span) for p in m.parameters(recurse=False)]
+            for span in self.spans
+        }
         self._modules = list(_compat.modules_of(model))
         self._addresses, self._attributes = addresses(self._modules), settings(self._modules)
         self.count, self._next_number = 0, -1
@@ -270,10 +280,11 @@ class Step:
         self._may_capture = self.device.type == "cuda" and not is_sharded(model)
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
-    def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
-        """Return whether dtype, addresses, layers or their attributes have changed."""
+    def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module], is_split: bool) -> bool:
+        """Return whether dtype, addresses, layers, their attributes or is_split have changed."""
         return (
             dtype != self.segments.dtype
+            or is_split != self._is_split
             or len(modules) != len(self._modules)
             or any(a is not b for a, b in zip(modules, self._modules))
             or addresses(modules) != self._addresses
@@ -283,8 +294,8 @@ class Step:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes] of images [n, 3, h, w]."""
         x = below = self._prepared(images)
-        for number in range(HEAD + 1):
-            x = _Segment.apply(self, number, x, *self.parameters[number])
+        for span, parameters in self.parameters.items():
+            x, number = _Span.apply(self, span, x, *parameters), span[-1]
             if number in self.segments.tapped:
                 features = _Features.apply(self, number, x)
                 if number in self._hooked:
@@ -298,7 +309,7 @@ class Step:
     @torch.no_grad()
     def _prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return images in half precision, with a fourth channel of zeros for the first layer."""
-        self.count += 1
+        self.count, self._tape = self.count + 1, None
         n, _, height, width = images.shape
         self._repeats = self._repeats + 1 if images.shape == self.shape else 1
         self.shape = images.shape
@@ -322,32 +333,32 @@ class Step:
         self._graphs = self._tape = None  # keep graphs for one shape only, to save memory
         try:
             with Settings(self.device):
-                self._graphs = Graphs(self.segments, images)
+                self._graphs = Graphs(self.segments, self.spans, images)
             self._captured = True
         except RuntimeError as error:  # different work in this process may prevent a capture
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
-    def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """Run one segment's forward pass, for autograd."""
-        self._next_number = number
+    def forward(self, span: range, x: torch.Tensor) -> torch.Tensor:
+        """Run the forward pass of some segments, for autograd."""
+        self._next_number = span[-1]
         with Settings(self.device):
             if self._captured:
-                out = self._graphs.forward(number, x)
+                out = self._graphs.forward(span, x)
             else:
-                tape = None if number == STEM else self._tape
-                out, self._tape = self.segments.forward(number, x.detach(), tape)
+                out, self._tape = self.segments.forward(span, x.detach(), self._tape)
         return out.detach()  # the tape must not keep autograd's graph alive
 
     def backward(
-        self, number: int, d: torch.Tensor, count: int, is_last: bool
+        self, span: range, d: torch.Tensor, count: int, is_last: bool
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """Run one segment's backward pass, for autograd. Return the gradient of its input and the
-        gradients of its parameters (None if they are averaged over ranks when backward ends).
+        """Run the backward pass of some segments, for autograd. Return the gradient of their input
+        and of their parameters (None if they are averaged over ranks when backward ends).
 
         Raises:
             RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
+        number = span[-1]
         if count != self.count or number > self._next_number:
             raise RuntimeError(
                 "fast_resnet keeps what backward needs of the last forward pass in training, for "
@@ -355,15 +366,15 @@ class Step:
             )
         if self.average and self._next_number == HEAD:
             self.average.begin(self.segments.state.statistics)
-        self._next_number = number - 1  # a loss of features skips the segments above them
+        self._next_number = span[0] - 1  # a loss of features skips the segments above them
         with Settings(self.device):
             if self._captured:
-                below = self._graphs.backward(number, d)
+                below = self._graphs.backward(span, d)
             else:
-                below = self.segments.backward(number, d.contiguous(), self._tape)
-            flat, gradients = self.segments.gradients(number)
+                below = self.segments.backward(span, d.contiguous(), self._tape)
+            flat, gradients = self.segments.state.gradients(self.segments.modules_in(span))
             if self.average and number != HEAD:
-                self.average.send(number, self.parameters[number], flat, gradients)
+                self.average.send(number, self.parameters[span], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None

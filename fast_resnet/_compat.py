@@ -71,12 +71,6 @@ def tensors_of(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
                     yield tensor
 
 
-def any_frozen(modules: Iterable[nn.Module]) -> bool:
-    """Return whether a parameter requires no gradient."""
-    parameters = (p for module in modules for p in module._parameters.values())
-    return not all(p is None or p.requires_grad for p in parameters)
-
-
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is inside a torch.func transform (grad, vmap, jvp)."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -71,11 +71,10 @@ class Kernels(nn.Module):
             return self._by_layers(images, average)
         dtype = step_dtype(images)
         reason = self._unsupported_step(images, dtype, modules)
-        is_split = self._average is not None or _compat.any_frozen(modules)
-        if not reason and (self._step is None or self._step.is_outdated(dtype, modules, is_split)):
+        if not reason and (self._step is None or self._step.is_outdated(dtype, modules)):
             self._step = None
             if not (reason := structure.difference(self) or wrong_weights(self)):
-                self._step = Step(self, dtype, is_split)
+                self._step = Step(self, dtype)
         if reason:
             self._warn(reason)
             return self._by_layers(images, average)
@@ -254,7 +253,7 @@ class _Features(torch.autograd.Function):
 class Step:
     """State of a network's training steps: its segments, the last tape, and CUDA graphs."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, is_split: bool) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         from fast_resnet.network import Segments  # imported here because it needs Triton
 
         self.device = model.conv1.weight.device
@@ -262,12 +261,12 @@ class Step:
         self._hooked = [n for n, name in stages if _compat.has_hooks([getattr(model, name)])]
         tapped = {boundary for number in self._hooked for boundary in (number - 1, number)}
         self.segments = Segments(model, dtype, tapped)
-        self._is_split, ends = is_split, range(HEAD + 1)
-        begins = [n for n in ends if is_split or n == STEM or n - 1 in tapped]
-        self.spans = [range(*pair) for pair in pairwise([*begins, HEAD + 1])]
+        self._weights = list(model.parameters())
+        self._is_split = self._needs_segments(model)
+        begins = [n for n in range(HEAD + 1) if self._is_split or n == STEM or n - 1 in tapped]
         self.parameters = {
             span: [p for m in self.segments.modules_in(span) for p in m.parameters(recurse=False)]
-            for span in self.spans
+            for span in (range(*ends) for ends in pairwise([*begins, HEAD + 1]))
         }
         self._modules = list(_compat.modules_of(model))
         self._addresses, self._attributes = addresses(self._modules), settings(self._modules)
@@ -280,11 +279,15 @@ class Step:
         self._may_capture = self.device.type == "cuda" and not is_sharded(model)
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
-    def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module], is_split: bool) -> bool:
-        """Return whether dtype, addresses, layers, their attributes or is_split have changed."""
+    def _needs_segments(self, model: nn.Module) -> bool:
+        """Return whether DDP sends gradients by segment, or backward may stop at frozen ones."""
+        return model._average is not None or not all(w.requires_grad for w in self._weights)
+
+    def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
+        """Return whether dtype, addresses, layers or their attributes have changed."""
         return (
             dtype != self.segments.dtype
-            or is_split != self._is_split
+            or (not self._is_split and self._needs_segments(modules[0]))
             or len(modules) != len(self._modules)
             or any(a is not b for a, b in zip(modules, self._modules))
             or addresses(modules) != self._addresses
@@ -333,7 +336,7 @@ class Step:
         self._graphs = self._tape = None  # keep graphs for one shape only, to save memory
         try:
             with Settings(self.device):
-                self._graphs = Graphs(self.segments, self.spans, images)
+                self._graphs = Graphs(self.segments, self.parameters, images)
             self._captured = True
         except RuntimeError as error:  # different work in this process may prevent a capture
             self._may_capture = False
@@ -358,8 +361,7 @@ class Step:
         Raises:
             RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
-        number = span[-1]
-        if count != self.count or number > self._next_number:
+        if count != self.count or span[-1] > self._next_number:
             raise RuntimeError(
                 "fast_resnet keeps what backward needs of the last forward pass in training, for "
                 "one backward pass: call backward before the next forward, and once"
@@ -373,8 +375,8 @@ class Step:
             else:
                 below = self.segments.backward(span, d.contiguous(), self._tape)
             flat, gradients = self.segments.state.gradients(self.segments.modules_in(span))
-            if self.average and number != HEAD:
-                self.average.send(number, self.parameters[span], flat, gradients)
+            if self.average and span[-1] != HEAD:
+                self.average.send(span[0], self.parameters[span], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None

@@ -62,13 +62,10 @@ def modules_of(module: nn.Module) -> Iterator[nn.Module]:
             yield from modules_of(child)
 
 
-def tensors_of(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
-    """Yield the modules' own parameters and buffers faster than `parameters()` and `buffers()`."""
-    for module in modules:
-        for members in (module._parameters, module._buffers):
-            for tensor in members.values():
-                if tensor is not None:
-                    yield tensor
+def tensors_of(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """Return the modules' own parameters and buffers, faster than `parameters()`, `buffers()`."""
+    members = [kind for module in modules for kind in (module._parameters, module._buffers)]
+    return [tensor for kind in members for tensor in kind.values() if tensor is not None]
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

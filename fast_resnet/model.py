@@ -407,7 +407,7 @@ def addresses(modules: list[nn.Module]) -> list[int]:
 
     FSDP2 gathers the weights of each step into the same tensors, at any address.
     """
-    tensors = [*_compat.tensors_of(modules)]
+    tensors = _compat.tensors_of(modules)
     places = [] if is_sharded(modules[0]) else [tensor.data_ptr() for tensor in tensors]
     return [*map(id, tensors), *places]
 

@@ -7,7 +7,7 @@ Training steps in fp16 or bf16 then run as Triton kernels; everything else is th
 """
 
 __all__ = ["convert", "fallback_reason", "last_conversion", "unsupported_reason"]
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 
 
 def __getattr__(name: str):

@@ -1,6 +1,8 @@
-"""A step as CUDA graphs, one for each segment and direction: one launch instead of 50."""
+"""A step as CUDA graphs, one for each pass of a span of segments: a launch instead of hundreds."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 
@@ -16,12 +18,12 @@ class Graphs:
     scale. Images, and the gradient of the logits, are copied to where the graphs read them.
     """
 
-    def __init__(self, segments: Segments, images: torch.Tensor) -> None:
+    def __init__(self, segments: Segments, spans: Iterable[range], images: torch.Tensor) -> None:
         self.images = images  # each step copies its images here
-        self._outputs: list[torch.Tensor] = []
-        self._inputs: dict[int, torch.Tensor] = {}  # gradients of each segment's output
-        self._forward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
-        self._backward = [torch.cuda.CUDAGraph() for _ in range(HEAD + 1)]
+        self._outputs: dict[int, torch.Tensor] = {}  # by the last segment of a span
+        self._inputs: dict[int, torch.Tensor] = {}  # gradients of these outputs
+        self._forward = {span: torch.cuda.CUDAGraph() for span in spans}
+        self._backward = {span: torch.cuda.CUDAGraph() for span in spans}
         self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
         # A dispatch mode that reads results would wait for the device, which capture forbids.
         with _compat.without_dispatch_modes():
@@ -44,15 +46,15 @@ class Graphs:
 
     def _capture(self, segments: Segments, images: torch.Tensor) -> None:
         x, self._tape = images, None
-        for number in range(HEAD + 1):
-            with self._capture_into(self._forward[number]):
-                x, self._tape = segments.forward(number, x, self._tape)
-            self._outputs.append(x)
+        for span, graph in self._forward.items():
+            with self._capture_into(graph):
+                x, self._tape = segments.forward(span, x, self._tape)
+            self._outputs[span[-1]] = x
         d = torch.zeros_like(x)
-        for number in reversed(range(HEAD + 1)):
-            self._inputs[number] = d
-            with self._capture_into(self._backward[number]):
-                d = segments.backward(number, d, self._tape)
+        for span, graph in reversed(self._backward.items()):
+            self._inputs[span[-1]] = d
+            with self._capture_into(graph):
+                d = segments.backward(span, d, self._tape)
 
     def _capture_into(self, graph: torch.cuda.CUDAGraph) -> torch.cuda.graph:
         """Return the context that captures into `graph`."""
@@ -61,18 +63,19 @@ class Graphs:
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         )
 
-    def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """Replay `Segments.forward` on the previous segment's output, or on the images."""
-        place = self._outputs[number - 1] if number else self.images
+    def forward(self, span: range, x: torch.Tensor) -> torch.Tensor:
+        """Replay `Segments.forward` on the previous span's output, or on the images."""
+        place = self._outputs.get(span[0] - 1, self.images)
         if x.data_ptr() != place.data_ptr():  # hooks got a copy, and may have changed it
             place.copy_(x)
-        self._forward[number].replay()
-        return self._outputs[number].clone() if number == HEAD else self._outputs[number]
+        self._forward[span].replay()
+        out = self._outputs[span[-1]]
+        return out.clone() if span[-1] == HEAD else out
 
-    def backward(self, number: int, d: torch.Tensor) -> torch.Tensor | None:
+    def backward(self, span: range, d: torch.Tensor) -> torch.Tensor | None:
         """Replay `Segments.backward`."""
-        place = self._inputs[number]
+        place = self._inputs[span[-1]]
         if d.data_ptr() != place.data_ptr():  # the logits' gradient, or one that a hook replaced
             place.copy_(d)
-        self._backward[number].replay()
-        return self._inputs.get(number - 1)
+        self._backward[span].replay()
+        return self._inputs.get(span[0] - 1)

@@ -1,6 +1,8 @@
 """A ResNet whose training steps run as Triton kernels, below autograd.
 
-For autograd, the network is six functions, one per segment. So criterion, loss scale, optimizer,
+For autograd, the network is one function, because each function costs time on the host. It is six,
+one per segment, with DDP, which sends each segment's gradients at once, and with frozen weights,
+below which backward stops. Hooks split it around their stage. So criterion, loss scale, optimizer,
 schedule, weight averages, checkpoints and DDP work as in any other training loop.
 """
 
@@ -10,6 +12,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING, Any
 
@@ -216,19 +219,19 @@ def wrong_weights(model: nn.Module) -> str:
     return ""
 
 
-class _Segment(torch.autograd.Function):
-    """One segment of a step. Its parameters are arguments so that autograd gives them gradients."""
+class _Span(torch.autograd.Function):
+    """Segments of a step. Their parameters are arguments so that autograd gives them gradients."""
 
     @staticmethod
-    def forward(ctx, step: Step, number: int, x: torch.Tensor, *parameters: torch.Tensor):
-        ctx.step, ctx.number, ctx.count = step, number, step.count
-        return step.forward(number, x)
+    def forward(ctx, step: Step, span: range, x: torch.Tensor, *parameters: torch.Tensor):
+        ctx.step, ctx.span, ctx.count = step, span, step.count
+        return step.forward(span, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d: torch.Tensor):
         is_last = not ctx.needs_input_grad[2]
-        below, gradients = ctx.step.backward(ctx.number, d, ctx.count, is_last)
+        below, gradients = ctx.step.backward(ctx.span, d, ctx.count, is_last)
         return None, None, below, *gradients
 
 
@@ -258,7 +261,13 @@ class Step:
         self._hooked = [n for n, name in stages if _compat.has_hooks([getattr(model, name)])]
         tapped = {boundary for number in self._hooked for boundary in (number - 1, number)}
         self.segments = Segments(model, dtype, tapped)
-        self.parameters = [self.segments.parameters(number) for number in range(HEAD + 1)]
+        self._weights = list(model.parameters())
+        self._is_split = self._needs_segments(model)
+        begins = [n for n in range(HEAD + 1) if self._is_split or n == STEM or n - 1 in tapped]
+        self.parameters = {
+            span: [p for m in self.segments.modules_in(span) for p in m.parameters(recurse=False)]
+            for span in (range(*ends) for ends in pairwise([*begins, HEAD + 1]))
+        }
         self._modules = list(_compat.modules_of(model))
         self._addresses, self._attributes = addresses(self._modules), settings(self._modules)
         self.count, self._next_number = 0, -1
@@ -270,10 +279,15 @@ class Step:
         self._may_capture = self.device.type == "cuda" and not is_sharded(model)
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
+    def _needs_segments(self, model: nn.Module) -> bool:
+        """Return whether DDP sends gradients by segment, or backward may stop at frozen ones."""
+        return model._average is not None or not all(w.requires_grad for w in self._weights)
+
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
         """Return whether dtype, addresses, layers or their attributes have changed."""
         return (
             dtype != self.segments.dtype
+            or (not self._is_split and self._needs_segments(modules[0]))
             or len(modules) != len(self._modules)
             or any(a is not b for a, b in zip(modules, self._modules))
             or addresses(modules) != self._addresses
@@ -283,8 +297,8 @@ class Step:
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits [n, classes] of images [n, 3, h, w]."""
         x = below = self._prepared(images)
-        for number in range(HEAD + 1):
-            x = _Segment.apply(self, number, x, *self.parameters[number])
+        for span, parameters in self.parameters.items():
+            x, number = _Span.apply(self, span, x, *parameters), span[-1]
             if number in self.segments.tapped:
                 features = _Features.apply(self, number, x)
                 if number in self._hooked:
@@ -298,7 +312,7 @@ class Step:
     @torch.no_grad()
     def _prepared(self, images: torch.Tensor) -> torch.Tensor:
         """Return images in half precision, with a fourth channel of zeros for the first layer."""
-        self.count += 1
+        self.count, self._tape = self.count + 1, None
         n, _, height, width = images.shape
         self._repeats = self._repeats + 1 if images.shape == self.shape else 1
         self.shape = images.shape
@@ -322,48 +336,47 @@ class Step:
         self._graphs = self._tape = None  # keep graphs for one shape only, to save memory
         try:
             with Settings(self.device):
-                self._graphs = Graphs(self.segments, images)
+                self._graphs = Graphs(self.segments, self.parameters, images)
             self._captured = True
         except RuntimeError as error:  # different work in this process may prevent a capture
             self._may_capture = False
             print(f"fast_resnet goes on without CUDA graphs: {error}", file=sys.stderr, flush=True)
 
-    def forward(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """Run one segment's forward pass, for autograd."""
-        self._next_number = number
+    def forward(self, span: range, x: torch.Tensor) -> torch.Tensor:
+        """Run the forward pass of some segments, for autograd."""
+        self._next_number = span[-1]
         with Settings(self.device):
             if self._captured:
-                out = self._graphs.forward(number, x)
+                out = self._graphs.forward(span, x)
             else:
-                tape = None if number == STEM else self._tape
-                out, self._tape = self.segments.forward(number, x.detach(), tape)
+                out, self._tape = self.segments.forward(span, x.detach(), self._tape)
         return out.detach()  # the tape must not keep autograd's graph alive
 
     def backward(
-        self, number: int, d: torch.Tensor, count: int, is_last: bool
+        self, span: range, d: torch.Tensor, count: int, is_last: bool
     ) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """Run one segment's backward pass, for autograd. Return the gradient of its input and the
-        gradients of its parameters (None if they are averaged over ranks when backward ends).
+        """Run the backward pass of some segments, for autograd. Return the gradient of their input
+        and of their parameters (None if they are averaged over ranks when backward ends).
 
         Raises:
             RuntimeError: a later forward pass, or an earlier backward pass, used the tape.
         """
-        if count != self.count or number > self._next_number:
+        if count != self.count or span[-1] > self._next_number:
             raise RuntimeError(
                 "fast_resnet keeps what backward needs of the last forward pass in training, for "
                 "one backward pass: call backward before the next forward, and once"
             )
         if self.average and self._next_number == HEAD:
             self.average.begin(self.segments.state.statistics)
-        self._next_number = number - 1  # a loss of features skips the segments above them
+        self._next_number = span[0] - 1  # a loss of features skips the segments above them
         with Settings(self.device):
             if self._captured:
-                below = self._graphs.backward(number, d)
+                below = self._graphs.backward(span, d)
             else:
-                below = self.segments.backward(number, d.contiguous(), self._tape)
-            flat, gradients = self.segments.gradients(number)
-            if self.average and number != HEAD:
-                self.average.send(number, self.parameters[number], flat, gradients)
+                below = self.segments.backward(span, d.contiguous(), self._tape)
+            flat, gradients = self.segments.state.gradients(self.segments.modules_in(span))
+            if self.average and span[-1] != HEAD:
+                self.average.send(span[0], self.parameters[span], flat, gradients)
                 gradients = [None] * len(gradients)
             if is_last:
                 self._tape = None
@@ -394,7 +407,7 @@ def addresses(modules: list[nn.Module]) -> list[int]:
 
     FSDP2 gathers the weights of each step into the same tensors, at any address.
     """
-    tensors = [*_compat.tensors_of(modules)]
+    tensors = _compat.tensors_of(modules)
     places = [] if is_sharded(modules[0]) else [tensor.data_ptr() for tensor in tensors]
     return [*map(id, tensors), *places]
 

@@ -7,8 +7,9 @@ four times as wide, are never written. In the backward pass, blocks pass on one 
 gradient of the last ReLU's input in the block below. The "dbeta" row of that block's bn3 contains
 d's column sums.
 
-The network is split into segments so that, while one segment runs its backward pass, the gradients
-of the segment above it are sent to other ranks (ddp.py).
+The network is split into segments so that hooks of stages get their outputs, and so that, while one
+segment runs its backward pass, the gradients of the segment above it are sent to other ranks
+(ddp.py). Without hooks and DDP, all segments are one span.
 """
 
 from __future__ import annotations
@@ -95,13 +96,9 @@ class Segments:
         ]
         self.state = State([m for part in self.modules for m in part], dtype)
 
-    def parameters(self, number: int) -> list[nn.Parameter]:
-        """Return a segment's parameters, in the order of `gradients`."""
-        return [p for module in self.modules[number] for p in module.parameters(recurse=False)]
-
-    def gradients(self, number: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return a segment's parameter gradients: one flat tensor, and views of it."""
-        return self.state.gradients(self.modules[number])
+    def modules_in(self, span: range) -> list[nn.Module]:
+        """Return the convolutions, BatchNorms and last layer of a span of segments, in order."""
+        return [module for number in span for module in self.modules[number]]
 
     def masked(self, gradient: torch.Tensor, mask: torch.Tensor, number: int) -> torch.Tensor:
         """Return a tapped output's gradient [n, C, h, w] as the segment's `backward` expects it.
@@ -120,11 +117,27 @@ class Segments:
         """Return the mask for the gradient of a block's output: ones if hooks get this output."""
         return torch.full_like(tape.bits, 255) if tape.block in self._unmasked else tape.bits
 
-    def forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
-        """Return a segment's output for x, and the tape.
+    def forward(self, span: range, x: torch.Tensor, tape: Tape | None) -> tuple[torch.Tensor, Tape]:
+        """Return the output of a span of segments for x, and the tape.
 
         The stem takes images [n, 4, h, w] and begins a new tape.
         """
+        for number in span:
+            x, tape = self._forward(number, x, tape)
+        return x, tape
+
+    def backward(self, span: range, d: torch.Tensor, tape: Tape) -> torch.Tensor | None:
+        """Return the gradient of a span's input, from that of its output; None for images."""
+        for number in reversed(span):
+            d = self._backward(number, d, tape)
+        return d
+
+    def rehearse(self, images: torch.Tensor) -> None:
+        """Run both passes over images [n, 4, h, w], with 0 as the gradient of the logits."""
+        scores, tape = self.forward(range(HEAD + 1), images, None)
+        self.backward(range(HEAD + 1), torch.zeros_like(scores), tape)
+
+    def _forward(self, number: int, x: torch.Tensor, tape: Tape | None) -> tuple:
         if number == STEM:
             self.state.begin()
             return self._stem_forward(x)
@@ -136,8 +149,7 @@ class Segments:
             x = self._block_forward(block, x, tape)
         return x, tape
 
-    def backward(self, number: int, d: torch.Tensor, tape: Tape) -> torch.Tensor | None:
-        """Return the gradient of a segment's input, from that of its output; None for images."""
+    def _backward(self, number: int, d: torch.Tensor, tape: Tape) -> torch.Tensor | None:
         if number == STEM:
             return self._stem_backward(d, tape)
         if number == HEAD:
@@ -148,15 +160,6 @@ class Segments:
             d = self._block_backward(tape, at, d, copies)
         _compat.copy_all(*map(list, zip(*copies)))  # one launch for all
         return d
-
-    def rehearse(self, images: torch.Tensor) -> None:
-        """Run both passes over images [n, 4, h, w], with 0 as the gradient of the logits."""
-        x, tape = images, None
-        for number in range(HEAD + 1):
-            x, tape = self.forward(number, x, tape)
-        d = torch.zeros_like(x)
-        for number in reversed(range(HEAD + 1)):
-            d = self.backward(number, d, tape)
 
     def _stem_forward(self, images: torch.Tensor) -> tuple[torch.Tensor, Tape]:
         dtype = FIRST.get(images.dtype, images.dtype)

@@ -62,28 +62,33 @@ class State:
     def __init__(self, modules: list[nn.Module], dtype: torch.dtype) -> None:
         self.first, self.last = modules[0], modules[-1]
         self.device = self.first.weight.device
-        self._at: dict[nn.Module, slice] = {}  # in the flat buffers, or in the table's rows
+        self._at: dict[nn.Module, slice] = {}  # a weight in the flat buffers
+        self._columns: dict[nn.Module, slice] = {}  # a BatchNorm, or the last bias, in the table
         norms = [m for m in modules if isinstance(m, nn.BatchNorm2d)]
         self._counters = [m.num_batches_tracked for m in norms]
         self._arrange_norms(norms)
         self._arrange_weights([m for m in modules if isinstance(m, nn.Conv2d)], dtype)
-        self.bias_gradient = torch.zeros(self.last.out_features, device=self.device)
 
     def _arrange_norms(self, norms: list[nn.BatchNorm2d]) -> None:
-        width, begin = sum(m.num_features for m in norms), 0
+        begin = 0
+        for module in [*norms, self.last]:
+            size = self.last.out_features if module is self.last else module.num_features
+            self._columns[module] = slice(begin, begin + size)
+            begin += size
+        width = -(-begin // 16) * 16  # because Triton reads faster if it knows this
         self._table = torch.zeros(len(ROWS), width, device=self.device)
         at = ROWS.index("running_mean")
         self.statistics = self._table[at : at + 2]  # contiguous: one message sends it
         self.norms: dict[nn.Module, Norm] = {}
         for module in norms:
-            columns = slice(begin, begin + module.num_features)
-            begin, self._at[module] = columns.stop, columns
-            norm = Norm(self._table[:, columns], width, module.eps, module.momentum)
+            columns = self._table[:, self._columns[module]]
+            norm = Norm(columns, width, module.eps, module.momentum)
             self.norms[module] = norm
             for name in ("running_mean", "running_var"):
                 # .data has a separate version counter. Otherwise autograd would treat an update of
                 # one layer's statistics as a change of every layer's.
                 setattr(module, name, norm.row(name).copy_(getattr(module, name)).data)
+        self.bias_gradient = self._table[ROWS.index("dbeta"), self._columns[self.last]]
         self._vectors = [p.data for m in norms for p in (m.weight, m.bias)]
         self._vector_rows = [n.row(k) for n in self.norms.values() for k in ("gamma", "beta")]
 
@@ -119,27 +124,24 @@ class State:
     def gradients(self, modules: list[nn.Module]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the gradients of consecutive modules: one flat fp32 tensor, and views of it. Both
         use new memory, so a parameter can keep its gradient after the step."""
-        norms = [self._at[m] for m in modules if m in self.norms]
-        weighted = [self._at[m] for m in modules if m in self.weight]
-        vectors = self.bias_gradient
-        if norms:
-            vectors = self._table[:2, norms[0].start : norms[-1].stop]
-        weights = self._gradients[weighted[0].start : weighted[-1].stop]
-        sizes = [weights.numel(), vectors.numel()]
-        flat = torch.empty(sum(sizes), device=self.device)
-        flat_weights, flat_vectors = flat.split(sizes)
+        at = [self._at[m] for m in modules if m in self._at]
+        columns = [self._columns[m] for m in modules if m in self._columns]
+        weights = self._gradients[at[0].start : at[-1].stop]
+        vectors = self._table[:2, columns[0].start : columns[-1].stop]
+        flat = torch.empty(weights.numel() + vectors.numel(), device=self.device)
+        flat_weights, flat_vectors = flat.split([weights.numel(), vectors.numel()])
         flat_weights.copy_(weights)
         flat_vectors.view(vectors.shape).copy_(vectors)
-        # Two calls create all views: one by one, they would take longer than launching a segment.
-        pieces = iter(flat_weights.split([at.stop - at.start for at in weighted]))
-        rows = flat_vectors.split([at.stop - at.start for at in norms] * 2 or sizes[1])
-        by_norm = iter(zip(rows[len(norms) :], rows))  # dgamma, dbeta: the order of weight, bias
+        # Two calls create most views: one by one, they would take longer than launching a graph.
+        pieces = iter(flat_weights.split([part.stop - part.start for part in at]))
+        rows = flat_vectors.split([part.stop - part.start for part in columns] * 2)
+        by_norm = zip(rows[len(columns) :], rows)  # dgamma, dbeta: the order of weight, bias
         views = []
         for module in modules:
             if module in self.norms:
                 views += next(by_norm)
-            elif module is self.first:
-                views.append(self._view(module, next(pieces))[:, :3])
             else:
                 views.append(self._view(module, next(pieces)))
-        return flat, views + [flat_vectors] * (self.last in modules)
+        if modules[0] is self.first:
+            views[0] = views[0][:, :3]
+        return flat, views + [rows[len(columns) - 1]] * (modules[-1] is self.last)

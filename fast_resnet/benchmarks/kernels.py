@@ -162,8 +162,7 @@ def of_shapes(network: str, batch: int, pixels: int = 224) -> Record:
     segments = Segments(model, torch.float16)
     with Record(launches=False) as record, torch.no_grad():
         segments.rehearse(images)
-        for number in range(HEAD + 1):
-            segments.gradients(number)
+        segments.state.gradients(segments.modules_in(range(HEAD + 1)))
     return record
 
 

@@ -546,6 +546,21 @@ def test_a_step_leaves_nothing_in_memory(frozen: list[str]) -> None:
     assert activations() is None
 
 
+def test_backward_stops_above_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, ran = convert(copy.deepcopy(quiet_network()[0])), []
+    step(net)
+    segments = type(net._step.segments)
+    below = segments._backward
+    monkeypatch.setattr(
+        segments, "_backward", lambda self, n, *others: ran.append(n) or below(self, n, *others)
+    )
+    step(net)
+    for name in ("conv1", "bn1", "layer1", "layer2"):
+        net.get_submodule(name).requires_grad_(False)
+    step(net)
+    assert ran == [5, 4, 3, 2, 1, 0, 5, 4, 3]
+
+
 def test_converting_twice_changes_nothing() -> None:
     net = convert(convert(network()))
     assert type(net) is FastResNet

@@ -22,6 +22,16 @@ SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
 PART_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
+def folder_from(variable: str) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set, or empty.
+
+    Relative paths start from the project's folder, so that a terminal and a notebook, whose working
+    directory is notebooks/, agree.
+    """
+    value = os.environ.get(variable, "").strip()
+    return PROJECT / Path(value).expanduser() if value else None
+
+
 @contextmanager
 def complete_file(path: Path, *, mode: int | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete; after an error, no file is left.

@@ -28,7 +28,7 @@ from job_helpers import (
 from course.jobs import launch as jobs
 from course.jobs import queue as queues
 from course.jobs import trust
-from course.jobs.errors import JobError
+from course.runs.errors import JobError
 from course.runs.run import Run, all_jobs
 
 

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course.config import Config, change, from_dict
 from course.runs import failures, rows
 from course.runs.evidence import Evidence, from_values
-from course.runs.files import PROJECT, read_dict, read_regular, tail
+from course.runs.files import PROJECT, read_dict, tail
 from course.runs.record import Record
 from course.runs.trust import runs_root
 
@@ -105,7 +105,7 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
-        return _config(read_regular(self.folder / "config.json"))
+        return _config((self.folder / "config.json").read_text())
 
     @property
     def config(self) -> Config:
@@ -189,7 +189,7 @@ class Run:
         """The record, or None while the run is not over."""
         path = self.folder / "record.json"
         try:
-            return Record.from_json(read_regular(path))
+            return Record.from_json(path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

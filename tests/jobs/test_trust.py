@@ -20,8 +20,8 @@ from race_helpers import as_user
 from course.checks.script_variants import script_variant
 from course.jobs import queue as queues
 from course.jobs import trust
-from course.runs.errors import JobError
 from course.jobs.launch import cancel, launch, refresh
+from course.runs.errors import JobError
 from course.runs.run import PROJECT, Run, all_jobs
 from labs.start_here import doctor
 

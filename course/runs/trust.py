@@ -72,6 +72,7 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
         JobError: a different account can change what the launch would execute.
         ValueError: COURSE_TRUST names a path that does not exist.
     """
+    runs_root()
     return _accepted(openings(scripts, folders))
 
 

@@ -25,7 +25,7 @@ def main() -> None:
         from course.jobs.launch import JobError
         from slurm_box import ClusterError
 
-        known = ValueError | DataError | JobError | ClusterError
+        known = ValueError | OSError | DataError | JobError | ClusterError
         expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise

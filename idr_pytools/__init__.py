@@ -20,11 +20,12 @@ from IPython import get_ipython
 from IPython.display import clear_output
 
 import slurm_box
-from course.jobs import queue, sites, slurm_partitions, trust
+from course.jobs import queue, sites, slurm_partitions
 from course.jobs.batch_script import job_id
 from course.jobs.launch import JobError
 from course.jobs.processes import job_environment
 from course.jobs.sites import Site
+from course.runs import trust
 from idr_pytools import local
 from idr_pytools.script import LOGS, BatchJob, check_counts
 

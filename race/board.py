@@ -17,10 +17,11 @@ import secrets
 import shlex
 import stat
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 from course.runs import RECORDED, runs_root, shared_files, write_atomically
@@ -31,7 +32,7 @@ SCRIPT, ABOUT = "script.py", "entry.json"
 COURSE_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each adds to the one before
 RECORDED_ENTRIES = RECORDED / "race"
 VERIFIED = "verified"
-MOST_ENTRIES = 50  # of each account on a track
+MOST_ENTRIES, MOST_NAMES = 50, 20_000  # of each account on a track, and those looked at
 NO_ACCOUNT = -1  # in place of the uids without an account
 # Of ABOUT, which is validated slowly, 30 µs a value; the course's have 5 KiB and 200 values.
 MOST_BYTES, MOST_VALUES = 32 * 1024, 1000
@@ -152,12 +153,17 @@ def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
     """
     own: dict[int, list[tuple[int, str]]] = defaultdict(list)
     owner = root.stat().st_uid
-    for name, status in shared_files.statuses(root, track):
+    found = [*islice(shared_files.statuses(root, track), MOST_NAMES)]
+    for name, status in found:
         if status and not name.startswith("."):
             own[status.st_uid].append((status.st_mtime_ns, name))
     for uid in [x for x in own if x != owner and not shared_files.account_name(x)]:
         own[NO_ACCOUNT] += own.pop(uid)
     names, problems = [], []
+    if len(found) == MOST_NAMES:
+        ((uid, count),) = Counter(status.st_uid for _, status in found if status).most_common(1)
+        user = shared_files.one_line(shared_files.user_name(uid))
+        problems.append(f"{track}: only {MOST_NAMES:,} names were read; {user} has {count:,}")
     for uid, entries in own.items():
         hidden = len(entries) - MOST_ENTRIES
         if hidden > 0 and uid != owner:

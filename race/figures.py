@@ -14,6 +14,7 @@ from course.lab import digits
 from race.board import in_order
 from race.entries import Entry, Trial, ranked
 
+MOST_CURVES = 24  # in a picture: more leave no room beside their names
 CHANCE = 1 / len(default_set.PHOTOGRAPHS)  # accuracy before training
 # For each measure: title, axis, words in the legend.
 MEASURES = {
@@ -44,6 +45,9 @@ def _plot(
     entries: Sequence[Entry], target: float, over: str, colours: Mapping[str, str]
 ) -> Picture:
     title, xlabel, words = MEASURES[over]
+    if len(entries) > MOST_CURVES:
+        title = f"{title} of {MOST_CURVES} entries (not shown: {len(entries) - MOST_CURVES})"
+        entries = entries[:MOST_CURVES]
     machines = {entry.machine for entry in entries}
     if len(machines) == 1 and (machine := machines.pop()):
         title = f"{title}, {machine}"

@@ -28,9 +28,8 @@ from course.checks.exercises import SOLUTIONS, render_like, solution_of
 from course.checks.facts import RESULTS, SETUP, differences, incompleteness
 from course.checks.lab import Exercise
 from course.config import RUNGS, Config, change, rung
-from course.jobs import trust
 from course.jobs.processes import job_environment, loopback
-from course.runs import failures
+from course.runs import failures, trust
 from course.runs.files import tail
 from course.runs.run import PROJECT, Run
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from textwrap import dedent
 
 from course.checks.exercises import SOLUTION, render
-from course.jobs import trust
 from course.runs.run import ADDED, PROJECT, runs_root
 from course.text import read_utf8
 
@@ -26,7 +25,6 @@ def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) 
 
     Raises:
         ValueError: the script does not have a line exactly once.
-        JobError: other people can change the folder of the runs.
     """
     text = read_utf8(PROJECT / script)
     solved = render(text, name=script)
@@ -43,7 +41,6 @@ def script_variant(name: str, after: Mapping[str, str], script: str = SOLUTION) 
             indent + line for line in dedent(new).strip().splitlines()
         ]
     target = runs_root() / "variants" / name / Path(script).name
-    trust.check_run(target.parent)  # a classmate's link would lead to another file of yours
     target.parent.mkdir(parents=True, exist_ok=True)
     content = "\n".join(lines) + "\n"
     target.write_text(content)

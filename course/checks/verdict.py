@@ -33,10 +33,10 @@ from course.checks.lab import Exercise, Place, Unexpected, expect
 from course.checks.shared_progress import save_check
 from course.checks.store import FAILED, NOISY, PARTS, PASSED, UNMEASURABLE, UNTIMED
 from course.config import Config, rung
-from course.jobs import sites, trust
+from course.jobs import sites
 from course.jobs.launch import launch, launch_all, refresh, wait
 from course.jobs.plan import check_syntax, device_for, find_script
-from course.runs import failures
+from course.runs import failures, trust
 from course.runs.ratio import SURE, Ratio, idle_gpu_warning, ratio, why_not
 from course.runs.run import Run
 from course.text import read_utf8

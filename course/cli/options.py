@@ -53,7 +53,7 @@ def check_installation(
 
 def _trust(folders: list[Path] | None) -> list[Path] | None:
     """Add folders to COURSE_TRUST, which launches read."""
-    from course.jobs.trust import VARIABLE
+    from course.runs.trust import VARIABLE
 
     if folders:
         known = os.environ.get(VARIABLE, "").split(os.pathsep)

@@ -11,8 +11,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from course.runs.files import read_dict
-from course.runs.run import folder_from
+from course.runs.files import folder_from, read_dict
 
 INDEX = "index.json"  # of a conversion
 SPLITS = ("train", "val")

@@ -10,7 +10,6 @@ _NAMES = {
     "plan": "engine find_script plan_run",
     "presets": "preset",
     "processes": "job_environment loopback",
-    "trust": "openings",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from course.jobs.errors import JobError
 from course.jobs.sites import Site
+from course.runs.errors import JobError
 from course.runs.run import FOLDER_VARIABLE
 from course.text import LINE, shortened
 

@@ -18,13 +18,13 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from course.config import Config, change
-from course.jobs import local, slurm, trust
+from course.jobs import local, slurm
 from course.jobs.batch_script import UnknownJobError
-from course.jobs.errors import JobError as JobError
 from course.jobs.plan import Plan, beside, engine, in_turns, plan_run
 from course.runs import record as records
-from course.runs import recordings
+from course.runs import recordings, trust
 from course.runs import run as runs
+from course.runs.errors import JobError as JobError
 from course.runs.files import PART_BYTES, write_atomically
 from course.runs.record import write_record
 from course.runs.restarts import has_checkpoints, take_over
@@ -87,7 +87,7 @@ def launch(
     Raises:
         ValueError: no such script or site, or an impossible request.
         JobError: the runs folder cannot be written, or other people can change what would be
-            executed (`course.jobs.trust`).
+            executed (`course.runs.trust`).
     """
     planned = plan_run(
         script,

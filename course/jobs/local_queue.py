@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from course.jobs.errors import JobError
 from course.jobs.processes import POLL_S, alive, job_environment
+from course.runs.errors import JobError
 from course.runs.files import read_dict, write_atomically
 from course.runs.run import PROJECT, Run
 from course.runs.user_folder import user_folder

@@ -12,10 +12,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_config_path
-
 from course.runs.recordings import SITE, machines
 from course.runs.run import EXECUTORS
+from course.runs.user_folder import user_file
 from course.text import closest, read_utf8
 
 MIN_RANKS = 4  # processes that any machine may start, even on one core: a mesh of 2 × 2
@@ -118,12 +117,6 @@ class Site:
         most = max(MIN_RANKS, os.cpu_count() or 1)
         if not 1 <= gpus <= most:
             raise ValueError(f"gpus={gpus}: site {self.name!r} takes 1 to {most} on this machine")
-
-
-def user_file() -> Path:
-    """Return the file of the user's sites: COURSE_SITES, or one in the config folder."""
-    path = os.environ.get("COURSE_SITES")
-    return Path(path) if path else user_config_path("make-training-fast") / "sites.toml"
 
 
 def get(name: str, path: Path | None = None) -> Site:

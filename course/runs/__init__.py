@@ -13,7 +13,8 @@ _NAMES = {
     "ratio": "ratio",
     "record": "Record",
     "recordings": "recorded_table",
-    "run": "all_runs find_runs git_sha PROJECT RECORDED rows_of runs_root",
+    "run": "all_runs find_runs git_sha PROJECT RECORDED rows_of",
+    "trust": "openings runs_root",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

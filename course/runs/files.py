@@ -22,6 +22,16 @@ SUBMITIT_LINES = 4  # written by submitit at the end of a log, at most
 PART_BYTES, LINE_BYTES = 2**20, 400  # to read: logs can be larger than memory
 
 
+def folder_from(variable: str) -> Path | None:
+    """Return the folder that an environment variable names, or None if it is not set, or empty.
+
+    Relative paths start from the project's folder, so that a terminal and a notebook, whose working
+    directory is notebooks/, agree.
+    """
+    value = os.environ.get(variable, "").strip()
+    return PROJECT / Path(value).expanduser() if value else None
+
+
 @contextmanager
 def complete_file(path: Path, *, mode: int | None = None, sync: bool = True) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete; after an error, no file is left.
@@ -72,17 +82,10 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         shutil.copyfile(source, target)
 
 
-def read_regular(path: Path) -> str:
-    """Read a text file; raise OSError or ValueError if it is huge or none: a pipe would block."""
-    if path.exists() and not (path.is_file() and path.stat().st_size < 2**24):
-        raise ValueError(f"{path.name} is not a regular file of less than 16 MiB")
-    return path.read_text()
-
-
 def read_dict(path: Path) -> dict[str, Any]:
     """Read a JSON object; return {} if the file has none."""
     try:
-        value = json.loads(read_regular(path))
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

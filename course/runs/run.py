@@ -41,8 +41,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from course.config import Config, change, from_dict
 from course.runs import failures, rows
 from course.runs.evidence import Evidence, from_values
-from course.runs.files import PROJECT, read_dict, read_regular, tail
+from course.runs.files import PROJECT, read_dict, tail
 from course.runs.record import Record
+from course.runs.trust import runs_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,24 +65,6 @@ RECORDED = PROJECT / "recordings"  # a folder for each machine, and others
 TRACES = "traces"  # in a machine's folder: a folder for each recorded run that left files
 
 
-def runs_root() -> Path:
-    """Return the folder of all runs: the variable COURSE_RUNS, or else runs/ in the project.
-
-    On a cluster it must be on a disk that login and compute nodes share.
-    """
-    return (folder_from("COURSE_RUNS") or PROJECT / "runs").resolve()
-
-
-def folder_from(variable: str) -> Path | None:
-    """Return the folder that an environment variable names, or None if it is not set, or empty.
-
-    Relative paths start from the project's folder, so that a terminal and a notebook, whose working
-    directory is notebooks/, agree.
-    """
-    value = os.environ.get(variable, "").strip()
-    return PROJECT / Path(value).expanduser() if value else None
-
-
 @dataclass(frozen=True, repr=False)
 class Run:
     """A run. All its attributes are read from its folder, so any process may use it."""
@@ -93,14 +76,6 @@ class Run:
     @property
     def name(self) -> str:
         return self.folder.name
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this user launched it, as far as the disk shows: some show one owner of all."""
-        with suppress(OSError):  # it was removed, or is a disk that another user has mounted
-            owners = os.getuid(), self.folder.parent.stat().st_uid
-            return self.folder.lstat().st_uid in owners
-        return False
 
     @property
     def script(self) -> Path:
@@ -130,7 +105,7 @@ class Run:
     @cached_property
     def requested_config(self) -> Config:
         """The config as it was launched; `precision` may be "half"."""
-        return _config(read_regular(self.folder / "config.json"))
+        return _config((self.folder / "config.json").read_text())
 
     @property
     def config(self) -> Config:
@@ -214,7 +189,7 @@ class Run:
         """The record, or None while the run is not over."""
         path = self.folder / "record.json"
         try:
-            return Record.from_json(read_regular(path))
+            return Record.from_json(path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -441,9 +416,7 @@ def _report(line: str) -> None:
 
 
 def all_jobs() -> list[Run]:
-    """Return every run of this user, and every command that was put into the queue, by name.
-
-    Nothing is read of what else is in the folder: its files could name anything.
+    """Return every run, and every command that was put into the queue, by name.
 
     Raises:
         ValueError: the runs folder cannot be read.
@@ -458,10 +431,7 @@ def all_jobs() -> list[Run]:
             f"the runs folder {root} cannot be read ({error.strerror}): set COURSE_RUNS to a "
             f"folder of your own"
         ) from error
-    runs = [run for name in names if (run := Run(root / name)).is_own]
-    if hidden := len(names) - len(runs):
-        _report(f"{root} also has {hidden} files or folders of other accounts, which are not shown")
-    return [run for run in runs if os.path.isfile(run.folder / "launch.json")]
+    return [Run(root / name) for name in names if os.path.isfile(root / name / "launch.json")]
 
 
 def get(name: str, *, of: Iterable[Run] | None = None) -> Run:

@@ -1,4 +1,4 @@
-"""A folder on this machine that only its user can read and write, for locks and caches."""
+"""The user's file of sites; their folder on this machine for locks and caches, closed to others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from platformdirs import user_config_path
+
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
+
+
+def user_file() -> Path:
+    """Return the file of the user's sites: COURSE_SITES, or one in the config folder."""
+    path = os.environ.get("COURSE_SITES")
+    return Path(path) if path else user_config_path("make-training-fast") / "sites.toml"
 
 
 def user_folder() -> Path:

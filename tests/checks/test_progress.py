@@ -1,8 +1,6 @@
 """Predictions that can no longer change, a store that loses nothing, and its tables."""
 
-import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -194,24 +192,6 @@ class TestStore:
         predict("amp", 2.0)
         assert prediction("amp").value == 2
         assert [file.read_text() for file in runs_root.glob("progress.unreadable-*")] == [content]
-
-    def test_that_is_a_pipe_blocks_nothing(self, runs_root: Path) -> None:
-        runs_root.mkdir()
-        os.mkfifo(path())
-        command = [sys.executable, "-P", "-m", "course", "progress"]
-        subprocess.run(command, check=True, timeout=20, stdout=subprocess.DEVNULL)
-        predict("amp", 2.0)  # takes its place
-        assert prediction("amp").value == 2
-
-    def test_that_is_broken_is_copied_through_no_link(self, runs_root: Path) -> None:
-        """A classmate who can write in the folder could make a file of yours from it."""
-        runs_root.mkdir()
-        path().write_text("a command")
-        digest = hashlib.sha256(path().read_bytes()).hexdigest()[:8]
-        copy, profile = runs_root / f"progress.unreadable-{digest}.json", runs_root / "profile"
-        copy.symlink_to(profile)
-        assert progress().predictions.empty
-        assert copy.read_text() == "a command" and not profile.exists()
 
     def test_that_a_failure_interrupts_keeps_what_it_held(self) -> None:
         predict("amp", 2.0)

@@ -8,9 +8,9 @@ from job_helpers import CONFIG, SCRIPTS
 
 from course.jobs import launch as jobs
 from course.jobs import plan, slurm, slurm_partitions
-from course.jobs.errors import JobError
 from course.jobs.processes import job_environment
 from course.runs import run as runs
+from course.runs.errors import JobError
 from course.runs.run import Run
 from idr_pytools import gpu_jobs_submitter
 

@@ -1,9 +1,9 @@
 """A launch refuses what a different account could change of it, and nothing else."""
 
 import grp
-import json
 import os
 import pwd
+import re
 import shutil
 import struct
 import sys
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from classroom_helpers import make_class
 from job_helpers import CONFIG, over
 from race_helpers import as_user
 
-from course.checks.script_variants import script_variant
-from course.jobs import queue as queues
-from course.jobs import trust
-from course.jobs.errors import JobError
-from course.jobs.launch import cancel, launch, refresh
+from course.__main__ import app
+from course.jobs.launch import launch, refresh
+from course.runs import trust
+from course.runs.errors import JobError
 from course.runs.run import PROJECT, Run, all_jobs
 from labs.start_here import doctor
 
@@ -279,49 +279,114 @@ def test_a_queued_job_in_a_shared_runs_folder_is_refused(
     assert doctor.trust()[0] == "ok"
 
 
+COMMANDS = """runs; queue; progress; logs x; show x; cancel --all; compare x y; race; class leave
+ladder --picture --full --site recorded-nvidia-h100; check amp --script solutions/train.py; help why
+class join --yes CLASS; notebooks day0_2*; run solutions/train.py --quick""".replace("\n", "; ")
+
+
 @needs_root
-def test_no_variant_is_written_where_others_could_put_a_link(runs_root: Path) -> None:
-    """It would lead to another file of yours, which the variant would replace."""
+@pytest.mark.parametrize("command", COMMANDS.split("; "))
+def test_no_command_looks_into_a_runs_folder_that_others_can_change(
+    command: str, runs_root: Path, tmp_path: Path
+) -> None:
+    """Links, pipes and a class.json of theirs would act as the user; one file of each is there."""
+    mine = tmp_path / "thesis.tex"
+    mine.write_text("mine")
+    (runs_root / "variants").mkdir(parents=True)
+    (runs_root / "ladder.png").symlink_to(mine)
+    os.mkfifo(runs_root / "progress.json")
+    before = sorted(runs_root.iterdir())
+    change(runs_root, 0o2775, CLASS)
+    words = command.replace("CLASS", str(make_class(tmp_path / "class"))).split()
+    with pytest.raises(JobError) as error:
+        app(words, standalone_mode=False)
+    for said in (
+        f"{runs_root}: group class (bob) can change it. chmod -R g-w,o-w {runs_root}",
+        "export COURSE_RUNS=FOLDER",
+        f"os.environ['COURSE_TRUST'] = '{runs_root}'",
+    ):
+        assert said in str(error.value)
+    assert mine.read_text() == "mine" and sorted(runs_root.iterdir()) == before
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("mode", "gid", "uid", "writers"),
+    [
+        (0o2775, OWN, ME, ""),  # umask 002, and a group of one's own
+        (0o3775, CLASS, ME, "group class (bob)"),  # they can add a class.json
+        (0o777, OWN, ME, "everyone on this machine"),
+        (0o755, OWN, BOB, "bob, its owner,"),
+        (0o755, OWN, trust.HIDDEN, ""),  # of everything, as on a disk of NFS for root
+    ],
+)
+@pytest.mark.parametrize("inside", ["", "mine"])  # left from when the folder was open
+def test_whose_runs_folder_is_refused(
+    runs_root: Path, inside: str, mode: int, gid: int, uid: int, writers: str
+) -> None:
+    (runs_root / inside).mkdir(parents=True)
+    change(runs_root / inside, mode, gid, uid)
+    if writers:
+        with pytest.raises(JobError, match=re.escape(f"{runs_root / inside}: {writers} can")):
+            all_jobs()
+        change(runs_root / inside, 0o755)  # in the same process, as after the fix
+    assert all_jobs() == []
+
+
+@needs_root
+def test_a_runs_folder_that_others_can_exchange_is_refused(
+    runs_root: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a project's folder on a cluster, of which the learner cannot change the mode."""
+    (project := place / "project").mkdir()
+    monkeypatch.setenv("COURSE_RUNS", str(project / "me"))
+    for _ in range(2):  # before it exists, and then
+        change(project, 0o2770, CLASS, 0)
+        with pytest.raises(JobError, match=r"project: group class .*\n.*export COURSE_RUNS=FOLDER"):
+            all_jobs()
+        project.chmod(0o3770)
+        assert all_jobs() == []
+        (project / "me").mkdir(exist_ok=True)
+    (place / "link").symlink_to(project / "me")
+    change(place, 0o775, CLASS)
+    (runs_root.parent / "link").symlink_to(place / "link")
+    monkeypatch.setenv("COURSE_RUNS", str(runs_root.parent / "link"))
+    with pytest.raises(JobError, match=f"{place}: group class"):
+        all_jobs()
+
+
+@needs_root
+def test_many_names_in_an_open_folder_make_a_short_message(runs_root: Path) -> None:
+    for number in range(50):
+        (runs_root / f"theirs-{number:02}").mkdir(parents=True)
+        os.chown(runs_root / f"theirs-{number:02}", BOB, OWN)
+    with pytest.raises(JobError, match="theirs-09: bob.*\n  … and 40 more"):
+        all_jobs()
+
+
+@needs_root
+def test_the_doctor_reports_an_open_runs_folder_and_goes_on(
+    runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs_root.mkdir()
     change(runs_root, 0o2775, CLASS)
-    with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
-        script_variant("hot", {"import torch": "print(1)"})
-    assert not (runs_root / "variants").exists()
+    checks = {check.name: check for check in doctor.examine(job=False)}
+    assert checks["trust"].status == "fail" and "chmod -R g-w,o-w" in checks["trust"].fix
+    assert {checks[name].status for name in ("disk", "write_access")} == {"ok"}
 
 
 @needs_root
-def test_nothing_acts_on_a_run_that_others_can_exchange_for_theirs(
+def test_runs_of_someone_else_are_read_if_the_user_trusts_them(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the sticky bit, they can do so between any check of its owner and what follows."""
-    (mine := Run(runs_root / "mine")).folder.mkdir(parents=True)
-    request = {"launched_at": "2026-11-30T13:00:00", "job_id": "1", "ticket": "/nowhere/1"}
-    (mine.folder / "launch.json").write_text(json.dumps(request))
-    (mine.folder / "config.json").write_text(CONFIG.to_json())
-    change(runs_root, 0o2775, CLASS)
-    for act in (queues.table, lambda: refresh(mine), lambda: cancel([mine])):
-        with pytest.raises(JobError, match=r"runs: group class \(bob\) can change it"):
-            act()
-    assert mine.record is None
-    runs_root.chmod(0o3775)
-    assert refresh(mine) == mine.record.status == "lost"
-
-
-@needs_root
-def test_a_disk_that_shows_one_owner_of_all_has_own_runs(
-    runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As NFS does for root (65534), and CIFS with the option uid: waiting would never end."""
-    for uid, trusted in ((trust.HIDDEN, ""), (BOB, str(runs_root))):
-        (run := Run(runs_root / f"of-{uid}")).folder.mkdir(parents=True)
-        (run.folder / "launch.json").write_text("{}")
-        (run.folder / "config.json").write_text(CONFIG.to_json())
-        os.chown(run.folder, uid, uid)
-        assert run not in all_jobs()
-        os.chown(runs_root, uid, uid)
-        monkeypatch.setenv(trust.VARIABLE, trusted)
-        assert run in all_jobs() and refresh(run) == run.record.status == "lost"
-        os.chown(runs_root, ME, OWN)
+    """As an instructor looks at a learner's, or on a disk that shows one owner of all (CIFS)."""
+    (run := Run(runs_root / "theirs")).folder.mkdir(parents=True)
+    (run.folder / "launch.json").write_text("{}")
+    (run.folder / "config.json").write_text(CONFIG.to_json())
+    for path in (run.folder, runs_root):
+        os.chown(path, BOB, BOB)
+    monkeypatch.setenv(trust.VARIABLE, str(runs_root))
+    assert all_jobs() == [run] and refresh(run) == run.record.status == "lost"
 
 
 def test_all_that_commands_start_python_from_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

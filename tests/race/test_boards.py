@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -186,6 +187,31 @@ def test_one_account_cannot_make_a_board_slow(
     monkeypatch.setattr(board, "MOST_ENTRIES", 0)
     posted(shared, "owner")
     assert [entry.name for entry in board.read_entries(shared)] == ["owner"]
+
+
+@needs_root
+def test_a_flood_of_names_is_not_read_to_its_end_and_its_author_is_named(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user can create 300,000 in seconds."""
+    board.prepare(shared)
+    monkeypatch.setattr(board, "MOST_NAMES", 5)
+    act(MALLORY, lambda: [(shared / "quick" / f".{number}").touch() for number in range(9)])
+    user = shared_files.user_name(MALLORY)
+    entries, problems = board.read_board(shared, recorded=False)
+    assert problems == [f"quick: only 5 names were read; {user} has 5"] and not entries
+
+
+def test_a_picture_has_room_for_curves_beside_their_names() -> None:
+    """One account may have 50 entries; with 40 names, the axes had no room."""
+    entries = [entry_of([0.3], name=f"entry-{number}") for number in range(40)]
+    picture = figures.plot_accuracies(entries, 0.15)["seconds"]
+    (axes,) = picture.axes
+    assert len(picture.legends[0].get_texts()) == figures.MOST_CURVES + 1  # and the target
+    assert "(not shown: 16)" in axes.get_title(loc="left") + axes.get_title()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture._repr_html_()
 
 
 def test_a_folder_that_others_can_write_is_no_entry_of_its_owner(shared: Path) -> None:

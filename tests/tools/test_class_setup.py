@@ -153,6 +153,10 @@ class TestFolder:
                 "mkdir class; chgrp 65534 class; chmod 770 class",
                 "others can write to .*: chmod g-w,o-w ",
             ),
+            (
+                "mkdir class; touch class/start.sh; chmod 666 class/start.sh",
+                "others can write to .*start.sh. Fix: chmod g-w,o-w ",
+            ),
             ("mkdir class class/drop; chown 54321 class/drop", "drop belongs to someone else"),
             ("mkdir class class/drop", "not a drop box .*mode 755.*: delete it"),
             ("mkdir class; ln -s / class/board; chown -h 54321 class/board", "board belongs to"),

@@ -23,7 +23,7 @@ from course.checks.functions import check_written
 from course.checks.predictions import settle
 from course.checks.shared_progress import DROP, LIMIT_BYTES, save_answer, save_check
 from course.checks.verdict import Part
-from course.jobs.errors import JobError
+from course.runs.errors import JobError
 from course.runs.run import PROJECT
 from tools.classroom import membership
 

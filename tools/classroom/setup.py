@@ -341,18 +341,19 @@ def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
     for path in [folder, *(folder / x for x in (BUNDLE, START, SITES, DATA, DROP, BOARD, DRAFTS))]:
         if os.path.lexists(path) and path.lstat().st_uid != os.getuid():
             raise ValueError(f"{path} belongs to someone else: move it, or use a different folder")
-    if _others_write(folder, accounts):
-        raise ValueError(f"others can write to {folder}. Fix: chmod g-w,o-w {_quoted(folder)}")
+    for path in (folder, *(folder / name for name in (BUNDLE, START, SITES))):
+        if path.exists() and _others_write(path, accounts):
+            raise ValueError(f"others can write to {path}. Fix: chmod g-w,o-w {_quoted(path)}")
 
 
-def _others_write(folder: Path, accounts: set[pwd.struct_passwd]) -> bool:
-    """Return whether accounts other than these and root may write to a folder.
+def _others_write(path: Path, accounts: set[pwd.struct_passwd]) -> bool:
+    """Return whether accounts other than these and root may write to a folder or file.
 
     If it has an access list, the permission of its group is that of all whom the list names.
     """
-    status = folder.stat()
+    status = path.stat()
     by_group = status.st_mode & stat.S_IWGRP
-    if status.st_mode & stat.S_IWOTH or (by_group and access_list(folder)):
+    if status.st_mode & stat.S_IWOTH or (by_group and access_list(path)):
         return True
     if not by_group:
         return False

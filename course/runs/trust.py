@@ -1,4 +1,4 @@
-"""Find what a different account can change of what is executed, and refuse to go on.
+"""Find what a different account can change of what is executed or stored, and refuse to go on.
 
 This finds folders that were left open, as with umask 002 in a group's folder. It can't find a
 change that was already made: then this module may have been changed, too.
@@ -17,21 +17,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
-from course.jobs.errors import JobError
-from course.jobs.sites import user_file
 from course.runs import shared_files as files
-from course.runs.run import PROJECT, runs_root
+from course.runs.errors import JobError
+from course.runs.files import PROJECT, folder_from
 from course.runs.shared_files import user_name
-from course.runs.user_folder import CACHE, user_folder
+from course.runs.user_folder import CACHE, user_file, user_folder
 
 VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
 NO_LOGIN = ("nologin", "false")  # ends of shells
 CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
-FEW = 3  # names in a message
+FEW, LINES = 3, 10  # names in a line of a message, and lines in it
+ELSEWHERE = "\nOr use a new folder, in your home or on a scratch disk: export COURSE_RUNS=FOLDER"
 
 
 @dataclass(frozen=True)
@@ -71,26 +72,47 @@ def check(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[st
         JobError: a different account can change what the launch would execute.
         ValueError: COURSE_TRUST names a path that does not exist.
     """
+    runs_root()
     return _accepted(openings(scripts, folders))
 
 
-def check_run(folder: Path) -> None:
-    """Raise like `check` if others can change a run's folder, or exchange it after any check."""
-    _accepted(_openings([folder], is_chosen=True).values())
+def runs_root(*, is_checked: bool = True) -> Path:
+    """Return the folder of all runs: the variable COURSE_RUNS, or else runs/ in the project.
+
+    On a cluster it must be on a disk that login and compute nodes share.
+
+    Raises:
+        JobError: a different account can change it, or what is directly in it, or exchange it.
+            What is found there is executed, sent to a class, or followed to other files of yours.
+    """
+    chosen = folder_from("COURSE_RUNS") or PROJECT / "runs"
+    if is_checked:
+        _accepted(_openings([chosen], is_chosen=True).values(), ELSEWHERE)
+        _check_inside(chosen.resolve())
+    return chosen.resolve()
 
 
-def _accepted(candidates: Iterable[Opening]) -> list[str]:
+@cache  # now, no one else can put anything into it
+def _check_inside(root: Path) -> None:
+    """Raise like `runs_root` if others can still change what is in it, from when it was open."""
+    with suppress(OSError):  # there is no such folder, or it cannot be read
+        _accepted(_openings([root, *root.iterdir()], is_chosen=True).values(), ELSEWHERE)
+
+
+def _accepted(candidates: Iterable[Opening], advice: str = "") -> list[str]:
     """Return the openings that COURSE_TRUST accepts; raise JobError if there are others."""
-    certain = [opening for opening in candidates if opening.is_certain]
+    certain = [x for x in sorted(candidates, key=attrgetter("path")) if x.is_certain]
     if refused := [opening for opening in certain if not opening.is_trusted]:
-        lines = "\n".join(f"  {opening}. {opening.fix}" for opening in refused)
-        places = {opening.path for opening in refused}
+        lines = [f"  {opening}. {opening.fix}" for opening in refused[:LINES]]
+        lines += [f"  … and {len(refused) - LINES:,} more"] * (len(refused) > LINES)
+        places = {opening.path for opening in refused[:LINES]}
         paths = [str(place) for place in sorted(places) if places.isdisjoint(place.parents)]
         options = " ".join(f"--trust-folder {shlex.quote(path)}" for path in paths)
         raise JobError(
-            f"other people could change what runs as you. Nothing was launched, ended or recorded."
-            f"\n{lines}\nIf you trust all of them, add {options} to a launch, or set the variable "
-            f"{VARIABLE}; in a notebook, os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
+            "other people could change what you run or store. Nothing was launched, ended or "
+            "recorded.\n" + "\n".join(lines) + f"{advice}\nIf you trust all of them, add {options} "
+            f"to a launch, or set the variable {VARIABLE}; in a notebook, "
+            f"os.environ[{VARIABLE!r}] = {os.pathsep.join(paths)!r}"
         )
     return [str(opening) for opening in certain]
 
@@ -106,7 +128,7 @@ def trusted_paths() -> set[Path]:
 
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
     """Return what different accounts can change of what a launch executes; see `check`."""
-    executed = [runs_root(), user_file(), *scripts, *folders]
+    executed = [runs_root(is_checked=False), user_file(), *scripts, *folders]
     executed += filter(None, [os.environ.get(CACHE)])  # PyTorch's compiler runs what is in it
     with suppress(OSError):  # a full disk
         executed.append(user_folder())  # tickets of the queue in it name what to execute

@@ -40,7 +40,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction
 
-from course._compat import tree_leaves
+from course._compat import sign_objects, tree_leaves
 from course.checks import comparable, tiny_networks
 from course.checks.notes import CompileCall, Files, Notes, ShardCall
 from course.checks.script_edits import compile_script
@@ -304,6 +304,7 @@ def serve(root: Path) -> None:
     Whenever runs have ended, answer with their number; at the end with "done", or an error.
     """
     os.environ["COURSE_DATA"] = str(root / "data" / "default")
+    sign_objects()
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
     empty = os.open(os.devnull, os.O_RDWR)

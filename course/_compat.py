@@ -3,17 +3,10 @@
 PyTorch 2.11 and 2.15 have no public name for them; tested with both.
 """
 
-import hmac
-import io
-import pickle
-import secrets
-from types import SimpleNamespace
-
 import torch
 from torch import distributed
 from torch._subclasses import fake_tensor  # it looks for a GPU, unless patched
 from torch.autograd import _profiler_enabled as is_profiling  # the profiler may be the script's
-from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import _resolve_process_group as group_named
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -51,30 +44,3 @@ def compiler_counters() -> dict[str, dict[str, int]]:
     from torch._dynamo.utils import counters
 
     return counters
-
-
-def sign_objects() -> None:
-    """Let the forks of this process load objects of each other only, in all groups of ranks.
-
-    Objects are sent as pickles, which run any code when they are loaded, and a group's ports have
-    no password: another user of the machine can take a rank's place.
-    """
-    key, size = secrets.token_bytes(32), 32
-
-    def signature(data: bytes) -> bytes:
-        return hmac.digest(key, data, "sha256")
-
-    def unpickler(file: io.BytesIO) -> pickle.Unpickler:
-        signed, data = file.read(size), file.read()
-        if not hmac.compare_digest(signed, signature(data)):
-            raise RuntimeError("an object is not from a rank of this run: someone took its place")
-        return pickle.Unpickler(io.BytesIO(data))
-
-    def pickler(file: io.BytesIO) -> SimpleNamespace:
-        def dump(value: object) -> None:
-            data = pickle.dumps(value)
-            file.write(signature(data) + data)
-
-        return SimpleNamespace(dump=dump)
-
-    distributed_c10d._pickler, distributed_c10d._unpickler = pickler, unpickler

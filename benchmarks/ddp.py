@@ -1,7 +1,7 @@
 """Measure what DDP costs: every rank without DDP, and all ranks under DDP, in turns in one job.
 
-    torchrun --standalone --nproc-per-node 4 benchmarks/ddp.py --compile --out FILE
-    torchrun --standalone --nproc-per-node 2 benchmarks/ddp.py --model resnet18 --image-px 64 \
+    torchrun --nproc-per-node 4 benchmarks/ddp.py --compile --out FILE
+    torchrun --nproc-per-node 2 benchmarks/ddp.py --model resnet18 --image-px 64 \
         --batch-size 8 --steps 2
 
 All variants train ResNet-50 as rung `fused` does, on one synthetic batch per rank. They take turns,

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
 from course.charts import COLOURS, GREY, Picture, label, legend, limit, lines
@@ -70,8 +71,8 @@ def _plot(
     label(axes, title, xlabel=xlabel, ylabel="validation accuracy", xlim=(0, None), ylim=(0, top))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     legend(picture, 2)
-    for text in picture.legends[0].get_texts():
-        text.set_parse_math(False)  # a name is not a formula
+    for text in picture.findobj(Text):
+        text.set_parse_math(False)  # a name, of a machine too, is not a formula
     return picture
 
 

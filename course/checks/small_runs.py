@@ -47,6 +47,7 @@ from course.checks.script_edits import compile_script
 from course.config import TRACE_WAIT
 from course.data import loader
 from course.data.formats import convert
+from course.jobs.signed_objects import sign_objects
 from course.runs.evidence import NOT_APPLICABLE, to_values
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run
@@ -304,6 +305,7 @@ def serve(root: Path) -> None:
     Whenever runs have ended, answer with their number; at the end with "done", or an error.
     """
     os.environ["COURSE_DATA"] = str(root / "data" / "default")
+    sign_objects()
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
     empty = os.open(os.devnull, os.O_RDWR)

@@ -27,6 +27,7 @@ import psutil
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 PROBE_PLAN = "TRAINSPEED_PLAN"  # how the iterations of a script without a meter are timed
+OBJECT_KEY = "COURSE_OBJECT_KEY"  # a secret of a Slurm job's ranks: no one else sees its variables
 FORK_SERVER_ENDED = 255  # exit code that multiprocessing reports without a fork server to ask
 SAVE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before the end of a job
 LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
@@ -107,6 +108,10 @@ def run_script(
         turns.connection = connection
     if "torch" in sys.modules:
         _reset_libraries()
+    if OBJECT_KEY in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        from course.jobs.signed_objects import sign_objects
+
+        sign_objects()
     if surroundings.modules:  # a script of the learner's own, which has no meter
         from trainspeed import probe
 

@@ -23,6 +23,9 @@ STEP = 2  # after rank 1 has done this step, it gets the signal
 FRAME = re.compile(r"(\[rank\d+\]: )?(  File .*, line \d+, |    )")
 # Searched for, because two ranks may write into the same line.
 PROCESS = re.compile(r"rank (\d+) is local rank \d+ of \S+, process (\d+)")
+# As options of torchrun. It loads pickles from its store, and anyone can write to one at a port.
+PRIVATE_STORE = {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_CONF": "store_type=file"}
+PRIVATE_STORE |= {"PET_LOCAL_ADDR": "127.0.0.1"}
 LIMIT_S = 60
 UNTIL_WAITING_S = 2  # from the signal until rank 0 waits for rank 1
 CANNOT_DUMP = (
@@ -44,7 +47,7 @@ def run_command(command: str, send: str = "") -> None:
     environment = job_environment() | slurm_box.environment()
     environment |= {"PATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
     if not command.startswith("srun"):
-        environment["GLOO_SOCKET_IFNAME"] = loopback()
+        environment |= {"GLOO_SOCKET_IFNAME": loopback(), **PRIVATE_STORE}
     process = subprocess.Popen(
         ["bash", "-c", command],
         cwd=PROJECT,

@@ -36,6 +36,13 @@ from course.runs.files import read_dict
 from labs.gpu.exports import export
 
 
+def test_ranks_load_no_object_of_a_process_that_took_the_place_of_one(tmp_path: Path) -> None:
+    """A group's ports have no password, and an object is a pickle, which runs any code."""
+    with pytest.raises(RuntimeError, match="not from a rank of this run: someone took its place"):
+        on_ranks(of_ranks.sends_code, 2, tmp_path / "planted")
+    assert not (tmp_path / "planted").exists()
+
+
 def test_launch_does_not_wait_for_the_run(runs_root):
     run = launch("holds.py")  # it runs until it is released
     assert jobs.refresh(run) in ("queued", "running")

@@ -100,6 +100,7 @@ WRONG = {
     "too-good": (edit(top1=2), "2 is greater than the maximum of 1"),
     "other-names": (edit(id="../../secret", track="gpu"), ""),  # only the folders' names count
     "a-formula": (edit(name="$\\bad$ <script>"), ""),
+    "a-machine": (edit(machine="$\\bad$"), ""),
     "escapes": (edit(name="\x1b]0;gone\x07\u202e"), ""),
 }
 

@@ -119,7 +119,7 @@ def test_texts_can_control_neither_the_terminal_nor_the_page(
     for module in (drop_box, shared_files):
         for name in ("user_name", "account_name"):
             monkeypatch.setattr(module, name, lambda uid: user)
-    content = changed(cause=f"={ESCAPES}")
+    content = changed(cause=f"=1;=2{ESCAPES}")
     content["hand"] = {"text": ESCAPES, "check": ESCAPES, "at": ago(3)}
     content["predictions"]["sizes"] = {"value": ESCAPES[:60], "measured": ESCAPES[:60]}
     put(place, os.getuid(), content, user)
@@ -134,6 +134,8 @@ def test_texts_can_control_neither_the_terminal_nor_the_page(
         assert "<script" not in path.read_text() and "default-src 'none'" in path.read_text()
     rows = [*csv.DictReader(table.open())]
     assert any(row["cause"].startswith("'=") for row in rows)
+    german = [cell for row in csv.reader(table.open(), delimiter=";") for cell in row]
+    assert not any(cell.startswith("=") for cell in german)
 
 
 def test_one_prediction_far_from_all_others_breaks_no_histogram(place: Path) -> None:

@@ -300,5 +300,7 @@ def as_csv(learners: Sequence[Learner]) -> str:
 
 def _not_a_formula(value: Any) -> Any:
     """Return a value that a spreadsheet shows, instead of computing what a learner wrote."""
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@"))
-    return f"'{value}" if is_formula else value
+    if not isinstance(value, str):
+        return value
+    value = value.replace(";", ",")  # in many languages, a spreadsheet begins a new cell there
+    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value

@@ -4,13 +4,15 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from course.runs import PROJECT
 from labs.data_parallel import terminal
 from labs.data_parallel.terminal import run_command
 
-TORCHRUN = "torchrun --standalone --nproc-per-node 2 labs/data_parallel/by_hand.py"
+TORCHRUN = "torchrun --nproc-per-node 2 labs/data_parallel/by_hand.py"
 
 
 @pytest.mark.slow
@@ -23,6 +25,30 @@ def test_a_killed_rank_is_named_and_ends_the_other(capfd: pytest.CaptureFixture)
     assert re.search(r"Root Cause[^\[]*\[0\]:[^\[]*rank +: 1 .*[^\[]*exitcode +: -9", output)
     assert "SIGKILL for rank 1" in output and "ended with exit code 1" in output
     assert 'File "' not in output  # no frames of tracebacks
+
+
+# A rank that lists the keys in the stores of torchrun, which any user of this machine can reach.
+RANK = """
+import os, psutil
+from torch.distributed import TCPStore
+for port in psutil.Process(os.getppid()).net_connections("tcp"):
+    if port.status == "LISTEN":
+        store = TCPStore("localhost", port.laddr.port, is_master=False, wait_for_workers=False)
+        print(store.list_keys(), flush=True)
+print("listed", flush=True)
+"""
+
+
+def test_no_other_user_can_write_what_torchrun_unpickles(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    """Its rendezvous is a pickle, so whoever writes it runs code as this user."""
+    (tmp_path / "rank.py").write_text(RANK)
+    run_command(TORCHRUN.replace("labs/data_parallel/by_hand.py", str(tmp_path / "rank.py")))
+    output = capfd.readouterr().out
+    assert output.count("listed") == 2 and "torch.rendezvous" not in output
+    notebooks = (PROJECT / "notebooks").glob("*.ipynb")
+    assert not [x.name for x in notebooks if '\\"--standalone' in x.read_text()]
 
 
 @pytest.mark.slow

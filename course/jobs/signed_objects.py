@@ -1,4 +1,4 @@
-"""Objects that ranks send each other are signed, and no one else's are loaded.
+"""Objects that ranks send each other are signed: ranks load only what one of them has sent.
 
 PyTorch sends them as pickles, which run any code when they are loaded, and a group's ports have no
 password: another user of the machine can take a rank's place.
@@ -17,19 +17,14 @@ from course.jobs.scripts import OBJECT_KEY
 
 
 def sign_objects() -> None:
-    """Let ranks load only what one of them has sent, in all groups.
-
-    They share a secret: a Slurm job's ranks that of their job, others that of the process from
-    which all of them are forked.
-    """
+    """Use a secret that ranks share: that of their Slurm job, or of the process that forks them."""
     key = os.environ.get(OBJECT_KEY, secrets.token_hex(32)).encode()
 
     def pickler(file: io.BytesIO) -> SimpleNamespace:
-        def dump(value: object) -> None:
-            data = pickle.dumps(value)
-            file.write(hmac.digest(key, data, "sha256") + data)
+        return SimpleNamespace(dump=lambda value: write(file, pickle.dumps(value)))
 
-        return SimpleNamespace(dump=dump)
+    def write(file: io.BytesIO, data: bytes) -> None:
+        file.write(hmac.digest(key, data, "sha256") + data)
 
     def unpickler(file: io.BytesIO) -> pickle.Unpickler:
         signature, data = file.read(32), file.read()

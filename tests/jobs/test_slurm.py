@@ -468,6 +468,14 @@ def test_two_nodes_of_two_tasks_train_together_in_turns_with_one_rank(
     eventually(lambda: slurm_says(*words) == "COMPLETED|2", "Slurm says so too")
 
 
+def test_ranks_load_only_objects_of_ranks_of_their_job(runs_root: Path, user_sites: Path) -> None:
+    user_sites.write_text("[slurm]\ngpus_per_node = 2\n")
+    run = over(launch("plants_object.py", site="slurm", gpus=4))
+    texts = "".join(path.read_text() for path in run.logs)
+    assert texts.count("rank 0 has sent 0") == 4
+    assert "not from a rank of this run: someone took its place" in run.explain()
+
+
 def reasons() -> dict[str, str]:
     """Return each run's place or why it waits, by the run's name."""
     return queue.table().set_index("name")["reason"].to_dict()

@@ -6,6 +6,7 @@ Importing touches no accelerator and starts no thread: a fork would not survive 
 import atexit
 import gc
 import os
+import secrets
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start its threads when imported
 gc.disable()  # searching a million new objects for garbage takes a quarter of the time
@@ -25,7 +26,7 @@ import course.training.recorder  # noqa: E402, F401
 import course.training.sync_batchnorm  # noqa: E402, F401
 from course.jobs.signed_objects import sign_objects  # noqa: E402
 
-sign_objects()
+sign_objects(secrets.token_bytes(32))  # known to its forks only
 gc.enable()
 gc.freeze()  # forks then leave these objects' pages shared
 atexit.register(gc.unfreeze)  # or nanobind reports them as leaked

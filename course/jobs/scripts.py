@@ -111,7 +111,7 @@ def run_script(
     if OBJECT_KEY in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         from course.jobs.signed_objects import sign_objects
 
-        sign_objects()
+        sign_objects(os.environ[OBJECT_KEY].encode())
     if surroundings.modules:  # a script of the learner's own, which has no meter
         from trainspeed import probe
 

@@ -6,19 +6,14 @@ password: another user of the machine can take a rank's place.
 
 import hmac
 import io
-import os
 import pickle
-import secrets
 from types import SimpleNamespace
 
 from torch.distributed import distributed_c10d
 
-from course.jobs.scripts import OBJECT_KEY
 
-
-def sign_objects() -> None:
-    """Use a secret that ranks share: that of their Slurm job, or of the process that forks them."""
-    key = os.environ.get(OBJECT_KEY, secrets.token_hex(32)).encode()
+def sign_objects(key: bytes) -> None:
+    """Sign and examine objects with a secret that the ranks share, in all groups."""
 
     def pickler(file: io.BytesIO) -> SimpleNamespace:
         return SimpleNamespace(dump=lambda value: write(file, pickle.dumps(value)))

@@ -188,8 +188,23 @@ def test_readme_has_what_the_host_s_work_costs() -> None:
         steps[row["fast_resnet"]].append(f"{row['step_ms']:.1f}")
     low, high = min(steps["0.2.0"]), max(steps["0.2.0"])
     (after,) = set(steps["0.2.1"])
-    text = f"took {low} to {high} ms a step with 0.2.0, and {after} with 0.2.1"
-    assert text in README.read_text(encoding="utf-8")
+    text = f"took {low} to {high} ms per step with 0.2.0, and {after} with 0.2.1"
+    readme = README.read_text(encoding="utf-8")
+    assert text in readme
+    setting = {"way": "fast", "network": "resnet50", "batch": 32, "fast_resnet": "0.2.1"}
+    (row,) = (row for row in recorded("measured_h200") if setting.items() <= row.items())
+    assert f"but {1e3 * 32 / row['images_per_s']:.1f} in the table's run" in readme
+
+
+def test_readme_has_how_far_repeated_measurements_differ() -> None:
+    texts = {"h200": ("0.2.1", "by up to {} % here"), "h100": ("0.1.0", "by up to {} % with 0.1.0")}
+    for machine, (version, text) in texts.items():
+        spreads = [
+            (row["images_per_s_high"] - row["images_per_s_low"]) / row["images_per_s"]
+            for row in recorded(f"measured_{machine}")
+            if row["fast_resnet"] == version and row["way"] in {"graphs", "fast"}
+        ]
+        assert text.format(round(100 * max(spreads))) in README.read_text(encoding="utf-8")
 
 
 def recorded(name: str) -> list[dict]:

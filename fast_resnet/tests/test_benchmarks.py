@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -160,6 +161,11 @@ def test_readme_has_what_the_scripts_print(kernels) -> None:
 
 
 def test_readme_has_the_speeds_on_an_h200() -> None:
+    steps = defaultdict(list)
+    for row in recorded("host_h200"):
+        steps[row["fast_resnet"]].append(row["step_ms"])
+    now, then = (f"{median(steps[version]):.1f}" for version in ("0.2.1", "0.2.0"))
+    assert f"a step took {now} instead of {then} ms" in README.read_text(encoding="utf-8")
     measured, before = recorded("measured_h200"), defaultdict(list)
     for graphs, fast in pairwise(measured):
         if (graphs["way"], fast["way"], fast["fast_resnet"]) == ("graphs", "fast", "0.1.0"):

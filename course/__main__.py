@@ -29,7 +29,7 @@ def main() -> None:
         expected = isinstance(error, known)
         if not expected or os.environ.get("COURSE_DEBUG"):
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {str(error) or type(error).__name__}", err=True)
         sys.exit(1)
 
 

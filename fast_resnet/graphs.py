@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 
@@ -18,7 +18,7 @@ class Graphs:
     scale. Images, and the gradient of the logits, are copied to where the graphs read them.
     """
 
-    def __init__(self, segments: Segments, spans: Iterable[range], images: torch.Tensor) -> None:
+    def __init__(self, segments: Segments, spans: Collection[range], images: torch.Tensor) -> None:
         self.images = images  # each step copies its images here
         self._outputs: dict[int, torch.Tensor] = {}  # by the last segment of a span
         self._inputs: dict[int, torch.Tensor] = {}  # gradients of these outputs

@@ -1,4 +1,4 @@
-"""Example output of profilers: a few kernels in Nsight's and oneDNN's formats."""
+"""Example output of profilers: a few kernels in Nsight's formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,14 +41,6 @@ def ncu_row(number: int, name: str, metric: str, unit: str, value: str) -> str:
 def ncu_text(*rows: str) -> str:
     noise = ["==PROF== Connected to process 512 (/usr/bin/python3)", "step 1, loss 6.9"]
     return "\n".join([*noise, HEAD, *rows, "==PROF== Disconnected from process 512", ""])
-
-
-def onednn_line(kernel: str, kind: str, milliseconds: float) -> str:
-    return (
-        f"onednn_verbose,v1,primitive,exec,cpu,convolution,{kernel},forward_training,"
-        f"src:{kind}::blocked:acdb::f0 wei:{kind}:a:blocked:Acdb16a::f0 dst:{kind}::blocked:"
-        f"acdb::f0,attr-scratchpad:user,alg:convolution_direct,mb8_ic16oc32,{milliseconds}\n"
-    )
 
 
 def message_of(reader: Callable, path: Path) -> str:

@@ -104,7 +104,8 @@ def private_torch(path: Path) -> Iterator[str]:
     others = {"self", "cls", *(parts[-1] or parts[0] for parts in names if parts not in ours)}
     attributes = [node for node in nodes_of(path) if isinstance(node, ast.Attribute)]
     own = {getattr(node, "name", "") for node in nodes_of(path)}
-    own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
+    stored = [node for node in attributes if isinstance(node.ctx, ast.Store)]
+    own |= {node.attr for node in stored if ast.unparse(node.value) not in [x[-1] for x in ours]}
     if ours:
         yield from (".".join(parts) for parts in ours if any(map(PRIVATE.match, parts)))
         private = [node for node in attributes if PRIVATE.match(node.attr)]

@@ -11,7 +11,7 @@ _NAMES = {
     "links": "measure_link recorded_links",
     "long_runs": "plan_training",
     "ranks": "on_ranks",
-    "run_traces": "kernels_of_run read_trace",
+    "run_traces": "read_trace",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

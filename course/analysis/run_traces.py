@@ -1,18 +1,12 @@
-"""The traces of runs, and their kernels."""
+"""The traces of runs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from course.runs.run import RecordedRun, Run
-from course.text import wrap_text
-from course.training.profiling import ONEDNN_FILE
 from course.training.recorder import TRACE_FILE
-from trainspeed.tensor_cores import NO_KERNELS, describe, tensor_core_report
-from trainspeed.tensor_cores.onednn import onednn, onednn_summary
 from trainspeed.traces import Trace, read
 
 
@@ -36,25 +30,3 @@ def read_trace(source: Run | Path) -> Trace:
     date = f", recorded {recorded.record.started_at[:10]}" if recorded.row else ""
     name = trace.source.replace(TRACE_FILE, source.parent.name)  # all files have the same name
     return replace(trace, recorded=date, source=name)
-
-
-def kernels_of_run(run: Run) -> pd.DataFrame:
-    """Report the Tensor Cores of a traced run; for a CPU run, oneDNN's kernels.
-
-    Its `attrs["text"]` has a summary in words.
-
-    Raises:
-        ValueError: the run has no trace.
-    """
-    trace, account = read_trace(run), run.folder / ONEDNN_FILE
-    if len(trace.kernels):
-        table = tensor_core_report(trace)
-        text = describe(table)
-    elif account.exists():
-        table = onednn(account)
-        isa = table.attrs["isa"]
-        text = onednn_summary(table) + (f" oneDNN detected: {isa}." if isa else "")
-    else:
-        table, text = pd.DataFrame(), NO_KERNELS
-    table.attrs["text"] = wrap_text(text)
-    return table

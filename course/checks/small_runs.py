@@ -41,14 +41,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerAction
 
-from course._compat import tree_leaves
+from course._compat import sign_objects, tree_leaves
 from course.checks import comparable, tiny_networks
 from course.checks.notes import CompileCall, Files, Notes, ShardCall
 from course.checks.script_edits import compile_script
 from course.config import TRACE_WAIT
 from course.data import loader
 from course.data.formats import convert
-from course.jobs.signed_objects import sign_objects
 from course.runs.evidence import NOT_APPLICABLE, to_values
 from course.runs.restarts import CHECKPOINT, CHECKPOINTS, GO_ON, INTERRUPTED
 from course.runs.run import FOLDER_VARIABLE, Run

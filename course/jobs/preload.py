@@ -24,7 +24,7 @@ import course.training.precision  # noqa: E402, F401
 import course.training.profiling  # noqa: E402, F401
 import course.training.recorder  # noqa: E402, F401
 import course.training.sync_batchnorm  # noqa: E402, F401
-from course.jobs.signed_objects import sign_objects  # noqa: E402
+from course._compat import sign_objects  # noqa: E402
 
 sign_objects(secrets.token_bytes(32))  # known to its forks only
 gc.enable()

@@ -109,7 +109,7 @@ def run_script(
     if "torch" in sys.modules:
         _reset_libraries()
     if OBJECT_KEY in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        from course.jobs.signed_objects import sign_objects
+        from course._compat import sign_objects
 
         sign_objects(os.environ[OBJECT_KEY].encode())
     if surroundings.modules:  # a script of the learner's own, which has no meter

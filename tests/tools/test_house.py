@@ -10,9 +10,9 @@ LIMITS = {
     "lines behind launch, wait and report": 11_950,
     "lines behind the launch of an own script": 13_420,
     "lines of course that name labs, race or search": 0,
-    "private names of PyTorch": 43,
-    "lines without tests, but for trainspeed": 57_640,
-    "lines of trainspeed": 7_600,
+    "private names of PyTorch": 45,
+    "lines without tests, but for trainspeed": 57_580,
+    "lines of trainspeed": 7_475,
     "lab.x in notebooks": 230,
     "lab.x in the notebook with the most": 8,
 }

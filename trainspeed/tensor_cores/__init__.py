@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from trainspeed.tensor_cores.counters import labelled, read_commented  # noqa: F401
-from trainspeed.tensor_cores.onednn import onednn, onednn_summary  # noqa: F401
 from trainspeed.tensor_cores.rules import NOT, UNKNOWN, USED, classify
 from trainspeed.traces.tables import LAYOUT, Trace
 
@@ -161,17 +160,3 @@ def _summary(report: pd.DataFrame) -> dict[str, float]:
     total = report["gpu_s"].sum()
     shares = {f"{k}_share": v / total if total else float("nan") for k, v in seconds.items()}
     return {"gpu_s": total, **shares}
-
-
-def describe(report: pd.DataFrame) -> str:
-    """Summarize a table of `tensor_core_report` in words."""
-    row = _summary(report)
-    text = (
-        f"{row['tensor_core_share']:.1%} of {row['gpu_s'] * 1e3:.1f} ms of GPU time in Tensor Core "
-        f"kernels. {row['eligible_share']:.1%} in other kernels of eligible operators "
-        f"({row['layout_share']:.1%} only rewrites layouts), {row['not_eligible_share']:.1%} in "
-        f"all others, {row['unknown_share']:.1%} in kernels that no rule decides."
-    )
-    if NO_OPERATOR in set(report["operator"]):
-        text += " Some kernels have no known operator, and count among the others."
-    return text

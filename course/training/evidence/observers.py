@@ -56,7 +56,6 @@ class Observers:
         self._updates = Updates()
         self._graphs = attempt("evidence of graphs", Graphs) if config.compile else None
         self._held = Held() if config.save_weights and config.shard else None
-        self._onednn_log: Any = None
         run.before_epoch = self._end_validation
         for hook in run.hooks:
             attempt("evidence", hook.begin, device, clock, first)
@@ -70,17 +69,12 @@ class Observers:
     @attempted("evidence")
     def begin_step(self, step: int, batches: Iterable, batch: Any) -> None:
         self.stop()  # a validation that reported no result
-        is_traced = profiling.is_traced(step, self.config)
         if step == self._first:
             self._observe("")
-        elif step == self._warmup_end - 1 and not is_traced:
+        elif step == self._warmup_end - 1 and not profiling.is_traced(step, self.config):
             self._observe("later")
         if self._graphs and step == self._warmup_end:
             self._graphs.end_warmup()
-        if is_traced and self.device.type == "cpu" and self.run.folder:
-            log = profiling.onednn_log(self.run.folder / profiling.ONEDNN_FILE)
-            log.__enter__()
-            self._onednn_log = log
         if self._described_epoch != self._epoch:
             self._describe_loading(batches, batch)
 
@@ -161,13 +155,9 @@ class Observers:
     @attempted("evidence")
     def stop(self) -> None:
         """Stop observing operators."""
-        log, self._onednn_log = self._onednn_log, None
         observer, self._observer = self._observer, None
         if observer:
             observer.__exit__(None, None, None)
-        if log:
-            log.__exit__(None, None, None)
-        if observer:
             operators, part = observer.evidence(), self._observed_part
             self._note(**({part: operators} if part else vars(operators)))
             if part == "validation":  # the rest was recorded when the epoch ended

@@ -1,9 +1,9 @@
 """A ResNet whose training steps run as Triton kernels, below autograd.
 
 For autograd, the network is one function, because each function costs time on the host. It is six,
-one per segment, with DDP, which sends each segment's gradients at once, and with frozen weights,
-below which backward stops. Hooks split it around their stage. So criterion, loss scale, optimizer,
-schedule, weight averages, checkpoints and DDP work as in any other training loop.
+one per segment, with DDP or hooks of weights, which take a segment's gradients at once, and with
+frozen weights, below which backward stops. Hooks of a stage split it there. So criterion, loss
+scale, optimizer, schedule, weight averages, checkpoints and DDP work as in any other training loop.
 """
 
 from __future__ import annotations
@@ -280,8 +280,9 @@ class Step:
         self.average: GradientAverage | None = None  # over ranks, in the current step
 
     def _needs_segments(self, model: nn.Module) -> bool:
-        """Return whether DDP sends gradients by segment, or backward may stop at frozen ones."""
-        return model._average is not None or not all(w.requires_grad for w in self._weights)
+        """Return whether DDP or hooks take gradients early, or backward may stop at frozen ones."""
+        takes_early = model._average is not None or _compat.has_tensor_hooks(self._weights)
+        return takes_early or not all(weight.requires_grad for weight in self._weights)
 
     def is_outdated(self, dtype: torch.dtype, modules: list[nn.Module]) -> bool:
         """Return whether dtype, addresses, layers or their attributes have changed."""

@@ -546,7 +546,10 @@ def test_a_step_leaves_nothing_in_memory(frozen: list[str]) -> None:
     assert activations() is None
 
 
-def test_backward_stops_above_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["frozen", "hook"])
+def test_backward_stops_above_frozen_layers_and_hooks_run_at_once(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net, ran = convert(copy.deepcopy(quiet_network()[0])), []
     step(net)
     segments = type(net._step.segments)
@@ -554,11 +557,13 @@ def test_backward_stops_above_frozen_layers(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         segments, "_backward", lambda self, n, *others: ran.append(n) or below(self, n, *others)
     )
+    if case == "hook":
+        net.layer4[0].conv1.weight.register_hook(lambda gradient: ran.append("hook"))
+    else:
+        for name in ("conv1", "bn1", "layer1", "layer2"):
+            net.get_submodule(name).requires_grad_(False)
     step(net)
-    for name in ("conv1", "bn1", "layer1", "layer2"):
-        net.get_submodule(name).requires_grad_(False)
-    step(net)
-    assert ran == [5, 4, 3, 2, 1, 0, 5, 4, 3]
+    assert ran == ([5, 4, "hook", 3, 2, 1, 0] if case == "hook" else [5, 4, 3])
 
 
 def test_converting_twice_changes_nothing() -> None:

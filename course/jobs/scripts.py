@@ -108,10 +108,11 @@ def run_script(
         turns.connection = connection
     if "torch" in sys.modules:
         _reset_libraries()
-    if OBJECT_KEY in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # its script may start ranks in its own way
+    if "torch" in sys.modules if is_alone else OBJECT_KEY in os.environ:
         from course.jobs.signed_objects import sign_objects
 
-        sign_objects()
+        sign_objects(not is_alone)
     if surroundings.modules:  # a script of the learner's own, which has no meter
         from trainspeed import probe
 

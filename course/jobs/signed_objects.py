@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d
 from course.jobs.scripts import OBJECT_KEY
 
 
-def sign_objects() -> None:
+def sign_objects(is_wanted: bool = True) -> None:
     """Use a secret that ranks share: that of their Slurm job, or of the process that forks them."""
     key = os.environ.get(OBJECT_KEY, secrets.token_hex(32)).encode()
 
@@ -33,4 +33,5 @@ def sign_objects() -> None:
         return pickle.Unpickler(io.BytesIO(data))
 
     # Private, and read at each call; there is no public way to choose how objects are sent.
-    distributed_c10d._pickler, distributed_c10d._unpickler = pickler, unpickler
+    chosen = (pickler, unpickler) if is_wanted else (pickle.Pickler, pickle.Unpickler)
+    distributed_c10d._pickler, distributed_c10d._unpickler = chosen

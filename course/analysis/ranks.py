@@ -18,7 +18,7 @@ from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
 from course.jobs.processes import job_environment, loopback
-from course.jobs.scripts import process_context
+from course.jobs.scripts import process_context, sign_objects
 
 TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU it may compile
 CAUSES = {  # by a part of the error's text
@@ -83,6 +83,7 @@ def _run_rank(
     os.dup2(null, 1)
     os.dup2(null, 2)
     torch.set_num_threads(1)
+    sign_objects()
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])
     distributed.init_process_group(backend, store, timeout, ranks, rank)

@@ -16,6 +16,7 @@ import torch.distributed.fsdp  # noqa: E402, F401
 import torch.distributed.pipelining  # noqa: E402, F401 - with the compiler, as optimizers do
 import torchvision  # noqa: E402, F401
 
+import course._compat  # noqa: E402, F401
 import course.data.loader  # noqa: E402, F401
 import course.training.meter  # noqa: E402, F401
 import course.training.models  # noqa: E402, F401
@@ -24,9 +25,8 @@ import course.training.precision  # noqa: E402, F401
 import course.training.profiling  # noqa: E402, F401
 import course.training.recorder  # noqa: E402, F401
 import course.training.sync_batchnorm  # noqa: E402, F401
-from course._compat import sign_objects  # noqa: E402
 
-sign_objects(secrets.token_bytes(32))  # known to its forks only
+OBJECT_KEY = secrets.token_bytes(32)  # only its forks know it
 gc.enable()
 gc.freeze()  # forks then leave these objects' pages shared
 atexit.register(gc.unfreeze)  # or nanobind reports them as leaked

@@ -108,10 +108,8 @@ def run_script(
         turns.connection = connection
     if "torch" in sys.modules:
         _reset_libraries()
-    if OBJECT_KEY in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
-        from course._compat import sign_objects
-
-        sign_objects(os.environ[OBJECT_KEY].encode())
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # alone, a script may start ranks in its own way
+        sign_objects()
     if surroundings.modules:  # a script of the learner's own, which has no meter
         from trainspeed import probe
 
@@ -157,6 +155,17 @@ def enter(surroundings: Surroundings) -> None:
     sys.stderr = sys.__stderr__ = os.fdopen(
         2, "w", buffering=1, closefd=False, errors="backslashreplace"
     )
+
+
+def sign_objects() -> None:
+    """Let this rank load only objects of ranks with its secret: that of the process from which they
+    are forked, or else of their Slurm job."""
+    forked_from = sys.modules.get("course.jobs.preload")
+    key = forked_from.OBJECT_KEY if forked_from else os.environ.get(OBJECT_KEY, "").encode()
+    if key:
+        from course import _compat
+
+        _compat.sign_objects(key)
 
 
 def _reset_libraries() -> None:

@@ -196,11 +196,12 @@ def _writers(
     path: str, status: os.stat_result, *, is_parent: bool, is_chosen: bool
 ) -> tuple[list[str], list[str]]:
     """Return in words the accounts that can change a path, and those that perhaps can."""
-    certain, possible = [], []
+    certain, possible, mode = [], [], status.st_mode
     if status.st_uid not in _trusted():
-        is_stranger = is_chosen and not is_parent and status.st_uid != HIDDEN
+        # Of a folder above, if anyone could have created it, such as your name on a scratch disk.
+        is_taken = not is_parent or os.stat(os.path.dirname(path)).st_mode & 0o022
+        is_stranger = is_chosen and is_taken and status.st_uid != HIDDEN
         (certain if is_stranger else possible).append(f"{user_name(status.st_uid)}, its owner,")
-    mode = status.st_mode
     is_sticky = stat.S_ISDIR(mode) and is_parent and mode & stat.S_ISVTX
     if stat.S_ISLNK(mode) or is_sticky:  # only the owner can replace it, or what is in it
         return certain, possible
@@ -280,11 +281,8 @@ def _owners(class_folder: str | None) -> frozenset[int]:
     They are the user, root, the owners of the clone and the environment, whose code is running,
     and the owner of the class folder that the user chose.
     """
-    owners = {0, os.getuid()}
-    for place in filter(None, (PROJECT, sys.prefix, class_folder)):
-        if os.path.exists(place):
-            owners.add(os.stat(place).st_uid)
-    return frozenset(owners)
+    places = filter(None, (PROJECT, sys.prefix, class_folder))
+    return frozenset({0, os.getuid(), *(os.stat(x).st_uid for x in places if os.path.exists(x))})
 
 
 def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:

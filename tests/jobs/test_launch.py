@@ -43,6 +43,15 @@ def test_ranks_load_no_object_of_a_process_that_took_the_place_of_one(tmp_path: 
     assert not (tmp_path / "planted").exists()
 
 
+def test_ranks_that_a_script_starts_itself_exchange_objects(
+    tmp_path: Path, runs_root: Path
+) -> None:
+    store = str(tmp_path / "store")
+    run = over(jobs.launch(SCRIPTS / "starts_a_rank.py", CONFIG, arguments=[store]))
+    assert run.status == "ok", run.explain()
+    assert "['rank 0', 'rank 1']" in run.tail()
+
+
 def test_launch_does_not_wait_for_the_run(runs_root):
     run = launch("holds.py")  # it runs until it is released
     assert jobs.refresh(run) in ("queued", "running")

@@ -356,6 +356,22 @@ def test_a_runs_folder_that_others_can_exchange_is_refused(
 
 
 @needs_root
+def test_a_folder_above_that_a_classmate_may_have_created_is_refused(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a scratch disk, who takes your name first can exchange your runs while a job waits."""
+    (mine := place / "me").mkdir()
+    change(mine, 0o1777, uid=BOB)
+    monkeypatch.setenv("COURSE_RUNS", str(mine / "runs"))
+    assert all_jobs() == []  # no one else could, as in a project's folder of administrators
+    place.chmod(0o1777)
+    refused = r"me: bob, its owner, can change it\. Use one of your own"
+    for act in (all_jobs, lambda: launch(script, CONFIG)):
+        with pytest.raises(JobError, match=refused):
+            act()
+
+
+@needs_root
 def test_many_names_in_an_open_folder_make_a_short_message(runs_root: Path) -> None:
     for number in range(50):
         (runs_root / f"theirs-{number:02}").mkdir(parents=True)

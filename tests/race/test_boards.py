@@ -156,6 +156,18 @@ def test_a_class_enters_and_shows_its_board(shared: Path, capfd: pytest.CaptureF
 
 
 @needs_root
+def test_a_folder_of_the_pages_name_leaves_its_owner_a_page_elsewhere(
+    shared: Path, capfd: pytest.CaptureFixture
+) -> None:
+    os.chown(shared, INSTRUCTOR, INSTRUCTOR)
+    page.render_page(shared)  # imports what the other users need
+    act(MALLORY, lambda: (shared / page.PAGE / "full").mkdir(parents=True))
+    act(INSTRUCTOR, lambda: page.board_page(shared))
+    assert f"your page is {shared.parent / 'runs' / page.PAGE}" in capfd.readouterr().err
+    assert (shared.parent / "runs" / page.PAGE).is_file()
+
+
+@needs_root
 def test_one_account_cannot_make_a_board_slow(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

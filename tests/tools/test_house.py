@@ -8,7 +8,7 @@ LIMITS = {
     "names that labs reach through modules of the doors": 66,
     "names of `import course`": 31,
     "lines behind launch, wait and report": 11_950,
-    "lines behind the launch of an own script": 13_420,
+    "lines behind the launch of an own script": 13_425,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 45,
     "lines without tests, but for trainspeed": 57_580,

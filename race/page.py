@@ -83,15 +83,19 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
     """
     folder = board.board_folder(to)
     board.prepare(folder)
-    target, owner = folder / PAGE, folder.stat().st_uid
-    if target.is_dir() and not target.is_symlink():  # a classmate's: no file can replace it
-        owner = target.stat().st_uid
-    if owner != os.getuid():
-        target, user = runs_root() / PAGE, shared_files.user_name(owner)
-        print(f"{folder / PAGE} belongs to {user}: your page is {target}", file=sys.stderr)
-        target.parent.mkdir(parents=True, exist_ok=True)
-    board.publish(target, render_page(folder, machine=machine, live=live), folder)
-    return target
+    text, shown = render_page(folder, machine=machine, live=live), folder / PAGE
+    user = shared_files.user_name(folder.stat().st_uid)
+    if folder.stat().st_uid == os.getuid():
+        try:
+            board.publish(shown, text, folder)
+            return shown
+        except IsADirectoryError:  # no file can replace a folder
+            user = "a classmate"
+    own = runs_root() / PAGE
+    print(f"{shown} belongs to {user}: your page is {own}", file=sys.stderr)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    board.publish(own, text, folder)
+    return own
 
 
 def keep_writing(folder: Path, machine: str = "") -> None:

@@ -87,3 +87,11 @@ def test_no_module_changes_anything_when_it_is_imported(tmp_path: Path) -> None:
         if not {"tests", "benchmarks", "_template"} & {*path.parts} and path.stem not in PROGRAMS
     ]
     assert import_alone(names, tmp_path, is_strict=False) == ""
+
+
+def test_no_entry_of_the_path_is_relative() -> None:
+    """Python would look for sitecustomize.py in it, in any folder where a command is typed."""
+    code = "import os, sys; print([entry for entry in sys.path if not os.path.isabs(entry)])"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.stdout == "[]\n"

@@ -85,7 +85,7 @@ def cpu_rates(threads: int) -> dict[str, float]:
     code += f"from trainspeed import rates; rates.print_cpu_rates({threads})"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60
         )
         return json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):

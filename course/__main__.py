@@ -12,12 +12,15 @@ from course.runs.files import PROJECT
 
 for _path in sorted(PROJECT.glob("*/course_commands.py")):  # of packages next to this one
     import_module(f"{_path.parent.name}.{_path.stem}")
+STYLE = "matplotlibrc"  # matplotlib reads it in the working directory first
 
 
 def main() -> None:
     """Run the command; an expected error is a message, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
+    if os.path.lexists(STYLE) and os.lstat(STYLE).st_uid not in (0, os.getuid()):
+        sys.exit(f"error: {STYLE} here is another user's, and matplotlib reads it: go elsewhere")
     try:
         app()
     except Exception as error:

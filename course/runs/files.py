@@ -85,8 +85,8 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 def read_dict(path: Path) -> dict[str, Any]:
     """Read a JSON object; return {} if the file has none."""
     try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
+        value = json.loads(path.read_text()) if path.is_file() else {}  # a pipe would be waited for
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -59,6 +59,16 @@ def test_a_recorded_run_is_shown_by_its_name(runs_root: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to create a file of another user")
+def test_a_style_of_another_user_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / __main__.STYLE)  # matplotlib would wait for it
+    os.chown(tmp_path / __main__.STYLE, 54321, 54321)
+    monkeypatch.chdir(tmp_path)
+    assert "matplotlibrc here is another user's" in course("race").stderr
+
+
 def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> None:
     launched = json.loads(course("run", LIGHT, "--json").stdout)
     assert launched["status"] == "ok"

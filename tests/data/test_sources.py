@@ -27,6 +27,7 @@ from course.data import folders, open_folder
 from course.data.folders import DataError
 from course.data.formats import convert
 from course.data.formats.gpu_decode import Encoded
+from course.data.formats.sources import TRAIN_TAR, open_source
 from course.data.loader import image_sets, loaders
 
 CPU = torch.device("cpu")
@@ -521,3 +522,12 @@ def test_an_interrupted_import_of_parquet_keeps_what_was_unpacked(
     folder = convert.convert_set("shards", root, tmp_path / "new")
     assert contents(folder) == in_order(images)
     assert not [*folder.rglob("*.images")] and os.listdir(tmp_path).count("new.partial") == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["x-train-0.tar", "x-train-0.parquet", "index.json", "ILSVRC2012_img_train.tar"]
+)
+def test_no_one_waits_for_a_pipe_in_a_set(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="contains no set that can be read"):
+        open_source(tmp_path)

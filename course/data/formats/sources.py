@@ -89,7 +89,7 @@ def open_source(root: Path) -> ImageSource:
         raise DataError(f"no folder {root}: {EXPECTED}")
     bases = (root, root / "Data/CLS-LOC", root / "ILSVRC/Data/CLS-LOC")
     trains = (base for base in bases if subfolders(base / "train"))
-    if (root / TRAIN_TAR).exists() or (root / VAL_TAR).exists():
+    if (root / TRAIN_TAR).is_file() or (root / VAL_TAR).is_file():
         form, splits = "official tar files", _official(root)
     elif folders.read_index(root).get("kind") == "shards":
         form, splits = "shards", {split: list_shards(root, split) for split in SPLITS}
@@ -314,7 +314,8 @@ def _members(
 
 def _by_split(root: Path, suffix: str) -> dict[str, list[Path]]:
     """Return the files in a folder and its folders with this suffix, by split; {} if none."""
-    paths = [path for path in sorted(root.rglob(f"*{suffix}")) if not is_hidden(path.name)]
+    found = sorted(root.rglob(f"*{suffix}"))
+    paths = [path for path in found if path.is_file() and not is_hidden(path.name)]
     splits = {
         split: [path for path in paths if name.search(path.relative_to(root).as_posix().lower())]
         for split, name in SPLIT_NAMES.items()

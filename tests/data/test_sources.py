@@ -524,9 +524,7 @@ def test_an_interrupted_import_of_parquet_keeps_what_was_unpacked(
     assert not [*folder.rglob("*.images")] and os.listdir(tmp_path).count("new.partial") == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["x-train-0.tar", "x-train-0.parquet", "index.json", "ILSVRC2012_img_train.tar"]
-)
+@pytest.mark.parametrize("name", ["x-train-0.tar", "x-train-0.parquet", "index.json", TRAIN_TAR])
 def test_no_one_waits_for_a_pipe_in_a_set(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match="contains no set that can be read"):

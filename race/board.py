@@ -153,15 +153,15 @@ def _newest(root: Path, track: str) -> tuple[list[str], list[str]]:
     """
     own: dict[int, list[tuple[int, str]]] = defaultdict(list)
     owner = root.stat().st_uid
-    found = [*islice(shared_files.statuses(root, track), MOST_NAMES)]
-    for name, status in found:
+    statuses = [*islice(shared_files.statuses(root, track), MOST_NAMES)]
+    for name, status in statuses:
         if status and not name.startswith("."):
             own[status.st_uid].append((status.st_mtime_ns, name))
     for uid in [x for x in own if x != owner and not shared_files.account_name(x)]:
         own[NO_ACCOUNT] += own.pop(uid)
     names, problems = [], []
-    if len(found) == MOST_NAMES:
-        ((uid, count),) = Counter(status.st_uid for _, status in found if status).most_common(1)
+    if len(statuses) == MOST_NAMES:
+        ((uid, count),) = Counter(status.st_uid for _, status in statuses if status).most_common(1)
         user = shared_files.one_line(shared_files.user_name(uid))
         problems.append(f"{track}: only {MOST_NAMES:,} names were read; {user} has {count:,}")
     for uid, entries in own.items():

@@ -91,11 +91,11 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
             return shown
         except IsADirectoryError:  # no file can replace a folder
             user = "a classmate"
-    own = runs_root() / PAGE
-    print(f"{shown} belongs to {user}: your page is {own}", file=sys.stderr)
-    own.parent.mkdir(parents=True, exist_ok=True)
-    board.publish(own, text, folder)
-    return own
+    fallback = runs_root() / PAGE
+    print(f"{shown} belongs to {user}: your page is {fallback}", file=sys.stderr)
+    fallback.parent.mkdir(parents=True, exist_ok=True)
+    board.publish(fallback, text, folder)
+    return fallback
 
 
 def keep_writing(folder: Path, machine: str = "") -> None:

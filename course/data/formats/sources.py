@@ -314,8 +314,8 @@ def _members(
 
 def _by_split(root: Path, suffix: str) -> dict[str, list[Path]]:
     """Return the files in a folder and its folders with this suffix, by split; {} if none."""
-    found = sorted(root.rglob(f"*{suffix}"))
-    paths = [path for path in found if path.is_file() and not is_hidden(path.name)]
+    matches = sorted(root.rglob(f"*{suffix}"))
+    paths = [path for path in matches if path.is_file() and not is_hidden(path.name)]
     splits = {
         split: [path for path in paths if name.search(path.relative_to(root).as_posix().lower())]
         for split, name in SPLIT_NAMES.items()

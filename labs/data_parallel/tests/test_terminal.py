@@ -43,7 +43,7 @@ print("listed", flush=True)
 def test_no_other_user_can_write_what_torchrun_unpickles(
     tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
-    """Its rendezvous is a pickle, so whoever writes it runs code as this user."""
+    """Its rendezvous is a pickle, so anyone who can write it runs code as this user."""
     (tmp_path / "rank.py").write_text(RANK)
     run_command(TORCHRUN.replace("labs/data_parallel/by_hand.py", str(tmp_path / "rank.py")))
     output = capfd.readouterr().out

@@ -90,7 +90,7 @@ def compare_with_process(methods: Iterable[str], tokens: int) -> pd.DataFrame:
 
 
 def _measure(method: str, tokens: int) -> float:
-    command = [sys.executable, "-m", __spec__.name, method, str(tokens)]
+    command = [sys.executable, "-P", "-m", __spec__.name, method, str(tokens)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         raise RuntimeError("\n".join(process.stderr.splitlines()[-8:]))

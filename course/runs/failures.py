@@ -314,7 +314,7 @@ _LEFT = (
 _WAITED = (
     "This rank waited for another that did not come: it skipped a collective (an all_reduce or a "
     "backward under an `if`), did fewer steps, or failed, or the network between their nodes is "
-    "down. rank_table(run), of course.runs.ranks, shows the steps and the error of each rank; "
+    "down. rank_table(run), of course.runs, shows the steps and the error of each rank; "
     "collective_timeout_s is how long they wait"
 )
 _TOO_FEW_GPUS = "There are more ranks on this machine than GPUs: launch with fewer gpus, or on CPU"

@@ -28,7 +28,7 @@ from trainspeed import traces
 from trainspeed.phases import PHASES
 
 NARROW = 0.05  # of the picture's width: narrower bars have no room for words
-VISIBLE = 0.0015  # of the picture's width: shorter collectives are drawn this wide
+VISIBLE = 0.0015  # of the picture's width: of short collectives, and of the gap after long ones
 SMALL = 5e5  # bytes: smaller collectives have no words
 MESSAGE, GAP = 1.9, 0.05  # duration of a message, and between two bars, in a sketch
 SIZES = ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB")
@@ -112,17 +112,16 @@ def plot_timeline(trace: traces.Trace) -> Picture:
             (communication.computing(trace, phase), PHASE_COLOURS[phase], "") for phase in PHASES
         ],
     }
-    busy = communication.computing(trace)
+    busy, shortest = communication.computing(trace), VISIBLE * (end - start)
     sizes: dict[str, list[tuple[float, str]]] = {}  # by lane: centre in ms, megabytes
     for operation, ranges in rows.groupby("operation", sort=False):
         for row, lane in zip(ranges.itertuples(), _free_lanes(ranges)):
             name = operation.replace("_", "-") + " " * lane
-            span = (row.start_s, row.start_s + row.duration_s)
+            whole = (row.start_s, row.start_s + row.duration_s)
+            span = (row.start_s, row.start_s + max(row.duration_s - shortest, shortest))
             exposed = traces.subtract_intervals(span, busy)
-            if row.duration_s < VISIBLE * (end - start):
-                is_hidden = traces.overlap_s(span, busy) > row.duration_s / 2
-                span = (row.start_s, row.start_s + VISIBLE * (end - start))
-                exposed = [] if is_hidden else [span]
+            if row.duration_s < shortest:
+                exposed = [] if traces.overlap_s(whole, busy) > row.duration_s / 2 else [span]
             parts.setdefault(name, []).extend([([span], GREY, ""), (exposed, ACCENT, "")])
             if row.duration_s > NARROW * (end - start) and row.bytes > SMALL:
                 centre = (sum(span) / 2 - start) * 1e3

@@ -19,8 +19,8 @@ from course.jobs import job_environment, loopback
 from course.runs import PROJECT
 
 STEP = 2  # after rank 1 has done this step, it gets the signal
-# A line of a traceback before its last one; faulthandler's have no comma after the line's number.
-FRAME = re.compile(r"(\[rank\d+\]: )?(  File .*, line \d+, |    )")
+# A traceback's lines before its last one (faulthandler's have no comma), and a needless warning.
+HIDDEN = re.compile(r"(\[rank\d+\]: )?(  File .*, line \d+, |    )|W.* master_addr is only used")
 # Searched for, because two ranks may write into the same line.
 PROCESS = re.compile(r"rank (\d+) is local rank \d+ of \S+, process (\d+)")
 # As options of torchrun. It loads pickles from its store, and anyone can write to one at a port.
@@ -61,7 +61,7 @@ def run_command(command: str, send: str = "") -> None:
     limit.start()
     try:
         for line in process.stdout:
-            if not FRAME.match(line):
+            if not HIDDEN.match(line):
                 print(line, end="")
             pids |= {int(rank): int(pid) for rank, pid in PROCESS.findall(line)}
             if is_due and 1 in pids and f"rank 1, step {STEP}:" in line:

@@ -114,7 +114,7 @@ def plot_rate_searches(runs: Mapping[str, Run]) -> Picture:
         axes.plot(search.lowest, table["smoothed"].min(), "x", color=colour, ms=8, mew=2)
         describe(axes, name, [words])
     top = 1.6 * max(search.table["smoothed"].iloc[0] for search in searches.values())
-    label(axes, xlabel="learning rate", ylabel="loss of the batch", xscale="log", ylim=(0, top))
+    label(axes, xlabel="learning rate", ylabel="loss (dark: smoothed)", xscale="log", ylim=(0, top))
     axes.legend(frameon=False, fontsize=9, loc="lower left")
     return picture
 

@@ -49,7 +49,8 @@ def plot_scaling(table: pd.DataFrame) -> Picture:
     for axes in (speed, energy):
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     speed.legend(frameon=False, fontsize=8)
-    heading(picture, "\n".join(dict.fromkeys(table["machine"])))
+    recorded = table.groupby("machine")["rung"].unique()
+    heading(picture, "\n".join(f"{name}: {', '.join(rungs)}" for name, rungs in recorded.items()))
     return picture
 
 
@@ -98,10 +99,10 @@ def plot_overlap(
     timeline(axes, lanes, heights=[0.8])
     axes.set_yticklabels(name.rpartition(": ")[2] for name in lanes)
     axes.axvline(backward_s * 1e3, color=GREY, lw=1, ls=":")
-    words = "milliseconds since backward began; a dash: the bucket is ready"
+    words = "milliseconds since backward began; a tick: the bucket is ready"
     label(axes, title, size=10, xlabel=words)
     exposed = "sent after it: makes the step longer"
-    legend(picture, 2, {"sent under backward": SKY, exposed: ACCENT})
+    legend(picture, 2, {"sent during backward": SKY, exposed: ACCENT})
     return picture
 
 

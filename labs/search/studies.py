@@ -234,7 +234,7 @@ def _progress_bar(folder: Path, count: int) -> Iterator[Callable[[], int]]:
 
         def update() -> int:
             finished, best = _finished_trials(folder)
-            bar.set_description_str(f"{folder.name} [best {best:.3f}]", refresh=False)
+            bar.set_description_str(f"{folder.name} [{best}]", refresh=False)
             bar.n = finished
             bar.refresh()
             return count - finished
@@ -243,8 +243,8 @@ def _progress_bar(folder: Path, count: int) -> Iterator[Callable[[], int]]:
         yield update
 
 
-def _finished_trials(folder: Path) -> tuple[int, float]:
-    """Return the number of finished trials and the best value.
+def _finished_trials(folder: Path) -> tuple[int, str]:
+    """Return the number of finished trials and, in words, the best value.
 
     Raises:
         JobError: all of the first trials failed.
@@ -256,4 +256,4 @@ def _finished_trials(folder: Path) -> tuple[int, float]:
         cause = Run(runs_root() / names[0]).explain() if names else "None of them began a run"
         raise JobError(f"the first {len(finished)} trials of {folder.name} failed. {cause}")
     values = [trial.value for trial in finished if trial.state.name == "COMPLETE"]
-    return len(finished), max(values, default=0.0)
+    return len(finished), f"best {max(values):.3f}" if values else "none complete"

@@ -824,6 +824,11 @@ def test_dots_in_an_index_are_no_blank(define: Callable) -> None:
         assert checked.parts[0].look_at.endswith(blank)
 
 
+def test_the_first_blank_is_named(define: Callable) -> None:
+    checked = check_written("scaling.exposed", define("scaling.exposed"))
+    assert checked.parts[0].look_at == "line 5: free = ..."
+
+
 def test_no_blank_of_a_notebook_is_in_an_index() -> None:
     for notebook, function in CELLS.values():
         nodes = [*ast.walk(ast.parse(cell_of(notebook, function)))]

@@ -70,6 +70,23 @@ def test_computing_hides_a_part_of_an_all_reduce(tmp_path: Path) -> None:
     assert (row.overlapped_ms, row.exposed_ms) == pytest.approx((0.2, 0.05))
 
 
+def test_messages_that_follow_each_other_are_drawn_apart(tmp_path: Path) -> None:
+    sent = {"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "stream": 20}
+    trace = write_trace(
+        tmp_path / "trace.json",
+        event("user_annotation", "ProfilerStep#2", 0, 1000),
+        event("user_annotation", "backward", 100, 100),
+        *(event("cuda_runtime", "cudaLaunchKernel", 110, 2, correlation=n) for n in (1, 2, 3)),
+        event("kernel", "sm90_xmma_wgrad", 100, 800, stream=7, correlation=1),
+        event("kernel", "ncclDevKernel_AllReduce_Sum_f32(x)", 300, 100, correlation=2, **sent),
+        event("kernel", "ncclDevKernel_AllReduce_Sum_f32(x)", 400, 100, correlation=3, **sent),
+    )
+    (axes,) = figures.plot_timeline(trace).axes
+    boxes = [path.get_extents() for bars in axes.collections for path in bars.get_paths()]
+    first, second = sorted(box.intervalx.tolist() for box in boxes if box.y0 < 2 < box.y1)
+    assert first[0] == pytest.approx(0.3) and first[1] < second[0] == pytest.approx(0.4)
+
+
 def test_recorded_gpus_send_every_gradient_once() -> None:
     runs = communication.traced_runs("nvidia-h200-x4", gpus=4)
     runs = {name: run for name, run in runs.items() if "bucket" in name}

@@ -136,6 +136,13 @@ def test_techniques_are_compared_with_one_gpu() -> None:
     assert step_ms["accumulate"] < step_ms["DDP"] < step_ms["powersgd"]
 
 
+def test_a_heading_names_the_rungs_of_each_recording() -> None:
+    names = ["rung", "machine", "gpus", "images_per_s", "efficiency", "joules_per_image"]
+    rows = [(rung, day, 1, 10, 1, 0.1) for rung, day in zip("abc", ("Monday", "Friday", "Monday"))]
+    picture = lab.plot_scaling(pd.DataFrame(rows, columns=names))
+    assert picture.get_suptitle().splitlines() == ["Friday: b", "Monday: a, c"]
+
+
 def test_figures_contain_their_values() -> None:
     assert (
         "weak, recorded" in lab.plot_weak_and_strong({"weak": {1: 1, 2: 0.9}}, {"weak": {1: 1}}).alt

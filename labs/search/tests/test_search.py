@@ -26,9 +26,12 @@ CONFIG = rung("baseline", quick=True, lr=0.5)
 RATES = {"lr": (0.01, 10.0, "log")}
 
 
-def test_a_search_continues(runs_root: Path) -> None:
+def test_a_search_continues(runs_root: Path, capsys: pytest.CaptureFixture) -> None:
     two_trials = lab.search("tpe", RATES, CONFIG, trials=2, name="mine", **LIGHT)
     first_runs = two_trials.runs
+    shown = capsys.readouterr().out
+    assert "mine [none complete]" in shown and "mine [best 0." in shown
+    assert "[best 0.000]" not in shown
     assert first_runs[0].launched["trial"]["params"]["lr"] == 0.5  # the config's value comes first
     three_trials = lab.search("tpe", RATES, CONFIG, trials=3, name="mine", **LIGHT)
     assert three_trials.runs[:2] == first_runs and len(three_trials.runs) == 3

@@ -157,10 +157,10 @@ def _blank(function: Function) -> str:
         # In `x[..., 0]` it is code.
         indices = [node.slice for node in nodes if isinstance(node, ast.Subscript)]
         code = {part for index in indices for part in ast.walk(index)}
-        blanks = {x for x in nodes if isinstance(x, ast.Constant) and x.value is ...} - code
-        if first := min((node.lineno for node in blanks), default=0):  # walk() goes level by level
-            name = f"{member.__name__}, " if member is not _plain(function) else ""
-            return f"{name}line {first}: {lines[first - 1].strip()}"
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node.value is ... and node not in code:
+                name = f"{member.__name__}, " if member is not _plain(function) else ""
+                return f"{name}line {node.lineno}: {lines[node.lineno - 1].strip()}"
     return ""
 
 

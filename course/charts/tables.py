@@ -35,9 +35,10 @@ NARROW = 24  # characters: a column of long text is not squeezed to less
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
-    """Return a table as HTML; a table with duplicate names is not formatted."""
+    """Return a table as HTML; one with duplicate names has no colours and no notes."""
     if not (frame.columns.is_unique and frame.index.is_unique):
-        return frame.to_html(index=index)
+        formats = [_formatter(name, column) for name, column in frame.items()]
+        return frame.to_html(index=index, formatters=formats, na_rep="–")
     shown, notes = frame.head(MAX_ROWS), []
     for name in [name for name in frame.columns if name in COMMON]:
         if len(shown) > 1 and shown[name].astype(str).nunique() == 1:
@@ -46,11 +47,8 @@ def as_html(frame: pd.DataFrame, *, index: bool = True) -> str:
     if len(frame) > MAX_ROWS:
         notes.append(f"{len(frame) - MAX_ROWS:,} more rows")
     texts = [name for name in shown if any(isinstance(x, str | tuple) for x in shown[name])]
-    right = [
-        {"selector": f".col{place}", "props": "text-align: right"}
-        for place, name in enumerate(shown)
-        if name not in texts
-    ]
+    numbers = [f".col{place}" for place, name in enumerate(shown) if name not in texts]
+    right = [{"selector": column, "props": "text-align: right"} for column in numbers]
     style = shown.style.format(
         {name: _formatter(name, shown[name]) for name in shown}, na_rep="–", escape="html"
     )

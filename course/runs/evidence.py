@@ -110,7 +110,7 @@ class Bytes:
 class Spread:
     """How a network's weights are distributed over the ranks.
 
-    placements: the number of weights by placement: "Shard(dim=0)", or "Replicate(), Shard(dim=0)"
+    placements: the number of weights by placement: "Shard(dim=0)", or "Replicate() × Shard(dim=0)"
     if the mesh has two dimensions, or "whole" for a weight that is not a DTensor. mesh: the number
     of ranks in each dimension.
     """

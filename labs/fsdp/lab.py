@@ -153,7 +153,7 @@ EXERCISES = {
         # Only a ResNet has buffers: BatchNorm's statistics.
         configs=({"rung": "large"}, {}, {"ranks": 1, "model": "resnet18"}),
         small={"save_weights": True},
-        shows={"bytes of full weights on the last rank": "held_to_save"},
+        shows={"most bytes of full weights at once on the last rank": "held_to_save"},
         changes={"save_weights": True},
     ),
     "sharded_checkpoint": configs.of_ranks(

@@ -86,7 +86,7 @@ EXERCISES = {
                 "precision": "bf16",
             },
         ),
-        shows={"numbers that the last rank stores": "parameters"},
+        shows={"weights that the last rank stores": "parameters"},
         changes={"pipeline": "gpipe", "micro_batch": 2},
         **PIPED,
     ),

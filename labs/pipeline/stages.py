@@ -10,6 +10,7 @@ import torch
 
 from course.training import models
 from labs.pipeline import pipelines
+from trainspeed.resources import core_count
 
 CLASSES = 16  # of the default images
 REPEATS = 3  # of each piece's timing, of which the shortest counts
@@ -19,7 +20,7 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
     """Measure the pieces of a network: what comes before the blocks, each block, and the rest.
 
     Columns: piece, weights_m (millions), gflop (of an image's forward pass), ms (forward and
-    backward of all images on one thread, as a rank of two has).
+    backward of all images, with the threads of a rank of two).
     """
     torch.manual_seed(0)
     net = models.create(model, CLASSES, image_px)
@@ -28,7 +29,7 @@ def measure_pieces(model: str, image_px: int, images: int) -> pd.DataFrame:
     pieces = pipelines.pieces(net.to(memory_format=torch.channels_last))
     inputs = torch.randn(images, 3, image_px, image_px)
     threads, best_ms = torch.get_num_threads(), [float("inf")] * len(pieces)
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, core_count() // 2))
     try:
         for _ in range(REPEATS):
             features = inputs

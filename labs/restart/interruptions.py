@@ -92,7 +92,7 @@ class Interruptions(Hook):
 
 
 def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
-    """Describe the checkpoints of a folder: name, step, and whether each can be read ("whole")."""
+    """Describe the checkpoints of a folder: name, step, and state: complete or unreadable."""
     rows = []
     for path in sorted(folder.rglob("*")):
         # Without its metadata, a folder is still being written in the background.
@@ -104,8 +104,8 @@ def inspect_checkpoints(folder: Path) -> list[dict[str, Any]]:
         try:
             if path.is_file():  # a learner's file, with any content
                 torch.load(path, map_location="cpu", weights_only=False)
-            is_whole = True
+            state = "complete"
         except Exception:
-            is_whole = False
-        rows.append({"name": path.name, "step": restarts.step_of(path), "whole": is_whole})
+            state = "unreadable"
+        rows.append({"name": path.name, "step": restarts.step_of(path), "state": state})
     return rows

@@ -28,7 +28,7 @@ def left(rank: Rank) -> list[str] | NotApplicable:
     files = rank.evidence.left
     if rank.rank or files is NOT_APPLICABLE:
         return NOT_APPLICABLE
-    return [f"step {file['step']}" + ", unreadable" * (not file["whole"]) for file in files]
+    return [f"step {x['step']}" + ", unreadable" * (x["state"] == "unreadable") for x in files]
 
 
 def state(rank: Rank) -> facts.Contents:

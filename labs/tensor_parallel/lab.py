@@ -66,7 +66,6 @@ def _sums(phase: str, hint: str) -> tuple[Fact, ...]:
     )  # fmt: skip
 
 
-STORED = {"numbers that a rank stores": "parameters"}
 EXERCISES = {
     "device_mesh": configs.of_ranks(
         title="ranks that share a network get the same images",
@@ -92,7 +91,7 @@ EXERCISES = {
             # Five does not divide the number of channels.
             {"tensor": 5, "ranks": 5, "batch_size": 6},
         ),
-        shows=STORED | {"collectives in forward": "forward_collectives"},
+        shows={"weights per rank": "parameters", "collectives in forward": "forward_collectives"},
         rung="tensor",
         # Until TODO input_gradient, gradients depend on which rank keeps the bias; losses do not.
         small={"lr": 0.0},
@@ -122,7 +121,7 @@ EXERCISES = {
             {"shard": "zero3", "ranks": 1, "tensor": 1},
             {"shard": "zero3", "unit_blocks": 0},
         ),
-        shows=STORED | {"shape of the mesh": "spread.mesh", "weights": "spread.placements"},
+        shows={"weights by placement": "spread.placements", "bytes per rank": "spread.bytes"},
         rung="tensor",
         gpus=GRID,
         changes={"shard": "zero3"},

@@ -27,8 +27,10 @@ SMALL: dict[str, Any] = {
     "schedule": "",
     "collective_timeout_s": 60,
 }
-# On GPUs, without the compiler, which shards exclude.
+# On GPUs, without the compiler, which shards exclude. Few small updates hardly amplify rounding.
 FULL_SIZE = {"attention": "sdpa", "fused": True, "val_steps": 0, "lr_warmup": 0, "schedule": ""}
+FULL_SIZE |= {"steps": 4, "warmup_steps": 1, "lr": 2e-4}
+RECORDED = {"steps": 32, "warmup_steps": 8, "lr": 0.002, "precision": "half"}
 # 1.6 billion weights: 25 GB with their gradients and AdamW's state.
 XL = {"layers": 48, "heads": 20, "width": 1600}
 SAVING: dict[str, dict[str, Any]] = {
@@ -62,15 +64,14 @@ def _recorded_configs(gpus: int) -> Iterator[tuple[Config, int]]:
     """Yield plans for one node: DDP, FSDP2, tensor parallelism and their product, then saving."""
     for name, size in (("gpt2", {}), ("xl", XL)):
         for share in (16, 1):  # sequences per GPU
-            batch = {"batch_size": share * gpus, "precision": "half"} | size
+            batch = RECORDED | {"batch_size": share * gpus} | size
             label = f"{name}-{share}"
             for tensor in (part for part in (1, 2, 4) if gpus % part == 0):
                 named = batch | {"rung": f"{label}-{gpus // tensor}x{tensor}"}
                 yield mesh_config(gpus // tensor, tensor, quick=False, **named), gpus
             yield mesh_config(quick=False, **batch, rung=f"{label}-ddp"), gpus
-    length = {"batch_size": 4 * gpus, "steps": 24, "save_every": 8, "precision": "half"}
-    length |= {"epochs": 1}  # a save takes half a minute, or more
-    for method, settings in SAVING.items():  # 19 GB, three times
+    length = RECORDED | {"batch_size": 4 * gpus, "steps": 24, "save_every": 8, "epochs": 1}
+    for method, settings in SAVING.items():  # 19 GB, three times, half a minute or more each
         settings = settings | XL | length | {"rung": f"xl-saves-{method}"}
         yield mesh_config(gpus // 2, 2, quick=False, **settings), gpus
 

@@ -53,3 +53,8 @@ def test_numbers_of_a_table_are_rounded_by_their_unit() -> None:
     assert "<small>machine: NVIDIA H200 (recorded)</small>" in page
     assert "machine</th>" not in page
     assert list(frame.columns)[-1] == "machine"  # the table is unchanged
+
+
+def test_a_table_with_duplicate_names_is_rounded_too() -> None:
+    page = as_html(pd.DataFrame({"a": ["<x>", "y"], "gib": [1.23456, np.nan]}, index=["r", "r"]))
+    assert re.findall(r"<td>([^<]*)</td>", page) == ["&lt;x&gt;", "1.23", "y", "–"]

@@ -361,7 +361,7 @@ def test_a_preempted_training_goes_on_to_the_bit(
     # The checkpoint during which it was killed was never used.
     assert (
         seen.began_at == max(last, 60)
-        and {"name": ".draft", "step": None, "whole": False} in seen.found
+        and {"name": ".draft", "step": None, "state": "unreadable"} in seen.found
     )
     assert "asked to end" in run.tail()
     assert over(whole).status == "ok", whole.explain()

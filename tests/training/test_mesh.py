@@ -43,7 +43,7 @@ def losses(run: Run) -> list[float]:
     ("ranks", "tensor", "placed"),
     [
         pytest.param(4, 1, {"Shard(dim=0)": 28}, marks=pytest.mark.long),
-        (4, 2, {"_StridedShard(dim=0, sf=2), Shard(dim=0)": 8, "Shard(dim=0), Shard(dim=1)": 4}),
+        (4, 2, {"_StridedShard(dim=0, sf=2) × Shard(dim=0)": 8, "Shard(dim=0) × Shard(dim=1)": 4}),
         pytest.param(4, 4, {}, marks=pytest.mark.long),
     ],
 )

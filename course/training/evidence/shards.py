@@ -38,7 +38,7 @@ def spread(weights: Iterable[torch.Tensor], kept: Bytes) -> Spread:
     counts, mesh = Counter(), []
     for weight in weights:
         is_spread = part(weight) is not weight
-        counts[", ".join(map(repr, weight.placements)) if is_spread else "whole"] += 1
+        counts[" × ".join(map(repr, weight.placements)) if is_spread else "whole"] += 1
         if is_spread:
             mesh = [*weight.device_mesh.shape]
     return Spread(dict(counts), mesh, kept)

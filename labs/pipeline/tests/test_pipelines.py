@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 import pytest
+import torch
 
 from course.checks import exercises
 from course.checks.compare import Folder
@@ -144,6 +145,14 @@ def test_pieces_are_measured_and_cut() -> None:
     table["ms"] = [5, 1, 1, 1, 1, 1.0]
     assert lab.balanced_splits(table) == {"weights": "3", "GFLOP": "2", "your times": "1"}
     assert stage_ranges(table, "1,3") == [(0, 2), (2, 4), (4, 6)]
+
+
+def test_pieces_are_measured_with_the_threads_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, used = torch.get_num_threads(), []
+    monkeypatch.setattr("labs.pipeline.stages.core_count", lambda: 16)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    lab.measure_pieces("coatnet_pico_rw_224", image_px=32, images=1)
+    assert used == [8, threads]
 
 
 def test_recorded_pipelines_are_compared() -> None:

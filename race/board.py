@@ -31,7 +31,7 @@ from race.tracks import TRACKS
 SCRIPT, ABOUT = "script.py", "entry.json"
 COURSE_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each adds to the one before
 RECORDED_ENTRIES = RECORDED / "race"
-VERIFIED = "verified"
+VERIFIED, PAGE = "verified", "board.html"
 MOST_ENTRIES, MOST_NAMES = 50, 20_000  # of each account on a track, and those looked at
 NO_ACCOUNT = -1  # in place of the uids without an account
 # Of ABOUT, which is validated slowly, 30 µs a value; the course's have 5 KiB and 200 values.
@@ -45,7 +45,10 @@ def board_folder(folder: str | Path | None = None) -> Path:
 
 
 def prepare(board: Path) -> None:
-    """Create the board; if it is yours, also the folders for its entries and verifications."""
+    """Create the board; if it is yours, also its page, and folders for entries and verifications.
+
+    Once the page is the owner's, nobody else can put something else into its place.
+    """
     board.mkdir(parents=True, exist_ok=True)
     status = board.stat()
     if status.st_uid != os.getuid():
@@ -56,6 +59,10 @@ def prepare(board: Path) -> None:
         with suppress(FileExistsError):
             (board / name).mkdir()
             (board / name).chmod(mode)  # on a shared board, others can write there, too
+    page = board / PAGE
+    if not page.is_file() or page.lstat().st_uid != os.getuid():
+        with suppress(IsADirectoryError):  # no file can replace a folder
+            publish(page, "", board)
 
 
 def publish(path: Path, text: str, board: Path) -> None:

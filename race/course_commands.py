@@ -69,7 +69,7 @@ def race(
         tables.show_table(*page.rows(entries))
         typer.echo(f"the board, with pictures: {path}")
     if live:
-        page.keep_writing(folder, machine)
+        page.keep_writing(path, folder, machine)
 
 
 def _ask(introduction: str, *, yes: bool) -> None:

@@ -18,11 +18,11 @@ import pandas as pd
 from course.lab import digits
 from course.runs import runs_root, shared_files
 from race import board, figures
+from race.board import PAGE
 from race.entries import Entry, ranked
 from race.tracks import SIGNIFICANCE, TRACKS, find_track
 from race.verification import read_outcomes
 
-PAGE = "board.html"
 TEMPLATE = Path(__file__).with_name("page.html.j2")
 PUBLISHED = Path(__file__).with_name("published.csv")
 MAX_COMPARED = 10**6  # pairs of lines, at most 0.1 s: otherwise, repeated lines could take minutes
@@ -83,34 +83,33 @@ def board_page(to: str | Path | None = None, *, machine: str = "", live: bool = 
     """
     folder = board.board_folder(to)
     board.prepare(folder)
-    text, shown = render_page(folder, machine=machine, live=live), folder / PAGE
-    user = shared_files.user_name(folder.stat().st_uid)
-    if folder.stat().st_uid == os.getuid():
-        try:
-            board.publish(shown, text, folder)
-            return shown
-        except IsADirectoryError:  # no file can replace a folder
-            user = "a classmate"
-    fallback = runs_root() / PAGE
-    print(f"{shown} belongs to {user}: your page is {fallback}", file=sys.stderr)
-    fallback.parent.mkdir(parents=True, exist_ok=True)
-    board.publish(fallback, text, folder)
-    return fallback
+    place = folder / PAGE
+    if not place.is_file() or place.lstat().st_uid != os.getuid():
+        user = shared_files.user_name((place if place.is_dir() else folder).stat().st_uid)
+        shown, place = place, runs_root() / PAGE
+        place.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{shown} belongs to {user}: your page is {place}", file=sys.stderr)
+    _write(place, folder, machine, live)
+    return place
 
 
-def keep_writing(folder: Path, machine: str = "") -> None:
-    """Write the page after each new entry, until interrupted."""
+def _write(place: Path, folder: Path, machine: str, live: bool) -> None:
+    board.publish(place, render_page(folder, machine=machine, live=live), folder)
+
+
+def keep_writing(place: Path, folder: Path, machine: str = "") -> None:
+    """Write the page into its place after each new entry, until interrupted."""
     before = None
     try:
         while True:
             folders = (*TRACKS, board.VERIFIED)
             now = {path for name in folders for path in folder.glob(f"{name}/[!.]*")}
             if now != before:
-                board_page(folder, machine=machine, live=True)
+                _write(place, folder, machine, live=True)
                 before = now
             time.sleep(2)
     except KeyboardInterrupt:
-        board_page(folder, machine=machine)
+        _write(place, folder, machine, live=False)
 
 
 def render_page(folder: Path, *, machine: str = "", live: bool = False) -> str:

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import psutil
 
+from course.runs.user_folder import protect_compile_cache
+
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 PROBE_PLAN = "TRAINSPEED_PLAN"  # how the iterations of a script without a meter are timed
 OBJECT_KEY = "COURSE_OBJECT_KEY"  # a secret of a Slurm job's ranks: no one else sees its variables
@@ -99,6 +101,7 @@ def run_script(
     """
     atexit._clear()  # the handlers of this process's parent
     enter(surroundings)
+    protect_compile_cache()
     _prctl(PR_SET_NAME, script.name.encode())  # in `ps` and `top`
     # Or DataLoader workers would be started by a fork server, as this process was.
     multiprocessing.set_start_method(None, force=True)

@@ -74,6 +74,8 @@ def protect_compile_cache() -> None:
         _create(default)
     except OSError:
         os.environ[HEADERS] = "0"
+        if compiler := sys.modules.get("torch._inductor.config"):  # it has read the variable
+            compiler.cpp_cache_precompile_headers = False
     try:
         _create(chosen)
     except OSError as problem:

@@ -55,10 +55,6 @@ RANK_FIELDS = "device machine step_s load_s watts peak_gib host_gib epochs weigh
 # By default, the streams of a process share 8 connections to the GPU. Decoding the next batch would
 # wait for a complete step that another stream has put into the same connection.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-# Send messages before starting kernels that wait for the same GPU. The kernels of the algebra leave
-# little of a GPU free: without this, a step of four ranks took 0.1 ms longer
-# (research/ddp_algebra_h200_x4.jsonl).
-NCCL_PRIORITY = ("TORCH_NCCL_HIGH_PRIORITY", "1")
 
 
 @contextmanager
@@ -75,8 +71,6 @@ def recording() -> Iterator[Recorder]:
     run = Run(Path(folder)) if folder else None
     if run and run.config.format == "gpu_decode":  # before CUDA starts
         os.environ.setdefault(*CONNECTIONS)
-    if run and run.config.algebra:  # before the process group starts
-        os.environ.setdefault(*NCCL_PRIORITY)
     recorder = Recorder(run)
     if not recorder.config.memory_gib:  # with a limit, freed memory must be returned
         memory.keep_freed()

@@ -8,7 +8,7 @@ _NAMES = {
     "int8": "quantize",
     "latency": "load_measurements",
     "training": "load_crops train_network",
-    "variants": "LADDER Variant count_batchnorms fold_batchnorms",
+    "variants": "LADDER Variant fold_batchnorms",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -20,11 +20,6 @@ def fold_batchnorms(model: nn.Module) -> fx.GraphModule:
     return fuse(deepcopy(model).eval())
 
 
-def count_batchnorms(model: nn.Module) -> int:
-    """Return the number of BatchNorms in a network."""
-    return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-
-
 @dataclass(frozen=True)
 class Variant:
     """The changes to a network for inference.

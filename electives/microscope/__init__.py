@@ -9,7 +9,7 @@ _NAMES = {
     "permission": "counter_permission",
     "records": "counters_by_case load_measurements",
     "sparsity": "pruned_accuracy sparse_speeds",
-    "wmma": "library_instructions recorded_machine_code run_wmma wmma_source",
+    "wmma": "library_instructions run_wmma wmma_source",
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__, None, {module: names.split() for module, names in _NAMES.items()}

@@ -37,12 +37,6 @@ def run_wmma() -> None:
     print(f"Run here: it differs from PyTorch's product by {error:.1e} at most.")
 
 
-def recorded_machine_code() -> str:
-    """Return the kernel's matrix instructions for an H100, as they were recorded."""
-    lines = MACHINE_CODE.read_text().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("#"))
-
-
 def library_instructions() -> pd.DataFrame:
     """Count the recorded kernels of cuBLAS and cuDNN by their matrix instruction.
 

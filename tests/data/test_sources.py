@@ -27,6 +27,7 @@ from course.data import folders, open_folder
 from course.data.folders import DataError
 from course.data.formats import convert
 from course.data.formats.gpu_decode import Encoded
+from course.data.formats.raw import Raw
 from course.data.formats.sources import TRAIN_TAR, open_source
 from course.data.loader import image_sets, loaders
 
@@ -529,3 +530,18 @@ def test_no_one_waits_for_a_pipe_in_a_set(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match="contains no set that can be read"):
         open_source(tmp_path)
+
+
+def test_no_one_waits_for_a_pipe_in_a_part_of_a_set(images: Images, tmp_path: Path) -> None:
+    kit = write("kit", tmp_path / "kit", images)
+    folder = convert.convert_set("raw", kit, tmp_path / "raw")
+    pixels, *_ = sorted(folder.glob("val/images-*.npy"))
+    pixels.unlink()
+    os.mkfifo(pixels)
+    with pytest.raises(DataError, match="images-00000.npy is not a file"):
+        Raw(folder, "val", lambda image: image)[0]
+    (kit / f"{KIT}.tar.gz").unlink()
+    (kit / KIT / "data").mkdir(parents=True)
+    os.mkfifo(kit / KIT / "data/meta.mat")
+    with pytest.raises(DataError, match="KeyError: .meta.mat.*expected data.meta.mat"):
+        open_source(kit)

@@ -255,10 +255,17 @@ def test_a_launch_refuses_names_the_fix_and_records_what_was_trusted(
 
 
 @needs_root
-def test_what_an_own_script_could_import_counts_too(script: Path) -> None:
+def test_what_an_own_script_could_import_counts_too(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change(script.parent, 0o1777)
     launch(script, CONFIG).cancel()  # it is copied, and its folder is sticky
     with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
+        launch(script, CONFIG, arguments=["--lr", "1"])
+    change(script.parent, 0o755)
+    change(tmp_path, 0o1777)
+    monkeypatch.chdir(tmp_path)  # its child processes can import from there
+    with pytest.raises(JobError, match=f"{tmp_path}: everyone on this machine can change it"):
         launch(script, CONFIG, arguments=["--lr", "1"])
 
 

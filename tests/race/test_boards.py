@@ -160,17 +160,30 @@ def test_a_folder_of_the_pages_name_leaves_its_owner_a_page_elsewhere(
     shared: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.chown(shared, INSTRUCTOR, INSTRUCTOR)
-    render = page.render_page
-    render(shared)  # imports what the other users need
+    page.render_page(shared)  # imports what the other users need
+    act(MALLORY, (shared / page.PAGE).mkdir)
 
-    def rendered_slowly(*arguments: object, **options: object) -> str:
-        (shared / page.PAGE / "full").mkdir(parents=True)  # a classmate saw the owner read theirs
-        return render(*arguments, **options)
+    def show_live() -> None:
+        def interrupt(_: float) -> None:
+            (shared / page.PAGE).rmdir()  # as the classmate could
+            posted(shared, "alice")
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(page, "render_page", rendered_slowly)
-    act(INSTRUCTOR, lambda: page.board_page(shared))
-    assert f"your page is {shared.parent / 'runs' / page.PAGE}" in capfd.readouterr().err
-    assert (shared.parent / "runs" / page.PAGE).is_file()
+        monkeypatch.setattr(page.time, "sleep", interrupt)
+        page.keep_writing(page.board_page(shared), shared)
+
+    act(INSTRUCTOR, show_live)
+    shown = shared.parent / "runs" / page.PAGE
+    assert f"your page is {shown}" in capfd.readouterr().err
+    assert "alice" in shown.read_text()  # the page that is open in a browser
+
+
+@needs_root
+def test_nothing_takes_the_place_of_the_owners_page(shared: Path) -> None:
+    os.chown(shared, INSTRUCTOR, INSTRUCTOR)
+    act(INSTRUCTOR, lambda: board.prepare(shared))
+    for replace_page in ((shared / page.PAGE).unlink, (shared / page.PAGE).mkdir):
+        assert as_user(MALLORY, replace_page)
 
 
 @needs_root

@@ -33,6 +33,8 @@ class Raw:
         parts = about["splits"][split]["parts"]
         self.classes, self.transform = about["classes"], transform
         self._paths = [[folder / name for name in sorted(part["files"])] for part in parts]
+        if odd := [path for part in self._paths for path in part if not path.is_file()]:
+            raise folders.DataError(f"{odd[0]} is not a file: convert the set again")
         self._ends = np.array([*accumulate(part["images"] for part in parts)])
         self._arrays: dict[int, list[Any]] = {}  # mapped by each process separately
 

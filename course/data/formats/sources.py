@@ -258,7 +258,8 @@ def _read_kit(folder: Path) -> dict[str, str]:
     kit = folder / f"{KIT}.tar.gz" if (folder / f"{KIT}.tar.gz").is_file() else folder / KIT
     try:
         if kit.is_dir():
-            wanted = {name: (kit / "data" / name).read_bytes() for name in wanted}
+            files = [path for name in wanted if (path := kit / "data" / name).is_file()]
+            wanted = {path.name: path.read_bytes() for path in files}
         else:
             with tarfile.open(kit) as tar:
                 for member in tar:

@@ -58,6 +58,10 @@ def test_one_wait_ends_the_warm_up_and_each_call_has_its_own_beginning() -> None
         verify.check_times(partial(measure, restarts=False))
 
 
+def count_batchnorms(model: nn.Module) -> int:
+    return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
 def test_a_curve_has_a_knee() -> None:
     table = pd.DataFrame({"batch": [1, 2, 4, 8], "images_per_s": [100.0, 190.0, 271.0, 300.0]})
     assert latency.find_knee(table) == 4
@@ -67,7 +71,7 @@ def test_folded_networks_give_the_same_scores(net: nn.Module) -> None:
     images, folded = torch.randn(4, 3, 32, 32), lab.fold_batchnorms(net)
     with torch.no_grad():
         scores = net(images)
-        assert lab.count_batchnorms(net) > 0 == lab.count_batchnorms(folded)
+        assert count_batchnorms(net) > 0 == count_batchnorms(folded)
         assert torch.allclose(folded(images), scores, atol=1e-4 * scores.abs().max())
 
 
@@ -77,7 +81,7 @@ def test_a_variant_has_its_settings(net: nn.Module) -> None:
     network = variants.prepare(net, variant)
     weights = [weight for weight in network.parameters() if weight.ndim == 4]
     assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
-    assert lab.count_batchnorms(network) == 0 and lab.count_batchnorms(net) == 7
+    assert count_batchnorms(network) == 0 and count_batchnorms(net) == 7
     scores = variants.create_call(net, images, variant)()
     assert scores.dtype == torch.bfloat16 and scores.is_inference()
     fp32 = variants.create_call(net, images, lab.Variant())()

@@ -101,4 +101,4 @@ def test_pruned_weights_stay_zero_and_recover() -> None:
 def test_recorded_instructions() -> None:
     table = wmma.library_instructions()["kernels"]
     assert table["HGMMA"] > table["HMMA"] > 0
-    assert wmma.recorded_machine_code().count("HMMA.16816.F32") == 2
+    assert wmma.MACHINE_CODE.read_text().count("HMMA.16816.F32") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(own)
     try:
         return options.run(options, command)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return getattr(error, "code", 0) or 2
 
@@ -53,16 +54,17 @@ def run_profile(options: argparse.Namespace, command: list[str]) -> int:
 
     def show(profiles: list[profile.Profile]) -> None:
         values = page.values_of(profiles)
-        out = json.dumps(values, indent=1) if options.json else page.text_of(values)
-        print(out, flush=True, file=sys.stdout if options.json else sys.stderr)
+        text = json.dumps(values, indent=1)
+        shown = text if options.json else page.text_of(values)
+        print(shown, flush=True, file=sys.stdout if options.json else sys.stderr)
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / "page.json").write_text(json.dumps(values, indent=1))
-            (options.out / "page.html").write_text(html.html_of(values, profiles[0].trace))
+            write(options.out / "page.json", text.encode())
+            write(options.out / "page.html", html.html_of(values, profiles[0].trace).encode())
             for profiled in profiles:
                 if name := profiled.values["trace"]:
                     content = (profiled.folder / name).read_bytes()
-                    (options.out / f"rank{profiled.values['rank']}.json.gz").write_bytes(content)
+                    write(options.out / f"rank{profiled.values['rank']}.json.gz", content)
 
     return profile.profile(
         command,
@@ -72,6 +74,17 @@ def run_profile(options: argparse.Namespace, command: list[str]) -> int:
         timed_s=options.seconds,
         warm_up=options.warm_up,
     )
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file as a new one, which replaces the old one: a link is not followed."""
+    draft = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

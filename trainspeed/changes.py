@@ -208,6 +208,8 @@ class Trial:
 
     def _install_compile(self, modules: list[str]) -> None:
         def compile_(module: torch.nn.Module) -> None:
+            # The compiler starts `python -c`, which would import from the current directory.
+            os.environ["PYTHONSAFEPATH"] = "1"
             if isinstance(module, DistributedDataParallel):
                 module = module.module  # Dynamo leaves the wrapper, and would skip a Sequential
             module.compile()

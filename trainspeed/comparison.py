@@ -119,24 +119,14 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as values that JSON has."""
-        return {
-            "base": self.base,
-            "unit": self.unit,
-            "speeds": self.speeds,
-            "samples_per_iteration": self.samples,
-            "turns": self.turns,
-            "ended": self.ended,
-            "alternated": self.alternated,
-            "ratios": {
-                name: {
-                    "value": ratio.value,
-                    "low": ratio.low,
-                    "high": ratio.high,
-                    "noise": self.noise(name),
-                }
-                for name, ratio in self.ratios.items()
-            },
+        names = ("base", "unit", "speeds", "turns", "ended", "alternated")
+        values = {name: getattr(self, name) for name in names}
+        ratios = {
+            name: {key: getattr(ratio, key) for key in ("value", "low", "high")}
+            | {"noise": self.noise(name)}
+            for name, ratio in self.ratios.items()
         }
+        return values | {"samples_per_iteration": self.samples, "ratios": ratios}
 
 
 def compare(
@@ -294,13 +284,11 @@ class Command(Side):
         plan = Plan(str(self.folder), turns=self._stage.address, **self._plan)
         port = str(_free_port())  # or two torchruns want the same one
         ports = {"MASTER_PORT": port, "PET_MASTER_PORT": port}
-        env = run.environment(plan) | {"PYTHONUNBUFFERED": "1"} | ports | self._env
-        if "PYTHONPATH" in self._env:
-            env["PYTHONPATH"] = os.pathsep.join([str(run.INJECT), self._env["PYTHONPATH"]])
+        env = os.environ | {"PYTHONUNBUFFERED": "1"} | ports | self._env
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 self._command,
-                env=env,
+                env=run.environment(plan, env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

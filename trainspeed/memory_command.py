@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,14 +166,16 @@ def find(name: str) -> Callable[..., Any]:
     if not colon or not where or not function:
         raise ValueError(f"{name}: expected module:function, or path/file.py:function")
     path = Path(where)
-    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
     try:
         if path.suffix == ".py":
+            sys.path.insert(0, str(path.resolve().parent))
             spec = spec_from_file_location(path.stem, path)
             module = module_from_spec(spec)
             sys.modules.setdefault(path.stem, module)  # dataclasses look there
             spec.loader.exec_module(module)
         else:
+            if find_spec(where.partition(".")[0]) is None:  # others may write here: installed first
+                sys.path.append(str(Path.cwd()))
             module = pkgutil.resolve_name(where)
     except Exception as error:  # whatever a user's module raises
         raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,12 +28,12 @@ class CommandError(ValueError):
     """A command that cannot be started; the message has the fix."""
 
 
-def environment(plan: Any, inject: Path = INJECT) -> dict[str, str]:
-    """Return the environment in which every Python process loads the probe."""
-    before = os.environ.get("PYTHONPATH")
-    paths = [str(inject), *([before] if before else [])]
+def environment(plan: Any, own: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment in which every Python process loads the probe: `own` and more."""
+    before = own.get("PYTHONPATH")  # if empty: none, but in a list it is the current directory
+    paths = [str(INJECT), *([before] if before else [])]
     values = {"PYTHONPATH": os.pathsep.join(paths), PLAN: json.dumps(asdict(plan))}
-    return {"KINETO_LOG_LEVEL": "99"} | os.environ | values  # or a trace adds lines to the output
+    return {"KINETO_LOG_LEVEL": "99", **own, **values}  # or a trace adds lines to the output
 
 
 def check_command(command: Sequence[str]) -> list[str]:

@@ -36,6 +36,10 @@ OFFLINE = {
     "CLEARML_OFFLINE_MODE": "1",
 }
 OFFLINE_FOLDERS = ("WANDB_DIR", "TRACKIO_DIR", "MLFLOW_TRACKING_URI")
+# PyTorch's compiler runs what is in its caches, and anyone can create the usual ones in /tmp first.
+# Precompiled headers have no other place.
+COMPILER_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+NO_HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 HUB = {"HF_HUB_OFFLINE": "1"}  # not while profiling, which may download
 
 
@@ -103,12 +107,9 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as values that JSON has."""
         comparison = self.comparison.to_dict() if self.comparison else None
-        values = asdict(self.change) | {"comparison": comparison, "helps": self.helps}
-        return values | {
-            "is_same": self.is_same,
-            "training": self.training,
-            "failure": self.failure,
-        }
+        values = asdict(self.change) | {"comparison": comparison}
+        names = ("helps", "is_same", "training", "failure")
+        return values | {name: getattr(self, name) for name in names}
 
 
 # Which changes fit.
@@ -251,7 +252,7 @@ def try_changes(
         TrialError: the script must not be repeated.
         ProfileError, CompareError, CommandError: it cannot be run.
     """
-    with _offline():
+    with _apart():
         changes, files = _profile(command)
         if not may_repeat(files):
             listed = "\n".join(f"    {file['path']}  ({file['line']})" for file in files[:5])
@@ -360,11 +361,12 @@ class _Tester:
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
-    """Let services that track experiments write only to a temporary folder, in the block."""
+def _apart() -> Iterator[None]:
+    """Let trackers of experiments and the compiler use only a temporary folder, in the block."""
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="trainspeed-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trainspeed-", ignore_cleanup_errors=True) as folder:
         os.environ.update(OFFLINE | dict.fromkeys(OFFLINE_FOLDERS, folder))
+        os.environ.update(NO_HEADERS | dict.fromkeys(COMPILER_FOLDERS, f"{folder}/.cache"))
         try:
             yield
         finally:

@@ -208,6 +208,14 @@ def test_commands_compute_in_turns(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_empty_path_is_not_the_current_folder(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("open('imported', 'w').close()")
+    sides = {name: f"PYTHONPATH= {TRAIN}" for name in "ab"}
+    compare(sides, seconds=1)
+    assert not (folder / "imported").exists()
+
+
+@pytest.mark.slow
 def test_several_ranks_wait_at_the_same_iteration(folder: Path) -> None:
     torchrun = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2 {SCRIPT} --ranks"
     found = compare({"a": f"{torchrun} --name a", "b": f"{torchrun} --name b --batch 8"}, seconds=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -438,6 +440,35 @@ def test_bad_commands(
 ) -> None:
     assert main(["memory", *arguments.split()]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ts_installed", "ts_here"])
+def test_a_module_of_the_current_folder_does_not_hide_an_installed_one(
+    name: str, tmp_path: Path
+) -> None:
+    """It may be others' folder. Only if there is no other one, it is the user's."""
+    here, site = tmp_path / "here", tmp_path / "site"
+    for folder, module, text in (
+        (site, "ts_installed", "import torch, ts_other\nmake = lambda: torch.nn.Linear(4, 4)"),
+        (site, "ts_other", ""),
+        (here, "ts_installed", "1 / 0"),
+        (here, "ts_other", "1 / 0"),
+        (here, "ts_here", "from ts_installed import make"),
+    ):
+        folder.mkdir(exist_ok=True)
+        (folder / f"{module}.py").write_text(text)
+    command = [sys.executable, "-P", "-m", "trainspeed", "memory", f"{name}:make"]
+    path = os.pathsep.join([str(site), str(Path(__file__).parents[2])])
+    done = subprocess.run(
+        [*command, "--batch", "2", "--input", "4"],
+        cwd=here,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_sizes_of_cards() -> None:

@@ -81,6 +81,28 @@ def test_the_slow_stage_of_loading_is_named(tmp_path: Path, workers: int) -> Non
         assert any("Blur" in line for line in evidence)
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_others_put_where_the_page_goes_is_not_followed(
+    tmp_path: Path, is_folder: bool
+) -> None:
+    out, mine = tmp_path / "out", tmp_path / "mine.txt"
+    out.mkdir()
+    mine.write_text("mine")
+    os.link(mine, out / "page.json")
+    os.mkfifo(out / "rank0.json.gz")
+    (out / "page.html").mkdir() if is_folder else (out / "page.html").symlink_to(mine)
+    (tmp_path / "mine.py").write_text(HEAD + DATA + LOOP.replace("WORKERS", "0"))
+    command = ["profile", *QUICK, "--out", str(out), "--", sys.executable, "mine.py"]
+    done = trainspeed(*command, cwd=tmp_path)
+    assert mine.read_text() == "mine" and json.loads((out / "page.json").read_text())["parts"]
+    assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
+    if is_folder:
+        assert done.returncode == 2 and "error: [Errno 21] Is a directory" in done.stderr
+    else:
+        assert done.returncode == 0 and "<!doctype html>" in (out / "page.html").read_text()
+        assert (out / "rank0.json.gz").is_file()
+
+
 def test_accumulation_and_two_optimizers(tmp_path: Path) -> None:
     text = (
         HEAD

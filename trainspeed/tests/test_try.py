@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainspeed import run
+from trainspeed import run, trial
 from trainspeed.changes import FILES, shift_seed
 from trainspeed.recorder import Plan
-from trainspeed.trial import Losses, judge, suggest
+from trainspeed.trial import Change, Losses, judge, suggest, try_changes
 from trainspeed.turns import ENDED
 
 LIMIT_S = 240.0
@@ -183,6 +185,29 @@ def test_workers_are_tried_on_a_script_that_waits_for_its_loader(tmp_path: Path)
     assert ": loader = DataLoader(Items()" in workers["line"]
     assert "num_workers=" in workers["code"]
     assert workers["comparison"]["turns"] >= 3
+
+
+@pytest.mark.long  # it compiles a network, without precompiled headers
+def test_compiling_runs_nothing_that_others_put_into_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current directory, and the folder in /tmp that is named after the user."""
+    script, shared, scratch = (tmp_path / name for name in ("script.py", "tmp", "scratch"))
+    script.write_text(TRAINING.replace("WRITE", "").replace("0.016", "0.001"))
+    prepared = shared / f"torchinductor_{getpass.getuser()}"
+    for folder in (prepared, scratch):
+        folder.mkdir(parents=True)
+    (scratch / "ctypes.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
+    monkeypatch.chdir(scratch)
+    monkeypatch.setenv("TMPDIR", str(shared))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(prepared))
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    change = Change("compile", {"modules": ["Linear"]}, "", "")
+    monkeypatch.setattr(trial, "_profile", lambda command: ([change], []))
+    (result,) = try_changes([sys.executable, str(script)], seconds=2)
+    assert (result.failure, result.is_same) == ("", True)
+    assert not (tmp_path / "imported").exists()
+    assert [*shared.iterdir()] == [prepared] and [*prepared.iterdir()] == []
 
 
 @pytest.mark.slow

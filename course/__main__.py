@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import chdir
 from importlib import import_module
 
 import typer
@@ -19,10 +18,12 @@ def main() -> None:
     """Run the command; an expected error is a message, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
-    here = os.stat(".")
-    if here.st_mode & 0o022 or here.st_uid not in (0, os.getuid()):
-        with chdir("/"):  # when imported here, it would read any classmate's matplotlibrc, or hang
-            import_module("matplotlib")
+    status = os.stat(".")
+    if status.st_mode & 0o022 or status.st_uid not in (0, os.getuid()):
+        here = os.open(".", os.O_RDONLY)  # its name may lead to a different folder afterwards
+        os.chdir("/")  # when imported here, it would read any classmate's matplotlibrc, or hang
+        import_module("matplotlib")
+        os.fchdir(here)
     try:
         app()
     except Exception as error:

@@ -15,6 +15,7 @@ from course.jobs.scripts import Surroundings, enter
 from course.jobs.supervise import SupervisedRank
 from course.runs.record import Record
 from course.runs.run import FOLDER_VARIABLE
+from course.runs.user_folder import protect_compile_cache
 
 GRACE_S = 5.0  # for the processes of a command, between SIGTERM and SIGKILL
 
@@ -71,6 +72,7 @@ class SupervisedCommand(SupervisedRank):
 def run_command(script: str, surroundings: Surroundings) -> None:
     """Become bash, which executes the script, in a new session."""
     enter(surroundings)
+    protect_compile_cache()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
         signal.signal(number, signal.SIG_DFL)
-    os.execvpe("bash", ["bash", script], surroundings.env)
+    os.execvpe("bash", ["bash", script], os.environ)

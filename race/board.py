@@ -32,7 +32,7 @@ SCRIPT, ABOUT = "script.py", "entry.json"
 COURSE_ENTRIES = ("plain", "one_cycle", "progressive", "fast")  # each adds to the one before
 RECORDED_ENTRIES = RECORDED / "race"
 VERIFIED, PAGE = "verified", "board.html"
-MOST_ENTRIES, MOST_NAMES = 50, 20_000  # of each account on a track, and those looked at
+MOST_ENTRIES, MOST_NAMES = 20, 20_000  # of each account on a track, and those looked at
 NO_ACCOUNT = -1  # in place of the uids without an account
 # Of ABOUT, which is validated slowly, 30 µs a value; the course's have 5 KiB and 200 values.
 MOST_BYTES, MOST_VALUES = 32 * 1024, 1000
@@ -45,10 +45,7 @@ def board_folder(folder: str | Path | None = None) -> Path:
 
 
 def prepare(board: Path) -> None:
-    """Create the board; if it is yours, also its page, and folders for entries and verifications.
-
-    Once the page is the owner's, nobody else can put something else into its place.
-    """
+    """Create the board; if it is yours, also its folders, and a page that nobody can replace."""
     board.mkdir(parents=True, exist_ok=True)
     status = board.stat()
     if status.st_uid != os.getuid():

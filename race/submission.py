@@ -21,7 +21,7 @@ from course import Run
 from course.data import crop_set
 from course.jobs import find_script, launch_planned, plan_run
 from course.lab import read_utf8
-from course.runs import PROJECT, Record, git_sha, read_dict, write_atomically
+from course.runs import PROJECT, Record, git_sha, read_dict, trust, write_atomically
 from race import board
 from race.board import COURSE_ENTRIES
 from race.entries import MOST_SEEDS, VERDICT, Entry, Trial
@@ -106,6 +106,7 @@ def enter(
     """
     is_course_entry = str(script) in COURSE_ENTRIES
     source = course_script(str(script)) if is_course_entry else find_script(script)
+    trust.check([source])  # what runs is a copy
     text, name = read_utf8(source), name or source.stem
     rules = find_track(track)
     if seeds and not rules.seeds <= seeds <= MOST_SEEDS:

@@ -363,7 +363,7 @@ def _start(
 def _trusted(group: Sequence[Plan], earlier: Iterable[Run]) -> dict[str, Any]:
     """Check who can change what the runs execute; return what the user accepts, for the record."""
     sources = [planned.source for planned in group if not planned.is_repeat]
-    own = [x for x in group if "arguments" in x.request and not x.is_repeat]
+    own = [planned for planned in group if "arguments" in planned.request]
     # PyTorch's compiler starts `python -c`, which imports from where the script runs.
     imported = [folder for x in own for folder in (x.source.parent, Path(x.request["folder"]))]
     accepted = trust.check(sources, [*imported, *(run.folder for run in earlier)])

@@ -1,5 +1,6 @@
 """The `course` command as a user types it: output, exit codes, messages."""
 
+import io
 import json
 import os
 import re
@@ -66,6 +67,26 @@ def test_a_style_in_a_folder_of_everyone_is_not_read(
     os.mkfifo(tmp_path / "matplotlibrc")  # matplotlib would wait for it
     monkeypatch.chdir(tmp_path)
     assert "the board, with pictures: " in course("race").stdout
+
+
+def test_a_command_stays_in_its_folder_if_a_classmate_exchanges_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "group").mkdir()
+    folder.chmod(0o777)
+    monkeypatch.chdir(folder)
+    before = os.stat(".")
+
+    def exchange(name: str) -> None:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(Path.home())
+
+    monkeypatch.setattr(__main__, "import_module", exchange)
+    monkeypatch.setattr(__main__, "app", lambda: None)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
+    __main__.main()
+    assert os.path.samestat(os.stat("."), before)
 
 
 def test_run_is_launched_shown_listed_and_its_log_printed(runs_root: Path) -> None:

@@ -19,6 +19,7 @@ from job_helpers import CONFIG, over
 from race_helpers import as_user
 
 from course.__main__ import app
+from course.config import rung
 from course.jobs.launch import launch, refresh
 from course.runs import trust
 from course.runs.errors import JobError
@@ -262,6 +263,11 @@ def test_what_an_own_script_could_import_counts_too(
     launch(script, CONFIG).cancel()  # it is copied, and its folder is sticky
     with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
         launch(script, CONFIG, arguments=["--lr", "1"])
+    change(script.parent, 0o755)
+    earlier = over(launch(script, CONFIG, arguments=["--lr", "1"]))
+    change(script.parent, 0o1777)  # afterwards: it is repeated beside another run
+    with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
+        launch("solutions/train.py", rung("amp", quick=True), against=earlier)
     change(script.parent, 0o755)
     change(tmp_path, 0o1777)
     monkeypatch.chdir(tmp_path)  # its child processes can import from there

@@ -17,7 +17,8 @@ from race_helpers import GOOD, as_user, entry_of, posted
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from course.runs import shared_files
+from course.runs import shared_files, trust
+from course.runs.errors import JobError
 from race import board, figures, page, submission, verification
 from race.entries import MOST_SEEDS, Entry, digest
 
@@ -176,6 +177,18 @@ def test_a_folder_of_the_pages_name_leaves_its_owner_a_page_elsewhere(
     shown = shared.parent / "runs" / page.PAGE
     assert f"your page is {shown}" in capfd.readouterr().err
     assert "alice" in shown.read_text()  # the page that is open in a browser
+
+
+@needs_root
+def test_a_script_that_others_can_change_is_not_entered(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    script = shared.parent / "mine.py"
+    script.write_text("SETTINGS = {}")
+    script.chmod(0o666)
+    with pytest.raises(JobError, match="mine.py: everyone on this machine can change it"):
+        submission.enter("quick", script, to=shared)
 
 
 @needs_root

@@ -18,6 +18,6 @@ _NAMES = {
 }
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    ["recordings", "restarts", "shared_files"],
+    ["recordings", "restarts", "shared_files", "trust"],
     {module: names.split() for module, names in _NAMES.items()},
 )

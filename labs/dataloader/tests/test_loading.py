@@ -268,7 +268,9 @@ class TestFailures:
         worker.send_signal(signal.SIGKILL)
         assert over(run).status == "failed"
         error = run.record.error
-        assert f"{worker.pid}" in error and "DataLoader worker" in error, error
+        # Killed while it sends a batch, PyTorch notices the connection before the worker.
+        is_named = f"{worker.pid}" in error and "DataLoader worker" in error
+        assert is_named or error.startswith("ConnectionResetError"), error
         assert "ended from outside" in error and "fewer workers" in error, error
         assert "train.py, line" not in error  # the line is not to blame
 

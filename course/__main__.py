@@ -18,12 +18,12 @@ def main() -> None:
     """Run the command; an expected error is a message, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
-    status = os.stat(".")
-    if status.st_mode & 0o022 or status.st_uid not in (0, os.getuid()):
-        here = os.open(".", os.O_RDONLY)  # its name may lead to a different folder afterwards
+    here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))  # its name may lead elsewhere later
+    if (status := os.fstat(here)).st_mode & 0o022 or status.st_uid not in (0, os.getuid()):
         os.chdir("/")  # when imported here, it would read any classmate's matplotlibrc, or hang
         import_module("matplotlib")
         os.fchdir(here)
+    os.close(here)
     try:
         app()
     except Exception as error:

@@ -45,7 +45,7 @@ def board_folder(folder: str | Path | None = None) -> Path:
 
 
 def prepare(board: Path) -> None:
-    """Create the board; if it is yours, also its folders, and a page that nobody can replace."""
+    """Create the board; if it is yours, also its folders, and a page that others can't replace."""
     board.mkdir(parents=True, exist_ok=True)
     status = board.stat()
     if status.st_uid != os.getuid():

@@ -28,12 +28,12 @@ class CommandError(ValueError):
     """A command that cannot be started; the message has the fix."""
 
 
-def environment(plan: Any, own: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which every Python process loads the probe: `own` and more."""
-    before = own.get("PYTHONPATH")  # if empty: none, but in a list it is the current directory
+def environment(plan: Any, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment in which every Python process loads the probe: `env` and more."""
+    before = env.get("PYTHONPATH")  # if empty: none, but in a list it is the current directory
     paths = [str(INJECT), *([before] if before else [])]
     values = {"PYTHONPATH": os.pathsep.join(paths), PLAN: json.dumps(asdict(plan))}
-    return {"KINETO_LOG_LEVEL": "99", **own, **values}  # or a trace adds lines to the output
+    return {"KINETO_LOG_LEVEL": "99", **env, **values}  # or a trace adds lines to the output
 
 
 def check_command(command: Sequence[str]) -> list[str]:

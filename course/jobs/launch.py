@@ -363,9 +363,9 @@ def _start(
 def _trusted(group: Sequence[Plan], earlier: Iterable[Run]) -> dict[str, Any]:
     """Check who can change what the runs execute; return what the user accepts, for the record."""
     sources = [planned.source for planned in group if not planned.is_repeat]
-    own = [planned for planned in group if "arguments" in planned.request]
+    custom = [planned for planned in group if "arguments" in planned.request]
     # PyTorch's compiler starts `python -c`, which imports from where the script runs.
-    imported = [folder for x in own for folder in (x.source.parent, Path(x.request["folder"]))]
+    imported = [folder for x in custom for folder in (x.source.parent, Path(x.request["folder"]))]
     accepted = trust.check(sources, [*imported, *(run.folder for run in earlier)])
     return {"trusted": accepted} if accepted else {}
 

@@ -85,16 +85,16 @@ def test_the_slow_stage_of_loading_is_named(tmp_path: Path, workers: int) -> Non
 def test_what_others_put_where_the_page_goes_is_not_followed(
     tmp_path: Path, is_folder: bool
 ) -> None:
-    out, mine = tmp_path / "out", tmp_path / "mine.txt"
+    out, linked = tmp_path / "out", tmp_path / "mine.txt"
     out.mkdir()
-    mine.write_text("mine")
-    os.link(mine, out / "page.json")
+    linked.write_text("linked")
+    os.link(linked, out / "page.json")
     os.mkfifo(out / "rank0.json.gz")
-    (out / "page.html").mkdir() if is_folder else (out / "page.html").symlink_to(mine)
-    (tmp_path / "mine.py").write_text(HEAD + DATA + LOOP.replace("WORKERS", "0"))
-    command = ["profile", *QUICK, "--out", str(out), "--", sys.executable, "mine.py"]
+    (out / "page.html").mkdir() if is_folder else (out / "page.html").symlink_to(linked)
+    (tmp_path / "train.py").write_text(HEAD + DATA + LOOP.replace("WORKERS", "0"))
+    command = ["profile", *QUICK, "--out", str(out), "--", sys.executable, "train.py"]
     done = trainspeed(*command, cwd=tmp_path)
-    assert mine.read_text() == "mine" and json.loads((out / "page.json").read_text())["parts"]
+    assert linked.read_text() == "linked" and json.loads((out / "page.json").read_text())["parts"]
     assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []
     if is_folder:
         assert done.returncode == 2 and "error: [Errno 21] Is a directory" in done.stderr

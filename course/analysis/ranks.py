@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import signal
 import tempfile
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import torch
 from torch import distributed
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
+from course._compat import sign_objects
 from course.jobs.processes import job_environment, loopback
-from course.jobs.scripts import process_context, sign_objects
+from course.jobs.scripts import process_context
 
 TIMEOUT_S = {"gloo": 20, "nccl": 120}  # for a rank that does not answer; on a GPU it may compile
 CAUSES = {  # by a part of the error's text
@@ -50,7 +52,8 @@ def on_ranks(
             method = process_context(preload=True).get_start_method()
             # The environment is that of now: a fork has the one of when its server was started.
             call = cloudpickle.dumps(lambda rank, ranks: function(rank, ranks, *arguments))
-            parameters = (ranks, folder, backend, job_environment(), call)
+            key = secrets.token_bytes(32)
+            parameters = (ranks, folder, backend, job_environment(), call, key)
             context = start_processes(_run_rank, parameters, ranks, join=False, start_method=method)
         try:
             while not context.join():
@@ -75,6 +78,7 @@ def _run_rank(
     backend: str,
     env: dict[str, str],
     call: bytes,
+    key: bytes,
 ) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the fork server ignores it
     os.environ.clear()
@@ -83,7 +87,7 @@ def _run_rank(
     os.dup2(null, 1)
     os.dup2(null, 2)
     torch.set_num_threads(1)
-    sign_objects()
+    sign_objects(key)
     store = f"file://{folder}/store"  # a file of this user, instead of a port
     timeout = timedelta(seconds=TIMEOUT_S[backend])
     distributed.init_process_group(backend, store, timeout, ranks, rank)

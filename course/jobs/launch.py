@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 import time
@@ -383,6 +384,7 @@ def _write_folder(run: Run, planned: Plan, common: dict[str, Any]) -> None:
     run.folder.mkdir(parents=True)
     run.script.write_text(planned.text, encoding="utf-8")
     (run.folder / "config.json").write_text(planned.config.to_json())
+    write_atomically(run.folder / runs.OBJECT_KEY, secrets.token_hex(32), mode=0o600)
     (run.folder / records.RESERVE).write_bytes(bytes(records.RESERVE_BYTES))
     request = planned.request | {"script": str(planned.source)} | common
     write_atomically(run.folder / "launch.json", json.dumps(request, indent=1))

@@ -6,7 +6,6 @@ Importing touches no accelerator and starts no thread: a fork would not survive 
 import atexit
 import gc
 import os
-import secrets
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start its threads when imported
 gc.disable()  # searching a million new objects for garbage takes a quarter of the time
@@ -26,7 +25,6 @@ import course.training.profiling  # noqa: E402, F401
 import course.training.recorder  # noqa: E402, F401
 import course.training.sync_batchnorm  # noqa: E402, F401
 
-OBJECT_KEY = secrets.token_bytes(32)  # only its forks know it
 gc.enable()
 gc.freeze()  # forks then leave these objects' pages shared
 atexit.register(gc.unfreeze)  # or nanobind reports them as leaked

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import psutil
 
+from course.runs.run import FOLDER_VARIABLE, OBJECT_KEY
 from course.runs.user_folder import protect_compile_cache
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # of Linux's prctl
 PROBE_PLAN = "TRAINSPEED_PLAN"  # how the iterations of a script without a meter are timed
-OBJECT_KEY = "COURSE_OBJECT_KEY"  # a secret of a Slurm job's ranks: no one else sees its variables
 FORK_SERVER_ENDED = 255  # exit code that multiprocessing reports without a fork server to ask
 SAVE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # before the end of a job
 LONGEST_FOLDER = 70  # of the fork server's socket, whose path can have at most 107 characters
@@ -112,7 +112,9 @@ def run_script(
     if "torch" in sys.modules:
         _reset_libraries()
     if os.environ.get("WORLD_SIZE", "1") != "1":  # alone, a script may start ranks in its own way
-        sign_objects()
+        from course import _compat
+
+        _compat.sign_objects(Path(os.environ[FOLDER_VARIABLE], OBJECT_KEY).read_bytes())
     if surroundings.modules:  # a script of the learner's own, which has no meter
         from trainspeed import probe
 
@@ -158,17 +160,6 @@ def enter(surroundings: Surroundings) -> None:
     sys.stderr = sys.__stderr__ = os.fdopen(
         2, "w", buffering=1, closefd=False, errors="backslashreplace"
     )
-
-
-def sign_objects() -> None:
-    """Let this rank load only objects of ranks with its secret: that of the process from which they
-    are forked, or else of their Slurm job."""
-    forked_from = sys.modules.get("course.jobs.preload")
-    key = forked_from.OBJECT_KEY if forked_from else os.environ.get(OBJECT_KEY, "").encode()
-    if key:
-        from course import _compat
-
-        _compat.sign_objects(key)
 
 
 def _reset_libraries() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -18,7 +17,6 @@ from typing import Any
 import slurm_box
 from course.jobs.batch_script import UnknownJobError, environment, submit_job
 from course.jobs.processes import job_environment
-from course.jobs.scripts import OBJECT_KEY
 from course.jobs.sites import Site, user_file
 from course.jobs.slurm_partitions import (
     Partition,
@@ -97,8 +95,7 @@ def submit(folder: Path, request: dict[str, Any], site: Site) -> dict[str, Any]:
     try:
         # A login node's limit on threads does not count in jobs.
         job = {k: v for k, v in job_environment().items() if not k.endswith("_NUM_THREADS")}
-        key = {OBJECT_KEY: secrets.token_hex(32)}
-        with environment(job | slurm_box.environment() | key):
+        with environment(job | slurm_box.environment()):
             number = submit_job(folder, request, site)
     except UnknownJobError as error:
         try:

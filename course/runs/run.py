@@ -52,6 +52,7 @@ EXECUTORS = ("local", "slurm", "recorded")  # how a site runs jobs
 WAITING_FILE = "waiting"
 SUBMIT_GRACE_S = 60  # a busy scheduler may take this long to assign a job id
 BESIDE = "beside"  # the subfolder of a run that was repeated to take turns with this one
+OBJECT_KEY = "object.key"  # the secret with which its ranks sign what they send
 FOLDER_VARIABLE = "COURSE_RUN_FOLDER"  # set for every process of a run's job
 TAKES_TURNS = "COURSE_TAKES_TURNS"  # set for each rank of a run that takes turns
 # Fields that a machine may change (see course.training.precision.resolve).

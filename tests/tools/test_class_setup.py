@@ -69,7 +69,7 @@ def project(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "env" / "bin").mkdir(parents=True)
     (place / "env" / "bin" / "python").symlink_to("/bin/sh")
     monkeypatch.setattr(setup, "PROJECT", folder)
-    monkeypatch.setattr(setup, "_make_data", lambda folder, crops: "not in this test")
+    monkeypatch.setattr(setup, "_make_data", lambda folder: "not in this test")
     monkeypatch.setattr(sys, "prefix", str(place / "env"))
     monkeypatch.setenv("COURSE_SITES", str(place / "none.toml"))
     return folder
@@ -465,11 +465,10 @@ def test_data_that_is_missing_is_made_by_the_command(
     python.write_text('#!/bin/sh\nmkdir "$COURSE_DATA${6:+-blind-crops}"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    assert "without crops" in setup._make_data(place, False)
-    assert setup._make_data(place, True) == "complete"
+    assert setup._make_data(place) == "complete"
     assert {path.name for path in place.iterdir()} == {"python", "data", "data-blind-crops"}
-    assert setup._make_data(place, True) == "complete"  # mkdir would fail
+    assert setup._make_data(place) == "complete"  # mkdir would fail
     (place / "data").rmdir()
     python.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(ValueError, match=f"the data could not be created in {place}"):
-        setup._make_data(place, True)
+        setup._make_data(place)

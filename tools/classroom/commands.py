@@ -60,7 +60,6 @@ def init(
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="Size of the notebooks' runs; full is for GPUs.")
     ] = True,
-    crops: Annotated[bool, typer.Option("--crops", help="Also create the crops: 230 MB.")] = False,
     group: Annotated[str, typer.Option(help="A group that contains only instructors.")] = "",
     instructors: Annotated[
         str, typer.Option(help="Other instructors' accounts, such as a,b.")
@@ -70,7 +69,7 @@ def init(
     from tools.classroom import setup
 
     names = [name for name in instructors.split(",") if name]
-    options = {"site": site, "quick": quick, "crops": crops, "group": group, "instructors": names}
+    options = {"site": site, "quick": quick, "group": group, "instructors": names}
     for line in setup.init(folder, **options):
         typer.echo(line)
 

@@ -43,7 +43,6 @@ def init(
     quick: bool = True,
     group: str = "",
     instructors: Sequence[str] = (),
-    crops: bool = False,
 ) -> Iterator[str]:
     """Create the folder of a class; if it exists, replace the course in it and add what is missing.
 
@@ -55,7 +54,6 @@ def init(
             machine. An existing start.sh is replaced only if a site is given.
         group: the group of the drop box; "": your own if it holds instructors only, or else an ACL.
         instructors: names of further accounts that may read the drop box.
-        crops: make the crops, too.
 
     Raises:
         ValueError: others can write to the folder; the clone has uncommitted changes; learners
@@ -73,7 +71,7 @@ def init(
             yield f"{START}: {_write_start(folder, site, quick)}"
             yield f"{DROP}: {make_drop_box(folder, group, accounts)}"
             yield f"{BOARD}: {_make_board(folder)}"
-            yield f"{DATA}: {_make_data(folder, crops)}"
+            yield f"{DATA}: {_make_data(folder)}"
         finally:
             shutil.rmtree(drafts, ignore_errors=True)
     for place, fix in _closed(folder):
@@ -289,18 +287,17 @@ def _make_board(folder: Path) -> str:
     return "new" if is_new else "kept"
 
 
-def _make_data(folder: Path, crops: bool) -> str:
+def _make_data(folder: Path) -> str:
     """Create the default set and the crops, each if it is missing: the last folder is checked."""
     env = os.environ | {"COURSE_DATA": str(folder / DATA)}
-    sets = {DATA: []} | ({f"{DATA}-blind-crops": ["--as", "crops"]} if crops else {})
-    for name, options in sets.items():
+    for name, options in {DATA: [], f"{DATA}-blind-crops": ["--as", "crops"]}.items():
         command = [sys.executable, "-P", "-m", "course", "data", *options]
         if (
             not (folder / name).exists()
             and subprocess.run(command, env=env, stdout=subprocess.DEVNULL).returncode
         ):
             raise ValueError(f"the data could not be created in {folder}: see above")
-    return "complete" if crops else "complete, without crops (--crops)"
+    return "complete"
 
 
 @contextmanager

@@ -82,8 +82,9 @@ def gpu_jobs_submitter(
     Raise ValueError for an invalid argument (nothing is submitted then), or if Slurm refuses a job.
     Raise JobError, and submit nothing, if others can change what the jobs execute.
     """
-    trust.check(folders=[Path.cwd()])
     jobs, ids = _jobs(**locals()), []
+    scripts = [script for job in jobs for script in job.scripts]
+    trust.check(scripts, [Path.cwd(), *(script.parent for script in scripts)])
     for job in jobs:
         try:
             ids.append(local.submit(job) if job.site.executor == "local" else _sbatch(job))

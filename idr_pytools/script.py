@@ -50,10 +50,14 @@ class BatchJob:
     @property
     def name(self) -> str:
         """Return the name from the options, or that of the script that the command starts."""
-        words = _split(self.command)
-        script = next((word for word in words if word.endswith(".py")), words[0])
+        script = next(iter(self.scripts), _split(self.command)[0])
         stem = re.sub(r"[^\w+=-]", "_", Path(script).name.split(".")[0]).lstrip("+=-")
         return self.options["name"] or stem[:40] or "job"
+
+    @property
+    def scripts(self) -> list[Path]:
+        """Return the Python scripts in the command."""
+        return [Path(word) for word in _split(self.command) if word.endswith(".py")]
 
     def __str__(self) -> str:
         tasks = f"{self.nodes} × {self.tasks} tasks of {self.cpus} cores on {self.site.name}"

@@ -27,6 +27,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from tqdm import tqdm
 
 from course.data.folders import DataError, default_root
+from course.runs import trust
 from course.runs.files import read_dict
 from trainspeed.resources import core_count
 
@@ -120,10 +121,12 @@ def ensure_complete(
 
     Raises:
         DataError: the folder cannot be written, or contains other files.
+        JobError: a different account could lead what is written elsewhere.
     """
     if is_complete(root):
         return root
     partial = root.with_name(f"{root.name}.partial")
+    trust.check_folder(partial, "\nOr name a new folder in one of yours by --to")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{root}.lock", mode=0o600)

@@ -31,6 +31,7 @@ HIDDEN = 65534  # owns the files of accounts that a container or a file server d
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
 NO_LOGIN = ("nologin", "false")  # ends of shells
 CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
+MODULES = ("*.py", "*.so", "__pycache__", "__pycache__/*.pyc")
 FEW, LINES = 3, 10  # names in a line of a message, and lines in it
 ELSEWHERE = "\nOr use a new folder, in your home or on a scratch disk: export COURSE_RUNS=FOLDER"
 
@@ -87,9 +88,14 @@ def runs_root(*, is_checked: bool = True) -> Path:
     """
     chosen = folder_from("COURSE_RUNS") or PROJECT / "runs"
     if is_checked:
-        _accepted(_openings([chosen], is_chosen=True).values(), ELSEWHERE)
+        check_folder(chosen, ELSEWHERE)
         _check_inside(chosen.resolve())
     return chosen.resolve()
+
+
+def check_folder(folder: Path, advice: str = "") -> None:
+    """Raise a JobError, which also has the advice, if others can change or exchange the folder."""
+    _accepted(_openings([folder], is_chosen=True).values(), advice)
 
 
 @cache  # now, no one else can put anything into it
@@ -128,7 +134,9 @@ def trusted_paths() -> set[Path]:
 
 def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list[Opening]:
     """Return what different accounts can change of what a launch executes; see `check`."""
+    folders = [*folders]
     executed = [runs_root(is_checked=False), user_file(), *scripts, *folders]
+    executed += [module for folder in folders for module in _modules(folder)]
     executed += filter(None, [os.environ.get(CACHE)])  # PyTorch's compiler runs what is in it
     with suppress(OSError):  # a full disk
         executed.append(user_folder())  # tickets of the queue in it name what to execute
@@ -140,6 +148,14 @@ def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list
         for _, x in sorted(found.items())
         if not any((str(p), x.writers, x.is_parent, x.is_certain) in kinds for p in x.path.parents)
     ]
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """Yield the modules directly in a folder, its packages, and what is in those."""
+    for pattern in MODULES:
+        yield from folder.glob(pattern)
+    for path in folder.glob("*/__init__.py"):
+        yield from (path.parent, *path.parent.rglob("*"))
 
 
 @cache

@@ -81,10 +81,8 @@ def protect_compile_cache() -> None:
     except OSError as problem:
         folder = _create(user_folder() / "compile")
         os.environ[CACHE] = str(folder)
-        print(
-            f"{problem}. torch.compile would run what others put there: its cache is {folder}",
-            file=sys.stderr,
-        )
+        # Not as an error: the last line of those explains why a run failed.
+        print(f"{problem}. torch.compile would run what others put there: its cache is {folder}")
 
 
 def _create(folder: Path) -> Path:

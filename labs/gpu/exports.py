@@ -67,6 +67,7 @@ def export(runs: Run | Iterable[Run], to: str, folder: str | Path = "") -> Expor
         [sys.executable, "-P", "-m", "labs.gpu.trackers", to, str(place)],
         input=pickle.dumps(runs),
         env=_offline(place),
+        cwd=place,  # wandb reads its settings where it works
         capture_output=True,
     )
     if process.returncode:

@@ -20,10 +20,12 @@ from race_helpers import as_user
 
 from course.__main__ import app
 from course.config import rung
+from course.data import default_set
 from course.jobs.launch import launch, refresh
 from course.runs import trust
 from course.runs.errors import JobError
 from course.runs.run import PROJECT, Run, all_jobs
+from idr_pytools import gpu_jobs_submitter
 from labs.start_here import doctor
 
 ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
@@ -264,6 +266,16 @@ def test_what_an_own_script_could_import_counts_too(
     with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
         launch(script, CONFIG, arguments=["--lr", "1"])
     change(script.parent, 0o755)
+    for name in ("nets.py", "blocks/__init__.py", "blocks/x.so", "__pycache__/nets.cpython-311.pyc"):
+        module = script.parent / name
+        module.parent.mkdir(exist_ok=True)
+        module.touch()
+        change(module, 0o664, CLASS)
+        with pytest.raises(JobError, match=rf"{name}: group class \(bob\) can change it"):
+            launch(script, CONFIG, arguments=["--lr", "1"])
+        with pytest.raises(JobError, match=rf"{name}: group class \(bob\) can change it"):
+            gpu_jobs_submitter(str(script), n_gpu=1)
+        change(module, 0o644)
     earlier = over(launch(script, CONFIG, arguments=["--lr", "1"]))
     change(script.parent, 0o1777)  # afterwards: it is repeated beside another run
     with pytest.raises(JobError, match="inside: everyone on this machine can change it"):
@@ -273,6 +285,27 @@ def test_what_an_own_script_could_import_counts_too(
     monkeypatch.chdir(tmp_path)  # its child processes can import from there
     with pytest.raises(JobError, match=f"{tmp_path}: everyone on this machine can change it"):
         launch(script, CONFIG, arguments=["--lr", "1"])
+
+
+@needs_root
+def test_a_repetition_needs_the_folders_it_imported_from(script: Path) -> None:
+    """On a scratch disk, others can create one that is gone, before the job begins."""
+    earlier = over(launch(script, CONFIG, arguments=[]))
+    shutil.rmtree(script.parent)
+    with pytest.raises(ValueError, match=f"{script.parent}, which is gone"):
+        launch("solutions/train.py", rung("amp", quick=True), against=earlier)
+
+
+@needs_root
+def test_data_is_not_written_where_others_could_lead_it_elsewhere(place: Path) -> None:
+    private, folder = place / "private", place / "group"
+    private.mkdir()
+    folder.mkdir()
+    change(folder, 0o2775, CLASS)
+    (folder / "set.partial").symlink_to(private)
+    with pytest.raises(JobError, match=r"group: group class \(bob\) can change it"):
+        default_set.ensure(folder / "set")
+    assert not [*private.iterdir()] and not (folder / "set").exists()
 
 
 @needs_root

@@ -102,8 +102,7 @@ def launch(
     if answered := _answer(planned):
         return answered
     if against is not None and against.launched.get("site") != site:
-        where = against.launched.get("site")
-        print(f"{against.name} ran on site {where!r}: it cannot be repeated on {site!r}")
+        print(f"{against.name} ran elsewhere: it cannot be repeated on site {site!r}")
         against = None
     group = [planned] if against is None else [*beside(planned, against)]
     return _launch(group, rerun)[0]
@@ -367,6 +366,8 @@ def _trusted(group: Sequence[Plan], earlier: Iterable[Run]) -> dict[str, Any]:
     custom = [planned for planned in group if "arguments" in planned.request]
     # PyTorch's compiler starts `python -c`, which imports from where the script runs.
     imported = [folder for x in custom for folder in (x.source.parent, Path(x.request["folder"]))]
+    if gone := [folder for folder in imported if not folder.is_dir()]:  # or others create it now
+        raise ValueError(f"{gone[0]}: gone, and the run to repeat imports from it: launch it again")
     accepted = trust.check(sources, [*imported, *(run.folder for run in earlier)])
     return {"trusted": accepted} if accepted else {}
 

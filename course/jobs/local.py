@@ -32,12 +32,9 @@ def commands(folder: Path, request: dict[str, Any], _site: Site) -> str:
     script = shlex.join([sys.executable, "-u", str(folder / "train.py")])
     commands = [f"RANK={rank} LOCAL_RANK={rank} {script}" for rank in range(count)]
     processes = "1 process" if count == 1 else f"{count} processes"
-    return (
-        f"# No scheduler here: {processes}\n"
-        f"export {FOLDER_VARIABLE}={shlex.quote(str(folder))} WORLD_SIZE={count}\n"
-        + " &\n".join(commands)
-        + "\n"
-    )
+    variables = f"{FOLDER_VARIABLE}={shlex.quote(str(folder))} WORLD_SIZE={count}"
+    lines = [f"# No scheduler here: {processes}", f"export {variables}", " &\n".join(commands)]
+    return "\n".join([*lines, ""])
 
 
 def is_alive(run: Run) -> bool:

@@ -81,10 +81,6 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
     values = {name: launched[name] for name in kept if name in launched}
     values |= {"rung": config.rung, "site": planned.site.name, "gpus": against.gpus}
     source = Path(launched["script"])
-    imported = (source.parent, Path(launched["folder"])) if "folder" in launched else ()
-    if gone := [folder for folder in imported if not folder.is_dir()]:
-        # Where all can write, a classmate could create it before the job begins.
-        raise ValueError(f"{against.name} ran with modules of {gone[0]}, which is gone: launch it anew")
     text = against.script.read_text()
     repeat = Plan(source, text, config, planned.site, values, is_repeat=True)
     both = {"beside": [repeat.name]}

@@ -40,7 +40,7 @@ from course.runs import failures, ranks
 from course.runs.files import write_atomically
 from course.runs.record import Record, write_record
 from course.runs.restarts import CHECKPOINTS, EPOCHS, GO_ON, interruptions, step_of
-from course.runs.run import ENDED, FOLDER_VARIABLE, OPEN, TAKES_TURNS, Run, record_of
+from course.runs.run import ENDED, FOLDER_VARIABLE, OBJECT_KEY, OPEN, TAKES_TURNS, Run, record_of
 from course.runs.scripts import calls
 from course.training import hooks
 from course.training.attempts import attempt
@@ -390,7 +390,8 @@ class SupervisedRank:
     def _meeting_point(self) -> dict[str, str]:
         """Return variables for the ranks' rendezvous, new at each start, never an outer job's."""
         if self._executor == "slurm":  # each run of the job has a process group
-            port = Random(self._task.job_id).choice(PORTS) + self.number  # the same in all tasks
+            secret = (self.run.job.folder / OBJECT_KEY).read_text()  # or others could listen first
+            port = Random(secret).choice(PORTS) + self.number  # the same in all tasks
             address = os.environ["SLURM_LAUNCH_NODE_IPADDR"]  # from there srun started the tasks
             return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
         variables = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": loopback()}

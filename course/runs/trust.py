@@ -31,7 +31,7 @@ HIDDEN = 65534  # owns the files of accounts that a container or a file server d
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
 NO_LOGIN = ("nologin", "false")  # ends of shells
 CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
-MODULES = ("*.py", "*.so", "__pycache__", "__pycache__/*.pyc")
+MODULES = ("*.py", "*.so", "__pycache__", "__pycache__/*")
 FEW, LINES = 3, 10  # names in a line of a message, and lines in it
 ELSEWHERE = "\nOr use a new folder, in your home or on a scratch disk: export COURSE_RUNS=FOLDER"
 
@@ -150,12 +150,11 @@ def openings(scripts: Iterable[Path] = (), folders: Iterable[Path] = ()) -> list
     ]
 
 
-def _modules(folder: Path) -> Iterator[Path]:
-    """Yield the modules directly in a folder, its packages, and what is in those."""
-    for pattern in MODULES:
-        yield from folder.glob(pattern)
-    for path in folder.glob("*/__init__.py"):
-        yield from (path.parent, *path.parent.rglob("*"))
+def _modules(folder: Path) -> list[Path]:
+    """Return the modules directly in a folder, and its packages with what is in them."""
+    packages = [path.parent for path in folder.glob("*/__init__.py")]
+    paths = [*map(folder.glob, MODULES), *(package.rglob("*") for package in packages)]
+    return [*packages, *(path for found in paths for path in found)]
 
 
 @cache

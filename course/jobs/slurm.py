@@ -60,10 +60,8 @@ REASONS = {
     "PartitionNodeLimit": "it asks for more nodes than the partition gives, and will not start",
     "PartitionConfig": "the partition does not allow such a job, and it will not start",
     "Partition": "the partition takes no jobs just now",
-    "QOSMaxJobsPerUser": "you have as many jobs running as the QoS allows",
     "QOSMax": "you have reached a limit of the QoS",
     "QOSGrp": "the users of the QoS have together reached a limit of it",
-    "AssocMaxJobs": "you have as many jobs running as your account allows",
     "Assoc": "a limit of your account is reached",
 }  # pending jobs: prefix of squeue's reason, and its meaning; the first match counts
 HERE = "run on a login node, or start a Slurm on this machine by course slurm up"

@@ -29,7 +29,6 @@ from course.runs.user_folder import CACHE, user_file, user_folder
 VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
-NO_LOGIN = ("nologin", "false")  # ends of shells
 CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
 MODULES = ("*.py", "*.so", "__pycache__", "__pycache__/*")
 FEW, LINES = 3, 10  # names in a line of a message, and lines in it
@@ -278,7 +277,7 @@ def _people() -> tuple[set[int], bool]:
     people = {
         uid
         for uid, account in accounts.items()
-        if uid >= PEOPLE and uid != HIDDEN and not account.pw_shell.endswith(NO_LOGIN)
+        if uid >= PEOPLE and uid != HIDDEN and not account.pw_shell.endswith(("nologin", "false"))
     }
     mine = os.getuid()
     is_known = mine in accounts or user_name(mine) == f"user {mine}"  # or in no directory either

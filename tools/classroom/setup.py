@@ -23,9 +23,8 @@ from filelock import FileLock, Timeout
 
 from course.checks.shared_progress import DROP, has_access_list
 from course.jobs import sites
-from course.runs import PROJECT, write_atomically
+from course.runs import PROJECT, trust, write_atomically
 from course.runs.clone import git
-from course.runs.shared_files import access_list
 from course.text import printable
 from race.board import prepare
 
@@ -56,12 +55,13 @@ def init(
         instructors: names of further accounts that may read the drop box.
 
     Raises:
-        ValueError: others can write to the folder; the clone has uncommitted changes; learners
-            could not update; no such site; or no way to keep the drop box private.
+        JobError: others can change the folder.
+        ValueError: the clone has uncommitted changes; learners could not update; no such site; or
+            no way to keep the drop box private.
     """
     folder = Path(os.path.abspath(folder.expanduser()))
     accounts = {_account(name) for name in instructors} | {pwd.getpwuid(os.getuid())}
-    with _readable_by_others(), _alone(folder, accounts):
+    with _readable_by_others(), _alone(folder):
         drafts = folder / DRAFTS
         shutil.rmtree(drafts, ignore_errors=True)  # of an interrupted command
         drafts.mkdir(mode=0o700)
@@ -311,9 +311,9 @@ def _readable_by_others() -> Iterator[None]:
 
 
 @contextmanager
-def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
     """Create or check the folder, and let no other init work in it meanwhile."""
-    _create(folder, accounts)
+    _create(folder)
     try:
         with FileLock(folder / f"{DRAFTS}.lock", mode=0o600, timeout=0):
             yield
@@ -321,45 +321,20 @@ def _alone(folder: Path, accounts: set[pwd.struct_passwd]) -> Iterator[None]:
         raise ValueError(f"another course class init runs in {folder}: wait for it") from None
 
 
-def _create(folder: Path, accounts: set[pwd.struct_passwd]) -> None:
+def _create(folder: Path) -> None:
     """Create the folder of the class, or check the one that is there.
 
     Raises:
-        ValueError: it, or something in it, belongs to someone else, or others could replace it.
+        JobError: others could change it.
+        ValueError: something in it belongs to someone else.
     """
-    for above in {*folder.parents, *folder.resolve().parents}:  # a link leads elsewhere
-        is_sticky = above.exists() and above.stat().st_mode & stat.S_ISVTX
-        if above.exists() and not is_sticky and _others_write(above, accounts):
-            raise ValueError(
-                f"others could replace {folder}, because they can write to {above}: choose a "
-                f"different place, or ask its owner for: chmod +t {_quoted(above)}"
-            )
+    trust.check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path in [folder, *(folder / x for x in (BUNDLE, START, SITES, DATA, DROP, BOARD, DRAFTS))]:
         if os.path.lexists(path) and path.lstat().st_uid != os.getuid():
             raise ValueError(f"{path} belongs to someone else: move it, or use a different folder")
-    for path in (folder, *(folder / name for name in (BUNDLE, START, SITES))):
-        if path.exists() and _others_write(path, accounts):
-            raise ValueError(f"others can write to {path}. Fix: chmod g-w,o-w {_quoted(path)}")
-
-
-def _others_write(path: Path, accounts: set[pwd.struct_passwd]) -> bool:
-    """Return whether accounts other than these and root may write to a folder or file.
-
-    If it has an access list, the permission of its group is that of all whom the list names.
-    """
-    status = path.stat()
-    by_group = status.st_mode & stat.S_IWGRP
-    if status.st_mode & stat.S_IWOTH or (by_group and access_list(path)):
-        return True
-    if not by_group:
-        return False
-    try:
-        members = _members(grp.getgrgid(status.st_gid))
-    except KeyError:
-        return True
-    known = {"root", *(account.pw_name for account in accounts)}
-    return bool(members - known)
+    for name in (BUNDLE, START, SITES):
+        trust.check_folder(folder / name)
 
 
 def _closed(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import time as clock
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -83,8 +83,7 @@ def gpu_jobs_submitter(
     Raise JobError, and submit nothing, if others can change what the jobs execute.
     """
     jobs, ids = _jobs(**locals()), []
-    scripts = [script for job in jobs for script in job.scripts]
-    trust.check(scripts, [Path.cwd(), *(script.parent for script in scripts)])
+    _check_trust(jobs)
     for job in jobs:
         try:
             ids.append(local.submit(job) if job.site.executor == "local" else _sbatch(job))
@@ -125,6 +124,7 @@ def slurm_file_creator(
     cpus = cpus_per_task or site.cpus_per_gpu * max(1, gpus // n_tasks_per_node)
     options = _without_foreign_names(site, options)
     job = BatchJob(site, srun_command, n_nodes, n_tasks_per_node, gpus, cpus, options)
+    _check_trust([job])
     return str(job.write()[0])
 
 
@@ -182,6 +182,12 @@ def search_log(
 
 def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+
+
+def _check_trust(jobs: Sequence[BatchJob]) -> None:
+    """Raise JobError if others can change what the jobs execute, or lead their logs elsewhere."""
+    scripts = [script for job in jobs for script in job.scripts]
+    trust.check(scripts, [Path.cwd(), LOGS.parent, LOGS, *(script.parent for script in scripts)])
 
 
 def _jobs(srun_commands: Any, n_gpu: Any, **options: Any) -> list[BatchJob]:

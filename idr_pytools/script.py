@@ -1,5 +1,6 @@
 """Write a job's batch script: the template is batch.sh.j2; this file checks its values."""
 
+import os
 import re
 import shlex
 import sys
@@ -56,8 +57,9 @@ class BatchJob:
 
     @property
     def scripts(self) -> list[Path]:
-        """Return the Python scripts in the command."""
-        return [Path(word) for word in _split(self.command) if word.endswith(".py")]
+        """Return the scripts in the command."""
+        words = map(os.path.expandvars, _split(self.command))
+        return [Path(word) for word in words if word.endswith((".py", ".sh"))]
 
     def __str__(self) -> str:
         tasks = f"{self.nodes} × {self.tasks} tasks of {self.cpus} cores on {self.site.name}"

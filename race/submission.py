@@ -166,6 +166,9 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
         planned = plan_run(script, config, site=site, gpus=entry.gpus, time_min=minutes)
         run = launch_planned(replace(planned, request=planned.request | REQUEST))
     run.wait(check=False)
+    if not run.record:
+        run.cancel()
+        raise KeyboardInterrupt  # which ended the wait
     deadline = time.monotonic() + SYNC_TIMEOUT_S
     while run.record.status == "ok" and not (run.folder / RESULT).exists():
         if time.monotonic() > deadline:

@@ -75,20 +75,23 @@ def compare(entry: Entry, repeated: Entry) -> Outcome:
     """Compare an entry with its repetition."""
     if repeated.verdict:
         return Outcome(False, f"{entry.id} is not confirmed: {repeated.verdict}", repeated)
+    verb, ratio = "is confirmed", repeated.seconds / entry.seconds if entry.seconds else 1
     if repeated.machine != entry.machine:
         time = f"on {repeated.machine}, whose times can't be compared with {entry.machine}'s"
     elif not entry.seconds:
         time = "and the entry has no time to compare"
-    elif abs(repeated.seconds / entry.seconds - 1) < SAME_TIME:
+    elif abs(ratio - 1) < SAME_TIME:
         time = "as before"
     else:
-        time = f"{digits(repeated.seconds / entry.seconds)} times as long as before"
+        time = f"{digits(ratio)} times as long as before"
+        if ratio > 1:
+            verb, time = "is not confirmed", f"{time}: was the machine busy?"
     summary = (
-        f"{entry.id} is confirmed: mean accuracy {repeated.top1:.2%} with "
+        f"{entry.id} {verb}: mean accuracy {repeated.top1:.2%} with "
         f"{len(repeated.trials)} new seeds, p = {repeated.p:.2g}; "
         f"{digits(repeated.seconds)} s, {time}"
     )
-    return Outcome(True, summary, repeated)
+    return Outcome(verb == "is confirmed", summary, repeated)
 
 
 def store(outcome: Outcome, entry: Entry, folder: Path) -> None:

@@ -31,8 +31,7 @@ PLAN = "TRAINSPEED_PLAN"
 # so many batches without either, by batches. If there is an optimizer, it will probably step, after
 # it has accumulated gradients or evaluated the model: then only after PATIENCE of them.
 BACKWARDS, BATCHES, PATIENCE = 4, 8, 256
-# After this many steps of other optimizers in a row, the first one is no longer in use.
-OTHERS = 16
+OTHERS = 16  # steps of other optimizers in a row, after which the first is no longer in use
 UPDATES, PASSES, FETCHES = "optimizer steps", "backward passes", "batches"
 
 

@@ -126,7 +126,6 @@ def ensure_complete(
     if is_complete(root):
         return root
     partial = root.with_name(f"{root.name}.partial")
-    trust.check_folder(partial, "\nOr name a new folder in one of yours by --to")
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(f"{root}.lock", mode=0o600)
@@ -148,6 +147,7 @@ def ensure_complete(
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
             try:
                 partial.mkdir(exist_ok=True)
+                trust.check_folder(partial, "\nOr set COURSE_DATA, or --to, to a folder of yours")
                 fill(partial)
                 shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
                 partial.rename(root)

@@ -151,10 +151,8 @@ def resume(
     """
     config, status = change(run.requested_config, changes or {}), refresh(run)
     if run.is_recorded or run.is_command or not has_checkpoints(run.folder):
-        raise ValueError(
-            f"{run.name} has no checkpoint to continue from: launch it with save_every=100, for "
-            f"example, so that it saves every 100 steps"
-        )
+        fix = "launch it with save_every=100, for example"
+        raise ValueError(f"{run.name} has no checkpoint to continue from: {fix}")
     if status in ("queued", "running"):
         raise ValueError(f"{run.name} is {status}: cancel it first, or wait until it is over")
     if not config.save_every:
@@ -270,13 +268,11 @@ def cancel(runs: Sequence[T]) -> list[T]:
     Raises:
         JobError: Slurm does not take the requests now; or as `refresh`.
     """
-    # Include their repetitions, which no other run needs.
-    active = [member for run in runs for member in (run, *run.repeats)]
+    active = [member for run in runs for member in (run, *run.repeats)]  # no other run needs them
     active = [run for run in active if refresh(run) in ("queued", "running")]
     for run in active:
         remaining = [member for member in run.together if member not in active]
-        # A job goes on for other members of a group: its supervisor sees the verdict, and ends
-        # only this run.
+        # A job goes on for other members of a group: its supervisor ends only this run.
         is_last = all(member.record for member in remaining)
         if run.executor == "slurm" and is_last:
             try:
@@ -296,7 +292,7 @@ def refresh(run: Run) -> str:
     Raises:
         JobError: it is not over, and others can exchange its folder.
     """
-    if run.record is None and not engine(run).is_alive(run) and run.record is None:
+    if run.record is None and run.is_mine and not engine(run).is_alive(run) and run.record is None:
         status, error = engine(run).ending(run)
         if status in ("queued", "running"):  # it was requeued, or its end is not known yet
             return status

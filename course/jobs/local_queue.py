@@ -174,7 +174,7 @@ def is_open(ticket: Path, supervisor: list[float]) -> bool:
     Args:
         supervisor: identity of the process that began the job; empty: the job has not begun.
     """
-    if not ticket.exists():
+    if not os.path.exists(ticket):  # or it is another user's
         return False
     if ticket.parent in user_folder().glob("queue*"):  # no other, whose command is anyone's
         start_runner(ticket.parent)

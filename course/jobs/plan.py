@@ -89,10 +89,7 @@ def beside(planned: Plan, against: Run) -> tuple[Plan, Plan]:
 
 def _check_budgets(configs: Sequence[Config]) -> None:
     if any(config.steps == 0 for config in configs):
-        raise ValueError(
-            "steps=0: how many steps a complete epoch has is not known before the run begins, and "
-            "runs that take turns need a number: set steps, or launch each alone"
-        )
+        raise ValueError("steps=0: runs that take turns need a number, or launch each by itself")
     budgets = {config.budget_s for config in configs}
     if len(budgets) > 1:
         raise ValueError(
@@ -168,10 +165,7 @@ def check_syntax(text: str, name: str) -> None:
 def _check_parallel(config: Config, gpus: int) -> None:
     """Raise ValueError if these ranks cannot split the network or batch as the config requests."""
     if gpus % config.tensor:
-        raise ValueError(
-            f"tensor={config.tensor} ranks share each layer, and gpus={gpus} make no whole number "
-            f"of such groups: choose a multiple of {config.tensor}"
-        )
+        raise ValueError(f"gpus={gpus}: tensor={config.tensor} needs a multiple of {config.tensor}")
     passes = config.batch_size // (config.micro_batch or config.batch_size)
     if config.pipeline in ("interleaved", "zero_bubble") and passes % gpus:
         raise ValueError(
@@ -184,10 +178,8 @@ def _check_hosts(config: Config, gpus: int, site: Site) -> None:
     """Raise ValueError if ranks cannot divide evenly among simulated hosts, or nodes are real."""
     if gpus % config.hosts:
         divisors = [str(hosts) for hosts in range(1, gpus + 1) if gpus % hosts == 0]
-        raise ValueError(
-            f"hosts={config.hosts}: the simulated hosts must share gpus={gpus} evenly: choose "
-            f"hosts={' or '.join(divisors)}, or more GPUs"
-        )
+        choice = f"choose hosts={' or '.join(divisors)}, or more GPUs"
+        raise ValueError(f"hosts={config.hosts} must share gpus={gpus} evenly: {choice}")
     if config.hosts > 1 and site.executor == "slurm" and site.shape(gpus)[0] > 1:
         raise ValueError(
             f"hosts={config.hosts}: gpus={gpus} are several real nodes of site {site.name!r}: "

@@ -50,7 +50,8 @@ def of_runs(*runs: Run) -> list[psutil.Process]:
     session. A session's number is not used again before all its processes have ended, but then it
     may be: so only processes that are younger than the run count.
     """
-    leaders = dict(pair for run in runs for pair in run.started.get("processes", []))
+    mine = [run.started for run in runs if run.is_mine]
+    leaders = dict(pair for started in mine for pair in started.get("processes", []))
     processes = []
     for process in psutil.process_iter() if leaders else ():
         with suppress(psutil.Error, OSError):  # it has ended, or is another user's

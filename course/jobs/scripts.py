@@ -61,8 +61,7 @@ def process_context(*, preload: bool) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     modules = ["course.jobs.fork_server", "course.jobs.preload"]
     context.set_forkserver_preload(modules if preload else modules[:1])
-    # Slurm sends signals to all processes of a job. Without the fork server, a script that then
-    # writes a checkpoint could not be waited for.
+    # Slurm signals all processes of a job, and a script that then saves is waited for through it.
     before = [signal.signal(number, signal.SIG_IGN) for number in SAVE_SIGNALS]
     folder_before = tempfile.tempdir
     if len(tempfile.gettempdir()) > LONGEST_FOLDER:

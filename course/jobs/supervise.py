@@ -49,15 +49,12 @@ from trainspeed.resources import core_count, usable_cores
 WATCH_S = 0.2  # between two checks, rare enough not to disturb the runs that are timed
 EXIT_CODES = {"timeout": 124}  # as the `timeout` command returns
 DUMP_MS = 1000  # for one attempt; there are two, and up to a second passes before the first
-# For a last checkpoint when the job must end: locally, less than `local.stop` waits. Slurm kills
-# the job itself, after its own grace period.
+# For a last checkpoint when the job must end, before `local.end_processes` or Slurm kills it.
 SAVE_S = {"local": 8.0, "slurm": 600.0}
 SKEW_S = 60.0  # between the limits of a job's tasks, which do not start at the same time
 GRACE_S = 15.0  # for the processes that are left once a run has its record
 TRACEBACK_LINES = 200  # of a log, to search for the script's line
-# Where the ranks of a Slurm job meet. Below 32,768: from there on Linux assigns ports to
-# connections, so one might be taken.
-PORTS = range(22_000, 32_000)
+PORTS = range(22_000, 32_000)  # of Slurm's ranks: below those that Linux assigns to connections
 
 
 @dataclass(frozen=True)
@@ -316,8 +313,7 @@ class SupervisedRank:
 
     def _begin(self) -> None:
         """Start the process, and write host, pids and time to started.json."""
-        # Rank 0 writes the file, perhaps on another node, and before the process starts: the record
-        # of a short script needs the time.
+        # Before the process starts: the record of a short script needs the time.
         writes_start = self.rank == 0 or self._executor == "local"
         path, since = self.run.folder / "started.json", time.time()
         started = self.run.started or {
@@ -382,8 +378,7 @@ class SupervisedRank:
             env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
         if self.ranks > 1:
             # After a collective's timeout, NCCL's watchdog sleeps four times this before it ends
-            # the process: by default a minute, for dumps of its flight recorder, which nothing
-            # reads here.
+            # the process, by default a minute, for dumps that nothing reads here.
             env.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", str(DUMP_MS))
         return env
 

@@ -30,7 +30,7 @@ VARIABLE = "COURSE_TRUST"  # paths that others may change, separated as in PATH
 HIDDEN = 65534  # owns the files of accounts that a container or a file server does not show
 PEOPLE, USERS = 500, 100  # people's first uid and gid on any system; Linux's group of all users
 CONTAINERS = {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"}  # they list only their user
-MODULES = ("*.py", "*.so", "__pycache__", "__pycache__/*")
+MODULES = ("*.py*", "*.so", "__pycache__", "__pycache__/*")
 FEW, LINES = 3, 10  # names in a line of a message, and lines in it
 ELSEWHERE = "\nOr use a new folder, in your home or on a scratch disk: export COURSE_RUNS=FOLDER"
 
@@ -184,6 +184,14 @@ def _openings(executed: Iterable[Path | str], *, is_chosen: bool) -> dict[str, O
     return found
 
 
+def _is_closed(folder: str) -> bool:
+    """Return whether only trusted accounts can enter a folder, or one that it is in."""
+    status, above = os.stat(folder), os.path.dirname(folder)
+    if status.st_uid in _trusted() and not status.st_mode & 0o011:
+        return True
+    return above != folder and _is_closed(above)
+
+
 def _parts(targets: set[str]) -> Iterator[tuple[str, os.stat_result]]:
     """Yield each path with its status, and likewise the folders that it is in.
 
@@ -219,23 +227,26 @@ def _writers(
     is_sticky = stat.S_ISDIR(mode) and is_parent and mode & stat.S_ISVTX
     if stat.S_ISLNK(mode) or is_sticky:  # only the owner can replace it, or what is in it
         return certain, possible
+    inherited = [] if is_parent else files.access_list(path, "default")
+    if (mode & 0o022 or inherited) and _is_closed(os.path.realpath(os.path.dirname(path))):
+        return certain, possible
+    certain += [f"{who}, by its default ACL," for who in _listed(inherited, status)]
     if mode & stat.S_IWOTH:
         people, may_be_more = _people()
         is_shared = may_be_more or people - _trusted()
         (certain if is_shared else possible).append("everyone on this machine")
     elif mode & stat.S_IWGRP:
-        certain += _group_writers(path, status)
+        group = [(files.ACL_OWNING_GROUP, files.ACL_WRITE, 0)]
+        certain += _listed(files.access_list(path) or group, status)
     return certain, possible
 
 
-def _group_writers(path: str, status: os.stat_result) -> list[str]:
-    """Return in words the other accounts to which the permission of a path's group applies.
+def _listed(entries: Iterable[tuple[int, int, int]], status: os.stat_result) -> list[str]:
+    """Return in words the other accounts that can write by an access control list's entries.
 
-    With an access control list, it is the list's mask: without it, no entry of the list can write,
+    The permission of a path's group is the list's mask: without it, no entry of the list can write,
     but for the owner's and everyone's; with it, those can that have the permission themselves.
     """
-    if not (entries := files.access_list(path)):
-        return list(filter(None, [_others_in(status.st_gid, _trusted())]))
     writing = [(tag, number) for tag, access, number in entries if access & files.ACL_WRITE]
     users = {number for tag, number in writing if tag == files.ACL_USER} - _trusted()
     groups = {number for tag, number in writing if tag == files.ACL_GROUP}
@@ -303,6 +314,8 @@ def _fix(path: str, status: os.stat_result, *, is_parent: bool) -> str:
     """Return what closes an opening."""
     deep = "-R " * (stat.S_ISDIR(status.st_mode) and not is_parent)
     command = f"chmod {deep}g-w,o-w {shlex.quote(path)}"
+    if not is_parent and files.access_list(path, "default"):  # new files would get it again
+        command = f"setfacl -R -k {shlex.quote(path)}; {command}"
     if status.st_uid == os.getuid():
         return command
     if path == tempfile.gettempdir():

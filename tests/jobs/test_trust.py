@@ -1,11 +1,13 @@
 """A launch refuses what a different account could change of it, and nothing else."""
 
 import grp
+import json
 import os
 import pwd
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -21,16 +23,17 @@ from race_helpers import as_user
 from course.__main__ import app
 from course.config import rung
 from course.data import default_set
-from course.jobs.launch import launch, refresh
+from course.jobs.launch import cancel, launch, refresh
+from course.jobs.processes import of_runs
 from course.runs import trust
 from course.runs.errors import JobError
 from course.runs.run import PROJECT, Run, all_jobs
-from idr_pytools import gpu_jobs_submitter
+from idr_pytools import gpu_jobs_submitter, slurm_file_creator
 from labs.start_here import doctor
 
 ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
 OWN, CLASS, SYSTEM, NAMELESS = 43_000, 43_001, 50, 43_002  # groups
-INSTALLED = trust._installed.__wrapped__
+INSTALLED, IS_CLOSED = trust._installed.__wrapped__, trust._is_closed
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
 
 
@@ -53,6 +56,7 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimpleNamespace]]
     monkeypatch.setattr(grp, "getgrgid", lambda gid: (groups[gid][0], "x", gid, groups[gid][1]))
     monkeypatch.delenv(trust.VARIABLE)
     monkeypatch.setattr(trust, "_installed", dict)  # where the checkout is, others may write
+    monkeypatch.setattr(trust, "_is_closed", lambda folder: False)  # as pytest's folders are
     forget()
     yield listed
     forget()
@@ -228,6 +232,17 @@ def test_an_access_control_list_gives_the_groups_permission_to_others(script: Pa
 
 
 @needs_root
+@pytest.mark.skipif(not shutil.which("setfacl"), reason="no setfacl here")
+def test_a_default_access_list_opens_what_will_be_created(script: Path) -> None:
+    change(script.parent, 0o755)
+    subprocess.run(["setfacl", "-d", "-m", f"u:{BOB}:rwx", script.parent], check=True)
+    assert found(folders=[script.parent]) == [("inside", "bob, by its default ACL,", True)]
+    (opening,) = trust.openings(folders=[script.parent])
+    subprocess.run(opening.fix, shell=True, check=True)
+    assert found(folders=[script.parent]) == []
+
+
+@needs_root
 def test_a_launch_refuses_names_the_fix_and_records_what_was_trusted(
     script: Path, place: Path, monkeypatch: pytest.MonkeyPatch, runs_root: Path
 ) -> None:
@@ -288,12 +303,55 @@ def test_what_an_own_script_could_import_counts_too(
 
 
 @needs_root
+def test_what_jobs_of_idr_pytools_execute_counts_too(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("PROJECT", str(script.parent))
+    (place / "run.sh").touch()
+    logs = place / "slurm"
+    logs.mkdir()
+    for path, command in (
+        (script, "$PROJECT/mine.py"),
+        (place / "run.sh", "bash run.sh"),
+        (logs, "python -V"),  # there, a link leads what is written elsewhere
+    ):
+        change(path, 0o775, CLASS)
+        for submit in (gpu_jobs_submitter, slurm_file_creator):
+            with pytest.raises(JobError, match=rf"{path.name}: group class \(bob\) can change it"):
+                submit(command)
+        change(path, 0o755)
+    assert not [*logs.iterdir()]
+
+
+@needs_root
 def test_a_repetition_needs_the_folders_it_imported_from(script: Path) -> None:
     """On a scratch disk, others can create one that is gone, before the job begins."""
     earlier = over(launch(script, CONFIG, arguments=[]))
     shutil.rmtree(script.parent)
     with pytest.raises(ValueError, match=f"{script.parent}: gone, and the run to repeat"):
         launch("solutions/train.py", rung("amp", quick=True), against=earlier)
+
+
+@needs_root
+def test_what_no_one_else_can_reach_is_safe(
+    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with umask 002 in a home of mode 700; a link in it leads out of it again."""
+    monkeypatch.setattr(trust, "_is_closed", IS_CLOSED)
+    change(script, 0o664, CLASS)
+    change(script.parent, 0o775, CLASS)
+    change(place, 0o700)
+    assert found(script, folders=[script.parent]) == []
+    change(place, 0o711)
+    assert found(script) != []
+    change(place, 0o700, uid=BOB)
+    assert found(script) != []
+    with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+        Path(elsewhere).chmod(0o777)
+        change(place, 0o700)
+        (link := place / "link").symlink_to(elsewhere)
+        assert found(link / "x.py") != []
 
 
 @needs_root
@@ -441,14 +499,21 @@ def test_the_doctor_reports_an_open_runs_folder_and_goes_on(
 def test_runs_of_someone_else_are_read_if_the_user_trusts_them(
     runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an instructor looks at a learner's, or on a disk that shows one owner of all (CIFS)."""
+    """As an instructor looks at a learner's. Nothing is ended, whatever is written there."""
+    mine = subprocess.Popen(["sleep", "60"], start_new_session=True)
     (run := Run(runs_root / "theirs")).folder.mkdir(parents=True)
-    (run.folder / "launch.json").write_text("{}")
+    (run.folder / "launch.json").write_text(json.dumps({"executor": "local"}))
     (run.folder / "config.json").write_text(CONFIG.to_json())
+    (run.folder / "started.json").write_text(json.dumps({"processes": [[mine.pid, 1]]}))
     for path in (run.folder, runs_root):
         os.chown(path, BOB, BOB)
     monkeypatch.setenv(trust.VARIABLE, str(runs_root))
-    assert all_jobs() == [run] and refresh(run) == run.record.status == "lost"
+    assert all_jobs() == [run] and refresh(run) == "running"
+    cancel([run])
+    os.chown(run.folder, ME, OWN)
+    assert mine.poll() is None and len(of_runs(run)) == 1
+    mine.kill()
+    mine.wait()
 
 
 def test_all_that_commands_start_python_from_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from race_helpers import GOOD, as_user, entry_of, posted
 from typer.testing import CliRunner
 
 from course.__main__ import app
-from course.runs import shared_files, trust
+from course.jobs import launch as jobs
+from course.runs import all_runs, shared_files, trust
 from course.runs.errors import JobError
 from race import board, figures, page, submission, verification
 from race.entries import MOST_SEEDS, Entry, digest
@@ -413,6 +414,32 @@ def test_an_interrupted_entry_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (entry,) = enter_until(KeyboardInterrupt)
     assert not entry.counts and "interrupted by its author" in entry.verdict
     assert len(entry.seeds) == 3 and entry.id in page.render_page(tmp_path)
+
+
+def test_ctrl_c_ends_the_run_and_the_entry_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("COURSE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(jobs, "_follow", interrupt)  # it waits for the run
+    with pytest.raises(KeyboardInterrupt):
+        submission.enter("quick", "plain", to=tmp_path / "board")
+    (entry,) = board.read_entries(tmp_path / "board")
+    assert "interrupted by its author" in entry.verdict
+    assert [run.status for run in all_runs()] == ["cancelled"]
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(1.0, False), (4.9, True), (9.0, True)])
+def test_a_time_that_the_same_machine_does_not_reach_is_not_confirmed(
+    seconds: float, holds: bool
+) -> None:
+    repeated = entry_of(GOOD)
+    repeated = replace(repeated, trials=tuple(replace(t, seconds=5.0) for t in repeated.trials))
+    claimed = replace(repeated, trials=tuple(replace(t, seconds=seconds) for t in repeated.trials))
+    outcome = verification.compare(claimed, repeated)
+    assert outcome.holds is holds and (" is confirmed" in outcome.summary) is holds
 
 
 def test_an_entry_is_small_enough_for_a_page_of_200(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def test_verification_runs_it_again(
     runs = Path(os.environ["COURSE_RUNS"])
     before = set(runs.glob("race-quick*"))
     outcome = race.verify(entry.id, to=folder)
-    assert outcome.holds is spread(outcome.repeated), outcome.summary
+    is_slower = "was the machine busy?" in outcome.summary
+    assert outcome.holds is (spread(outcome.repeated) and not is_slower), outcome.summary
     assert "confirmed: " in outcome.summary and "mean accuracy" in outcome.summary
     assert not set(outcome.repeated.seeds) & set(entry.seeds)
     assert len(set(runs.glob("race-quick*")) - before) == 2

@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +419,11 @@ def test_a_histogram_has_the_measured_value_and_far_values_do_not_hide_others(fo
     assert "measured: 2" in large and "tim" not in large
     with pytest.raises(ValueError, match="there are amp, sizes"):
         report.histogram(learners, "anp")
+    of_slurm = [replace(x, predictions={"amp on slurm": x.predictions["amp"]}) for x in learners]
+    assert report.histogram(of_slurm, "amp").count == 4
+    with pytest.raises(ValueError, match="there are amp on a, amp on b"):
+        both = {f"amp on {site}": learners[0].predictions["amp"] for site in "ab"}
+        report.histogram([replace(learners[0], predictions=both)], "amp")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_bad_sizes_are_named() -> None:
     with pytest.raises(ValueError, match="compile='default' with shard='zero3'"):
         config(shard="zero3", compile="default")
     for gpus in (1, 2, 3):
-        with pytest.raises(ValueError, match=f"tensor=4 ranks share each layer, and gpus={gpus}"):
+        with pytest.raises(ValueError, match=f"gpus={gpus}: tensor=4 needs a multiple of 4"):
             plan_run(SCRIPT, config(shard="zero3", tensor=4, batch_size=12), gpus=gpus)
     words = "batch_size=3 .* gpus=4 with tensor=2 cannot share it evenly: choose .* of 2, such as 2"
     with pytest.raises(ValueError, match=words):

@@ -182,14 +182,17 @@ def histograms(learners: Sequence[Learner]) -> list[Histogram]:
 
 
 def histogram(learners: Sequence[Learner], key: str) -> Histogram:
-    """Return how the predictions of a key are distributed.
+    """Return how the predictions of a key are distributed; its site may be left out if it is one.
 
     Raises:
         ValueError: no one predicted it; the message lists what was.
     """
+    known = sorted({key for learner in learners for key in learner.predictions})
+    of_sites = [name for name in known if name.rpartition(" on ")[0] == key]
+    if key not in known and len(of_sites) == 1:
+        (key,) = of_sites
     guesses = [learner.predictions[key] for learner in learners if key in learner.predictions]
     if not guesses:
-        known = sorted({key for learner in learners for key in learner.predictions})
         raise ValueError(f"no one predicted {key!r}: there are {', '.join(known) or 'none yet'}")
     is_text = Counter(isinstance(guess.value, str) for guess in guesses).most_common(1)[0][0]
     guesses = [guess for guess in guesses if isinstance(guess.value, str) == is_text]

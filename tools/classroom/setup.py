@@ -136,7 +136,7 @@ def _write_sites(folder: Path) -> str:
         return "kept"
     has_own = own.is_file()
     write_atomically(target, own.read_text(encoding="utf-8") if has_own else SKELETON)
-    return f"a copy of {own}" if has_own else f"no entry yet; add your cluster's if it needs one"
+    return f"a copy of {own}" if has_own else "no entry yet; add your cluster's if it needs one"
 
 
 def _write_start(folder: Path, site: str, quick: bool) -> str:

@@ -84,6 +84,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@echo "Installing PyTorch and JupyterLab: about 5 GB with CUDA's libraries, a minute or more."
 	$(OWN) $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode -r requirements.lock
 	$(OWN) $(BIN)/uv pip install --python $(BIN)/python --no-deps --quiet --editable .
+	@[ ! -e $(VENV)/.lock ] || chmod g-w,o-w $(VENV)/.lock # of uv: anyone could hold it
 	@touch $@
 
 clean:

@@ -170,9 +170,8 @@ def _run(script: Path, entry: Entry, seed: int, site: str) -> Run:
         run.cancel()
         raise KeyboardInterrupt  # which ended the wait
     deadline = time.monotonic() + SYNC_TIMEOUT_S
-    while run.record.status == "ok" and not (run.folder / RESULT).exists():
-        if time.monotonic() > deadline:
-            break  # `_trial` reports it
+    path = run.folder / RESULT  # `_trial` reports it if it is missing
+    while run.record.status == "ok" and not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     return run
 

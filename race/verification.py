@@ -63,10 +63,11 @@ def verify(
 
 
 def _introduction(entry: Entry, script: str) -> str:
-    """Store what will run where its author can't change it, and say what it is."""
+    """Store, without characters that hide lines, what will run; and say what it is."""
     copy = runs_root() / f"verify-{entry.id}.py"  # replaces no file of yours
     copy.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(copy, script)
+    shown = (c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in script)
+    write_atomically(copy, "".join(shown))
     size = f"{len(script.splitlines()):,} lines, {len(script.encode()):,} bytes"
     return f"{entry.id} is by {entry.author}, and will run as you. Read it first: {copy} ({size})"
 

@@ -418,7 +418,8 @@ def _follow(run: Run, deadline: float | None, began: float, *, quiet: bool = Fal
 
 def why_queued(run: Run, status: str) -> str:
     """Return why a run with this status has not begun; "" if it has, or is about to."""
-    return _queue_state(run).get("reason", "") if status == "queued" else ""
+    state = _queue_state(run) if status == "queued" else {}
+    return state["reason"] if state.get("state") == "pending" else ""
 
 
 def _state(run: Run, status: str, steps: int) -> str:

@@ -31,8 +31,7 @@ from trainspeed.resources import usable_cores
 # sticky, or root's. Locking a file needs only permission to read it, so others cannot write it.
 MACHINE_LOCK = Path("/run/lock" if os.path.isdir("/run/lock") else "/tmp", "make-training-fast")
 RUNNER = "from course.jobs.runner import main; main()"
-# Prefixes of variables that a job gets, but for which it needs no new supervisor: they differ
-# between a user's shells and notebooks, are set by imports, or are read after them.
+# Prefixes of variables for which a job needs no new supervisor: shells and imports set them.
 PASSED_ON = (
     *("COURSE_", "PYTEST_", "JPY_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "_"),
     *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "THP_MEM_ALLOC_ENABLE"),

@@ -386,9 +386,9 @@ class SupervisedRank:
         """Return variables for the ranks' rendezvous, new at each start, never an outer job's."""
         if self._executor == "slurm":  # each run of the job has a process group
             secret = (self.run.job.folder / OBJECT_KEY).read_text()  # or others could listen first
-            port = Random(secret).choice(PORTS) + self.number  # the same in all tasks
-            address = os.environ["SLURM_LAUNCH_NODE_IPADDR"]  # from there srun started the tasks
-            return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+            restart = os.environ.get("SLURM_RESTART_COUNT", "")
+            port = Random(secret + restart).choice(PORTS) + self.number  # the same in all tasks
+            return {"MASTER_ADDR": os.environ["SLURM_LAUNCH_NODE_IPADDR"], "MASTER_PORT": str(port)}
         variables = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": loopback()}
         if self.rank == 0 and self.ranks > 1:
             self._end_store()

@@ -400,6 +400,19 @@ def test_a_changed_script_is_reported_and_not_verified(tmp_path: Path) -> None:
     assert page.diff(tmp_path, first, entry) == ""
 
 
+def test_the_copy_to_read_hides_nothing_in_a_terminal(tmp_path: Path) -> None:
+    script = "SETTINGS = {}\nimport os  #\x1b[2K\x1b[1A\r harmless\n"
+    entry = posted(tmp_path, "plain2", script)
+
+    def refuse(text: str) -> None:
+        copy = Path(text.split("Read it first: ")[1].rsplit(" (", 1)[0])
+        assert "import os  #\\x1b[2K\\x1b[1A" in copy.read_text()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        verification.verify(entry.id, to=tmp_path, confirm=refuse)
+
+
 def test_an_interrupted_entry_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def enter_until(error: type[BaseException]) -> list[Entry]:
         def run(*_: object) -> None:

@@ -333,7 +333,7 @@ def _create(folder: Path) -> None:
     for path in [folder, *(folder / x for x in (BUNDLE, START, SITES, DATA, DROP, BOARD, DRAFTS))]:
         if os.path.lexists(path) and path.lstat().st_uid != os.getuid():
             raise ValueError(f"{path} belongs to someone else: move it, or use a different folder")
-    for name in (BUNDLE, START, SITES):
+    for name in ("", BUNDLE, START, SITES):  # the folder may inherit a default access list
         trust.check_folder(folder / name)
 
 

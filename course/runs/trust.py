@@ -184,14 +184,6 @@ def _openings(executed: Iterable[Path | str], *, is_chosen: bool) -> dict[str, O
     return found
 
 
-def _is_closed(folder: str) -> bool:
-    """Return whether only trusted accounts can enter a folder, or one that it is in."""
-    status, above = os.stat(folder), os.path.dirname(folder)
-    if status.st_uid in _trusted() and not status.st_mode & 0o011:
-        return True
-    return above != folder and _is_closed(above)
-
-
 def _parts(targets: set[str]) -> Iterator[tuple[str, os.stat_result]]:
     """Yield each path with its status, and likewise the folders that it is in.
 
@@ -228,8 +220,6 @@ def _writers(
     if stat.S_ISLNK(mode) or is_sticky:  # only the owner can replace it, or what is in it
         return certain, possible
     inherited = [] if is_parent else files.access_list(path, "default")
-    if (mode & 0o022 or inherited) and _is_closed(os.path.realpath(os.path.dirname(path))):
-        return certain, possible
     certain += [f"{who}, by its default ACL," for who in _listed(inherited, status)]
     if mode & stat.S_IWOTH:
         people, may_be_more = _people()

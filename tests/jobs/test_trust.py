@@ -33,7 +33,7 @@ from labs.start_here import doctor
 
 ME, BOB, LEARNER, CLASSMATE = os.getuid(), 42_001, 42_002, 42_003
 OWN, CLASS, SYSTEM, NAMELESS = 43_000, 43_001, 50, 43_002  # groups
-INSTALLED, IS_CLOSED = trust._installed.__wrapped__, trust._is_closed
+INSTALLED = trust._installed.__wrapped__
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
 
 
@@ -56,7 +56,6 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SimpleNamespace]]
     monkeypatch.setattr(grp, "getgrgid", lambda gid: (groups[gid][0], "x", gid, groups[gid][1]))
     monkeypatch.delenv(trust.VARIABLE)
     monkeypatch.setattr(trust, "_installed", dict)  # where the checkout is, others may write
-    monkeypatch.setattr(trust, "_is_closed", lambda folder: False)  # as pytest's folders are
     forget()
     yield listed
     forget()
@@ -331,27 +330,6 @@ def test_a_repetition_needs_the_folders_it_imported_from(script: Path) -> None:
     shutil.rmtree(script.parent)
     with pytest.raises(ValueError, match=f"{script.parent}: gone, and the run to repeat"):
         launch("solutions/train.py", rung("amp", quick=True), against=earlier)
-
-
-@needs_root
-def test_what_no_one_else_can_reach_is_safe(
-    script: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with umask 002 in a home of mode 700; a link in it leads out of it again."""
-    monkeypatch.setattr(trust, "_is_closed", IS_CLOSED)
-    change(script, 0o664, CLASS)
-    change(script.parent, 0o775, CLASS)
-    change(place, 0o700)
-    assert found(script, folders=[script.parent]) == []
-    change(place, 0o711)
-    assert found(script) != []
-    change(place, 0o700, uid=BOB)
-    assert found(script) != []
-    with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
-        Path(elsewhere).chmod(0o777)
-        change(place, 0o700)
-        (link := place / "link").symlink_to(elsewhere)
-        assert found(link / "x.py") != []
 
 
 @needs_root

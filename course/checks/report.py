@@ -364,6 +364,7 @@ def _loss_at(run: Run, step: int) -> str:
 
 def _save(picture: charts.Picture, run: Run) -> None:
     try:  # a learner cannot write to a recorded run
-        run.is_recorded or picture.savefig(run.folder / "report.png")
+        if run.is_mine and not run.is_recorded:
+            picture.savefig(run.folder / "report.png")
     except OSError as error:
         print(f"the picture is shown but could not be saved: {error}")

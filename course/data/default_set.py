@@ -31,6 +31,7 @@ from course.runs import trust
 from course.runs.files import read_dict
 from trainspeed.resources import core_count
 
+ELSEWHERE = "\nOr set COURSE_DATA, or --to, to a folder of yours"
 PHOTOGRAPHS = {
     "astronaut": "skimage/data/astronaut.png",
     "brick": "skimage/data/brick.png",
@@ -143,11 +144,13 @@ def ensure_complete(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
                     f"move it, or set COURSE_DATA to an empty or a new folder, or name one by --to"
                 )
+            for folder in (root, partial):  # before anything in them is removed
+                trust.check_folder(folder, ELSEWHERE)
             if not resumed:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
+            partial.mkdir(exist_ok=True)
+            trust.check_folder(partial)  # where all can create, someone may have been faster
             try:
-                partial.mkdir(exist_ok=True)
-                trust.check_folder(partial, "\nOr set COURSE_DATA, or --to, to a folder of yours")
                 fill(partial)
                 shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
                 partial.rename(root)

@@ -269,7 +269,7 @@ def cancel(runs: Sequence[T]) -> list[T]:
         JobError: Slurm does not take the requests now; or as `refresh`.
     """
     active = [member for run in runs for member in (run, *run.repeats)]  # no other run needs them
-    active = [run for run in active if refresh(run) in ("queued", "running")]
+    active = [run for run in active if run.is_mine and refresh(run) in ("queued", "running")]
     for run in active:
         remaining = [member for member in run.together if member not in active]
         # A job goes on for other members of a group: its supervisor ends only this run.

@@ -342,6 +342,17 @@ def test_data_is_not_written_where_others_could_lead_it_elsewhere(place: Path) -
     with pytest.raises(JobError, match=r"group: group class \(bob\) can change it"):
         default_set.ensure(folder / "set")
     assert not [*private.iterdir()] and not (folder / "set").exists()
+    change(folder, 0o1777)
+    for name in ("set.partial", "set"):  # theirs, moved there with what others have stored in it
+        (folder / "set.partial").unlink(missing_ok=True)
+        theirs = folder / name
+        theirs.mkdir()
+        (theirs / "manifest.json").write_text('{"recipe": 1}')
+        change(theirs, 0o777, uid=BOB)
+        with pytest.raises(JobError, match=f"{name}: bob, its owner, and everyone"):
+            default_set.ensure(folder / "set")
+        assert (theirs / "manifest.json").exists()
+        shutil.rmtree(theirs)
 
 
 @needs_root

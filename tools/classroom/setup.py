@@ -340,10 +340,12 @@ def _create(folder: Path) -> None:
 def _closed(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield places that learners need and others cannot read, with the command that opens them."""
     packages = Path(sysconfig.get_path("purelib"))
-    places = [folder, Path(sys.prefix), Path(sys.executable).resolve(), packages]
-    for above in sorted({parent for place in places for parent in place.parents}):
+    places = [Path(sys.prefix), Path(sys.executable).resolve(), packages]
+    for above in sorted({parent for place in (folder, *places) for parent in place.parents}):
         if not above.stat().st_mode & 0o001:
             yield above, "chmod a+x"
+    if folder.stat().st_mode & 0o005 != 0o005:
+        yield folder, "chmod a+rx"  # and not what is in it: learners must not list the drop box
     for place in (*places, *packages.iterdir()):
         needed = 0o005 if place.is_dir() else 0o004
         if place.stat().st_mode & needed != needed:

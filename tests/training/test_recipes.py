@@ -236,5 +236,5 @@ def test_rows_of_a_long_run_are_thinned(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_complete_epochs_take_no_turns(folder: Path, runs_root: Path) -> None:
     configs = [rung("imagenet", data_root=str(folder), lr=lr) for lr in (0.1, 0.2)]
-    with pytest.raises(ValueError, match="steps=0: how many steps"):
+    with pytest.raises(ValueError, match="steps=0: runs that take turns need a number"):
         launch_all("solutions/train.py", configs, turns=True)

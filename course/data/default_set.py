@@ -144,15 +144,18 @@ def ensure_complete(
                     f"{root} contains files that are not the {what}, so it stays unchanged: "
                     f"move it, or set COURSE_DATA to an empty or a new folder, or name one by --to"
                 )
-            for folder in (root, partial):  # before anything in them is removed
+            # Only what is examined is removed: others can move a folder of theirs there later.
+            existing = [folder for folder in (root, partial) if os.path.lexists(folder)]
+            for folder in (root, partial):
                 trust.check_folder(folder, ELSEWHERE)
-            if not resumed:
+            if not resumed and partial in existing:
                 shutil.rmtree(partial, ignore_errors=True)  # of a process that was interrupted
             partial.mkdir(exist_ok=True)
             trust.check_folder(partial)  # where all can create, someone may have been faster
             try:
                 fill(partial)
-                shutil.rmtree(root, ignore_errors=True)  # an older recipe, or a damaged set
+                if root in existing:  # an older recipe, or a damaged set
+                    shutil.rmtree(root, ignore_errors=True)
                 partial.rename(root)
             except BaseException:
                 if not resumed:

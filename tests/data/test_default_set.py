@@ -13,7 +13,7 @@ import PIL
 import pytest
 
 from course.data import default_set
-from course.data.default_set import Recipe, ensure, is_complete
+from course.data.default_set import Recipe, ensure, ensure_complete, is_complete
 from course.data.folders import DataError
 
 TINY = Recipe(train_per_class=2, val_per_class=1)
@@ -94,6 +94,20 @@ def test_an_interrupted_process_removes_its_files(busy_process) -> None:
     process.send_signal(signal.SIGINT)
     assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
     assert not root.with_name("set.partial").exists() and not root.exists()
+
+
+def test_what_others_move_there_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    """On a scratch disk, a classmate's folder can have files of this user in it."""
+    results = tmp_path / "shared" / "results"
+    results.mkdir(parents=True)
+
+    def fill(_: Path) -> None:
+        (tmp_path / "shared").rename(tmp_path / "set")
+
+    with pytest.raises(DataError, match="cannot make the set in"):
+        ensure_complete(tmp_path / "set", is_complete=lambda _: False, fill=fill, what="set")
+    assert (tmp_path / "set" / "results").exists()
+    assert not (tmp_path / "set.partial").exists()
 
 
 def test_a_damaged_set_is_created_again_and_a_complete_one_kept(copy: Path, tiny_set: Path) -> None:

@@ -11,7 +11,7 @@ LIMITS = {
     "lines behind the launch of an own script": 13_416,
     "lines of course that name labs, race or search": 0,
     "private names of PyTorch": 45,
-    "lines without tests, but for trainspeed": 57_576,
+    "lines without tests, but for trainspeed": 57_579,
     "lines of trainspeed": 7_473,
     "lab.x in notebooks": 230,
     "lab.x in the notebook with the most": 8,

@@ -207,7 +207,8 @@ class Run:
     @property
     def is_mine(self) -> bool:
         """Whether it is this user's. Another's may name any process or job as its own."""
-        return self.folder.exists() and self.folder.stat().st_uid == os.getuid()
+        place = self.folder  # another's link may lead to this user's run
+        return place.exists() and place.lstat().st_uid == place.stat().st_uid == os.getuid()
 
     @property
     def progress(self) -> dict[str, Any]:

@@ -501,6 +501,9 @@ def test_runs_of_someone_else_are_read_if_the_user_trusts_them(
     cancel([run])
     os.chown(run.folder, ME, OWN)
     assert mine.poll() is None and len(of_runs(run)) == 1
+    (link := runs_root / "link").symlink_to(run.folder)
+    os.chown(link, BOB, BOB, follow_symlinks=False)
+    assert not of_runs(Run(link))
     mine.kill()
     mine.wait()
 
